@@ -1,6 +1,5 @@
 """refsd conform: judge engines against the goldens."""
 
-from collections import Counter
 from pathlib import Path
 
 import typer
@@ -51,7 +50,6 @@ def register(app: typer.Typer) -> None:
 
 
 def conform(
-    context: typer.Context,
     engines: list[str] = _ENGINES,
     cases: list[str] = CASES,
     golden: str = _GOLDEN,
@@ -82,226 +80,42 @@ def conform(
 
     Exit code 0: all conform. 1: one does not, or ran too few cases. 2: bad usage or bad input. 130: interrupted.
     """
-    import datetime
-
-    from refsd import __version__
     from refsd.cli.ending import INTERRUPTED
-    from refsd.cli.golden import answerable
-    from refsd.cluster.workplace import workplace
-    from refsd.corpus.met import unmet, verdict_of
-    from refsd.engines import registry
-    from refsd.engines.devices import device_of
-    from refsd.engines.reference import Reference
-    from refsd.golden import waivers as waiving
-    from refsd.golden.conform import Runner
-    from refsd.golden.input_file import note_input
-    from refsd.golden.output_file import write_file
-    from refsd.golden.report import Report
-    from refsd.golden.shared_traits import shared_traits
-    from refsd.golden.shortages import shortages
-    from refsd.golden.usual_cases import notes
-    from refsd.judges import judges
-    from refsd.numerics.errors import BadInput
-    from refsd.numerics.processor import cpu_features
-    from refsd.reports import changes, files
-    from refsd.reports.kept import keeper
-    from refsd.reports.last_failed import LastFailed
-    from refsd.reports.pictures import Pictures
-    from refsd.reports.stored import read
+    from refsd.commands.conform import ConformRequest, NothingFailed
+    from refsd.commands.conform import conform as run
     from refsd.reports.terminal import print_report
-    from refsd.submissions.collect import Collector
-    from refsd.submissions.packing import pack
-    from refsd.weights.model_files import model_files, open_store
 
-    again = LastFailed.read(report / files.JSON, cases) if last_failed else None
-    if profile and shard:
-        raise BadInput("--shard beside --profile: a part of the cases does not meet a profile")
-    asked = _part(_cases(cases, profile, again), shard)
-    chosen = answerable(asked)
-    if waivers is None and _WAIVERS.exists():
-        waivers = _WAIVERS
-    accepted = waiving.read(waivers) if waivers else []
-    if dask is None:  # else each worker applies those of its own machine
-        accepted = waiving.applicable(accepted, cpu_features())
-    known = read(baseline) if baseline else None
-    if dask is not None and submission is not None:
-        raise BadInput("--submission beside --dask: a submission is of one machine; run it there without --dask")
-    place = context.with_resource(workplace(dask, golden))
-    groups, missing = place.find(engines, taps, chosen)
-    found = _apart(groups)
-    if again is not None:
-        if not again.pairs:
-            typer.echo(f"nothing failed in {again.path}, so nothing is judged")
-            return
-        groups = again.engines(groups)
-        found = _apart(groups)
-    for argument in engines or ():
-        note_input(Path(registry.Argument.of(argument).path))
-    whole = _whole(cases, profile, again)
-    left_out = place.left_out(found, chosen) if whole else {}
-    store = open_store(golden)
-    paths = _outputs(report, json, junit, submission)
-
-    def is_asked(engine, case) -> bool:
-        return case.name not in left_out.get(engine.name, ()) and engine.refuses(case) is None
-
-    judged = [case for case in chosen if any(is_asked(engine, case) for engine in found)]
-    pictures = Pictures()
-    with (
-        place.truths(store, judged) as truth_of,
-        keeper(keep or report / files.KEPT, str(keep) if keep else files.KEPT) as kept,
-    ):
-
-        def keep_tensors(result, answered):
-            pictures.add(result, answered)
-            return kept.keep(result, answered)
-
-        runner = Runner(judges(model_files), truth_of, accepted, taps=taps)
-        runner = runner._replace(itself=[engine.name for engine in found if type(engine) is Reference])
-        collector = Collector(runner.judges, found)
-        if submission is not None:
-            runner = runner._replace(measured=collector.add)
-        runner = runner._replace(
-            keep=keep_tensors,
-            wanted=again.wants if again is not None else lambda engine, case: case not in left_out.get(engine, ()),
-        )
-        total = len(again.pairs) if again is not None else len(found) * len(chosen)
-        total -= sum(map(len, left_out.values()))
-        results, partial = _judge(place, runner, found, chosen, again, total)
-    names = {argument: [engine.name for engine in group] for argument, group in groups.items()}
-    if not engines:
-        names = {"every engine": [name for group in names.values() for name in group]}
-    short = [] if partial else shortages(names, results, min_cases, whole and shard is None)
-    versions = {engine.name: engine.version for engine in found}
-    shared = shared_traits(results, {case.name: case for case in chosen})
-    said = [*kept.notes, *notes(left_out)]
-    outcome = Report(__version__, versions, missing, results, short, shared, partial, notes=said)
-    outcome.date, outcome.profile = datetime.date.today().isoformat(), profile or ""
-    outcome.devices = {engine.name: device or device_of(engine) for engine in found}
-    if profile and not partial:
-        outcome.shortage += unmet(outcome, [case.name for case in asked])
-    if known is not None:
-        outcome.baseline = changes.against(known, outcome, str(baseline))
-    for name, form in files.FORMS.items():
-        content = form(outcome, pictures.of)
-        for path in paths[name]:
-            write_file(path, content)
-    if submission is not None and not partial:
-        pack(submission, outcome, collector, accepted, statement, dict.fromkeys(versions, driver) if driver else {})
-    print_report(outcome, report)
-    _say_next(groups, results)
-    if profile and not partial:
-        for engine in outcome.engines:
-            typer.echo(f"{engine} {verdict_of(outcome.of(engine), profile, [case.name for case in asked])}")
-    if partial:
+    request = ConformRequest(
+        engines or (),
+        cases,
+        golden,
+        report,
+        json,
+        junit,
+        keep,
+        waivers,
+        baseline,
+        last_failed,
+        min_cases,
+        taps,
+        profile,
+        shard,
+        submission,
+        statement,
+        device,
+        driver,
+        dask,
+    )
+    ended = run(request)
+    if isinstance(ended, NothingFailed):
+        typer.echo(f"nothing failed in {ended.path}, so nothing is judged")
+        return
+    print_report(ended.report, report)
+    if ended.next:
+        typer.echo(f"next: {ended.next}")
+    for line in ended.met:
+        typer.echo(line)
+    if ended.report.partial:
         raise typer.Exit(INTERRUPTED)
-    if not outcome.conforms or not found:
+    if not ended.report.conforms or not ended.report.engines:
         raise typer.Exit(1)
-
-
-def _say_next(groups, results) -> None:
-    """Print the command that reduces the first failure. groups: argument -> engines"""
-    import shlex
-
-    from refsd.golden import verdict
-    from refsd.golden.engine import PartialEngine
-
-    asked = {e.name: name for name, group in groups.items() for e in group if not isinstance(e, PartialEngine)}
-    failing = next((r for r in results if r.status == verdict.FAIL and r.engine in asked), None)
-    if failing is not None:
-        typer.echo(f"next: refsd shrink {shlex.quote(asked[failing.engine])} {failing.case}")
-
-
-def _cases(globs: list[str], profile: str | None, again) -> list:
-    """Return the cases that are asked for. Raises BadInput for a profile beside --cases or --last-failed."""
-    from refsd import cases as known
-    from refsd.corpus.versions import profile_cases
-    from refsd.numerics.errors import BadInput
-
-    if profile is None:
-        return again.cases(known.CASES) if again is not None else known.select(*globs)
-    if globs != ["*"] or again is not None:
-        raise BadInput("--profile names its cases itself: leave out --cases and --last-failed")
-    return profile_cases(profile)
-
-
-def _part(cases: list, shard: str | None) -> list:
-    """The part "K/N" of the cases: every Nth, from the Kth on. Raises BadInput for another text."""
-    from refsd.numerics.errors import BadInput
-
-    if shard is None:
-        return cases
-    which, _, of = shard.partition("/")
-    if not (which.isdecimal() and of.isdecimal() and 1 <= int(which) <= int(of)):
-        raise BadInput(f"--shard {shard}: expected K/N with K from 1 to N, as 2/3")
-    return cases[int(which) - 1 :: int(of)]
-
-
-def _whole(globs: list[str], profile: str | None, again) -> bool:
-    """True if the user names no cases. Without --shard each engine must then run as many as it did before."""
-    return "*" in globs and profile is None and again is None
-
-
-def _apart(groups) -> list:
-    """Return the engines of all arguments; one that two arguments name, as "torch" and "torch-f16", comes once.
-
-    groups: argument -> engines
-
-    Raises BadInput if two engines have the same name.
-    """
-    from refsd.engines.registry import Argument
-    from refsd.numerics.errors import BadInput
-
-    engines, found_by = {}, {}
-    for argument, group in groups.items():
-        where = Argument.of(argument)[1:]
-        for name, n in Counter(engine.name for engine in group).items():
-            other, before = found_by.setdefault(name, (where, argument))
-            if n > 1 or other != where:
-                raise BadInput(
-                    f"{'two' if n < 2 else n} of the engines are called {name!r} ({before}, {argument}): a report "
-                    "tells engines apart by their names"
-                )
-        engines = {engine.name: engine for engine in group} | engines
-    return [engines[name] for name in found_by]
-
-
-def _outputs(report: Path, json: Path | None, junit: Path | None, submission: Path | None) -> dict[str, list[Path]]:
-    """List the files to write. -> report form -> paths. Raises BadInput if a path cannot be written."""
-    from refsd.golden.output_file import Outputs
-    from refsd.reports import files
-
-    outputs, paths = Outputs(), {name: [report / name] for name in files.FORMS}
-    flags = dict.fromkeys(files.FORMS, "--report") | {files.JSON: "--json", files.JUNIT: "--junit"}
-    paths[files.JSON] += [json] if json is not None else []
-    paths[files.JUNIT] += [junit] if junit is not None else []
-    for name, places in paths.items():
-        for path in places:
-            outputs.add(flags[name], path)
-    if submission is not None:
-        outputs.add("--submission", submission)
-    return paths
-
-
-def _judge(place, runner, found, chosen, again, total: int):
-    """Judge all cases. -> (results, how many answers were judged if the run was interrupted, otherwise "")"""
-    from refsd.cli.ending import interruptible
-    from refsd.cluster.spread import NoWorkers
-    from refsd.progress.compiling import compile_progress
-    from refsd.progress.steps import steps
-    from refsd.weights.model_files import trim_model_files
-
-    results = []
-    try:
-        with interruptible(), compile_progress(), steps("conform", total) as advance:
-
-            def done(result) -> None:
-                results.append(result)
-                advance(f"{result.engine} {result.case}")
-                trim_model_files()
-
-            return place.judge(runner, found, chosen, done), ""
-    except (KeyboardInterrupt, NoWorkers) as end:
-        why = f"; {end}" if str(end) else ""
-        partial = f"{len(results)} of {total} answers judged{why}"
-        return [*results, *(again.left(results) if again is not None else ())], partial

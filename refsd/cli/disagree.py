@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
 from refsd.cli.find_case import complete_case
-from refsd.cli.image_options import STRENGTH, InitImg, Mask, RefImage, Strength, image_files
-from refsd.cli.parts import T5XXL, ClipG, ClipL, DiffusionModel, Llm, Taesd, Tokenizer, Vae, Vocab, part_files
+from refsd.cli.parts import PARTS, part_files
+from refsd.cli.picture_options import image_files, options, settings_of, takes
 from refsd.golden.wording import counted
 
 _A = typer.Argument(
@@ -36,49 +36,33 @@ _SHOWN = 20
 _MATCHES = 3
 
 
-def _picture(*flags: str, **more):
-    return typer.Option(*flags, rich_help_panel="A whole picture", **more)
+_PANEL, _PROMPT = "A whole picture", "Prompt of a picture to compare, instead of cases."
+_PICTURE = (
+    *options("prompt", panel=_PANEL, default=None, kind=str | None, help=_PROMPT),
+    *options("model", "negative_prompt", "width", "height", "steps", "cfg_scale", panel=_PANEL),
+    *options("guidance", "sampling_method", "scheduler", panel=_PANEL),
+    *options("seed", panel=_PANEL, help="Of both sides."),
+    *options("rng", "clip_skip", panel=_PANEL),
+    *options("init_img", "strength", "mask"),
+    *options("ref_image", kind=Path | None, help="The picture to edit, for pix2pix, FLUX.1 Kontext and FLUX.2."),
+)
+_PARTS = ("diffusion_model", "vae", "taesd", "clip_l", "clip_g", "t5xxl", "llm")
+_FILES = {name: PARTS[name] for name in (*_PARTS, "vocab", "tokenizer")}
 
 
 def register(app: typer.Typer) -> None:
     app.command()(disagree)
 
 
+@takes(_PICTURE, _FILES)
 def disagree(
     a: str = _A,
     b: str = _B,
     cases: list[str] = _CASES,
     store: str = _GOLDEN,
     names: list[str] = _NAMES,
-    prompt: Annotated[
-        str | None, _picture("-p", "--prompt", help="Prompt of a picture to compare, instead of cases.")
-    ] = None,
-    model: Annotated[Path | None, _picture("-m", "--model", help="A file or a diffusers folder.")] = None,
-    negative_prompt: Annotated[str, _picture("-n", "--negative-prompt")] = "",
-    width: Annotated[int, _picture("-W", "--width")] = 0,
-    height: Annotated[int, _picture("-H", "--height")] = 0,
-    steps: Annotated[int | None, _picture("--steps")] = None,
-    cfg_scale: Annotated[float | None, _picture("--cfg-scale")] = None,
-    guidance: Annotated[float | None, _picture("--guidance")] = None,
-    sampling_method: Annotated[str | None, _picture("--sampling-method", "--sampler")] = None,
-    scheduler: Annotated[str | None, _picture("--scheduler", "--schedule")] = None,
-    seed: Annotated[int, _picture("-s", "--seed", min=0)] = 42,
-    rng: Annotated[str | None, _picture("--rng")] = None,
-    clip_skip: Annotated[int, _picture("--clip-skip")] = -1,
-    init_img: InitImg = None,
-    strength: Strength = STRENGTH,
-    mask: Mask = None,
-    ref_image: RefImage = None,
-    diffusion_model: DiffusionModel = None,
-    vae: Vae = None,
-    taesd: Taesd = None,
-    clip_l: ClipL = None,
-    clip_g: ClipG = None,
-    t5xxl: T5XXL = None,
-    llm: Llm = None,
-    vocab: Vocab = None,
-    tokenizer: Tokenizer = None,
     json: bool = _JSON,
+    **picture: Any,
 ) -> None:
     """Find out which of two engines is right, how far apart they are, where they begin to differ, and why.
 
@@ -96,32 +80,17 @@ def disagree(
 
     Exit code 0: both conform (for a picture: and agree). 1: one is wrong, or they differ. 2: bad usage or input.
     """
-    if prompt is not None:
+    if picture["prompt"] is not None:
         from refsd.cli.disagree_picture import Model, run, show
         from refsd.numerics.errors import BadInput
-        from refsd.pipelines.settings import Settings
 
         if cases:
             raise BadInput(f"{cases[0]}: with --prompt a picture is compared, and no case; leave one of them out")
-        settings = Settings(
-            prompt=prompt,
-            negative_prompt=negative_prompt,
-            width=width,
-            height=height,
-            steps=steps,
-            cfg_scale=cfg_scale,
-            guidance=guidance,
-            sampler=sampling_method,
-            schedule=scheduler,
-            seed=seed,
-            rng=rng,
-            clip_skip=clip_skip if clip_skip > 0 else None,
-            strength=strength,
-        )
-        images = image_files(init_img, mask, reference=ref_image)
-        parts = part_files(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, None)
-        picture = run(a, b, Model(model, parts, vocab, tokenizer), settings, images)
-        _end(picture, show, json)
+        if picture["seed"] < 0:
+            raise BadInput(f"--seed {picture['seed']}: expected 0 or more: both sides draw with the same seed")
+        parts = part_files(*(picture[name] for name in _PARTS))
+        model = Model(picture["model"], parts, picture["vocab"], picture["tokenizer"])
+        _end(run(a, b, model, settings_of(picture), image_files(picture)), show, json)
         return
     _end(_by_case(a, b, cases, store, names), _print, json)
 
@@ -141,18 +110,16 @@ def _end(outcome, show: Callable, json: bool) -> None:
 def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[str] | None):
     from refsd import __version__
     from refsd import cases as corpus
-    from refsd.cli.engines import one_engine
-    from refsd.cli.golden import answerable
     from refsd.disagreement import cases as by_case
+    from refsd.engines.chosen import one_engine
     from refsd.engines.dump.engine import DumpEngine
     from refsd.engines.dump.names import read_names
-    from refsd.golden.conform import Runner
-    from refsd.goldens.making import make_into
-    from refsd.judges import judges
+    from refsd.goldens.judging import runner
+    from refsd.goldens.making import answerable, make_into
     from refsd.numerics.errors import BadInput
     from refsd.progress.compiling import compile_progress
     from refsd.progress.steps import steps
-    from refsd.weights.model_files import model_files, open_store, trim_model_files
+    from refsd.weights.model_files import open_store, trim_model_files
 
     chosen = answerable(corpus.select(*(cases or ("*",))))
     engines = [one_engine(a), one_engine(b)]
@@ -173,14 +140,14 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[st
         raise BadInput(f"no case that both take; {chosen[0].name}: {'; '.join(filter(None, refusals))}")
     place = open_store(store)
     make_into(place, taken)
-    runner = Runner(judges(model_files), lambda case: place.get(case.name).outputs)
+    judging = runner(lambda case: place.get(case.name).outputs)
     with compile_progress(), steps("disagree", len(chosen)) as advance:
 
         def done(compared) -> None:
             advance(compared.case)
             trim_model_files()
 
-        outcome = by_case.disagree(runner, engines[0], engines[1], chosen, __version__, done)
+        outcome = by_case.disagree(judging, engines[0], engines[1], chosen, __version__, done)
     for dump in dumps:
         found = (("told by content", [*map(str, dump.matches)]), ("not judged, of unknown name", dump.unknown))
         for what, lines in found:

@@ -3,11 +3,9 @@
 import contextlib
 import io
 import os
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from refsd.numerics import mapped_files
 from refsd.numerics.errors import BadInput
@@ -65,23 +63,6 @@ def run(app: Callable[[], object]) -> int:
         code, line = BAD_INPUT, ": ".join([*named, error.strerror or str(error) or type(error).__name__])
     _say(f"refsd: {printable(line)}\n" if line else "")
     return code
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM inside the block, as Ctrl-C does."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _warn(message: Warning | str, *_: object) -> None:

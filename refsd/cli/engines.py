@@ -1,6 +1,4 @@
-"""refsd engines: list the engines. Also: find engines by their names on the command line."""
-
-from pathlib import Path
+"""refsd engines: list the engines."""
 
 import typer
 
@@ -33,28 +31,3 @@ def engines(json: bool = _JSON) -> None:
     for one in found:
         there = ", ".join(filter(None, (one.version, f"on {one.device}")))
         typer.echo(f"{one.argument:{width}}  {f'missing: {one.missing}' if one.missing else there}")
-
-
-def one_engine(argument: str, **options):
-    """Find a single engine: "torch" is the first engine of torch, "torch-bf16" the engine of that name.
-
-    options: for the engine's `find`: timeout, seconds that an answer may take
-
-    Raises BadInput if it is missing.
-    """
-    from refsd.engines import registry
-    from refsd.engines.chosen import reference_engine
-    from refsd.golden.input_file import note_input
-    from refsd.numerics.errors import BadInput
-    from refsd.weights.model_files import model_files
-
-    given = registry.Argument.of(argument)
-    if given.name == "refsd":
-        return reference_engine(given.path or "float32")
-    if given.path:
-        note_input(Path(given.path))
-    looked = registry.find(argument, model_files=model_files, **options)
-    found = [one.engine for one in looked if one.engine is not None]
-    if not found:
-        raise BadInput(f"{argument} cannot be judged: {'; '.join(one.why_not for one in looked)}")
-    return found[0]

@@ -57,11 +57,10 @@ def export(
 
     from refsd import cases as corpus
     from refsd.cli.bar import bar
-    from refsd.cli.golden import answerable
     from refsd.export.cases import INDEX, bytes_to_write, check_inputs
     from refsd.golden.output_file import check_replaceable, replaced_folder
     from refsd.golden.wording import counted
-    from refsd.goldens.making import make_into
+    from refsd.goldens.making import answerable, make_into
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES
     from refsd.progress.compiling import compile_progress

@@ -23,8 +23,8 @@ def find_case(text: str):
     """A case of the corpus or a random one by its name, or that of a folder of `refsd shrink`. Raises BadInput."""
     from refsd import cases as corpus
     from refsd.fuzzing.fuzz import drawn_case
-    from refsd.fuzzing.random_case import parse
     from refsd.numerics.errors import BadInput
+    from refsd.requests.random_case import parse
     from refsd.shrinking import folder
 
     if text in corpus.CASES:

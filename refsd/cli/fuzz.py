@@ -115,8 +115,8 @@ class _Wanted(NamedTuple):
         Raises BadInput if nothing can be asked.
         """
         from refsd.fuzzing import fuzz as fuzzing
-        from refsd.fuzzing.random_case import parse
         from refsd.numerics.errors import BadInput
+        from refsd.requests.random_case import parse
 
         if self.only is not None:
             found = parse(self.only)
@@ -130,17 +130,17 @@ class _Wanted(NamedTuple):
 
 def _in_this_process(wanted: _Wanted, part: Path, out: Path, dask: None):
     """Ask and reduce -> the outcome. part: the folder to write, which gets the name `out`"""
-    from refsd.cli.ending import interruptible
-    from refsd.cli.engines import one_engine
+    from refsd.commands.interruption import interruptible
+    from refsd.engines.chosen import one_engine
     from refsd.fuzzing import fuzz as fuzzing
-    from refsd.fuzzing.asked import AskedEngine
     from refsd.progress.compiling import compile_progress
     from refsd.progress.steps import found_so_far
+    from refsd.requests.isolated_engine import IsolatedEngine
     from refsd.shrinking import folder
     from refsd.shrinking.failure import runner_of
     from refsd.weights.model_files import model_files, trim_model_files
 
-    asked = AskedEngine(one_engine(wanted.engine, timeout=wanted.timeout), wanted.engine, wanted.timeout)
+    asked = IsolatedEngine(one_engine(wanted.engine, timeout=wanted.timeout), wanted.engine, wanted.timeout)
     seed, questions = wanted.questions(asked.name, fuzzing.operations_of(asked, wanted.named()))
     partial = ""
 
@@ -166,10 +166,10 @@ def _in_this_process(wanted: _Wanted, part: Path, out: Path, dask: None):
 
 def _on_cluster(wanted: _Wanted, part: Path, out: Path, dask: str):
     """The same on the workers of a cluster; after an interrupt what was found until then is reduced."""
-    from refsd.cli.ending import interruptible
     from refsd.cluster.connect import connected
     from refsd.cluster.fuzz import ask_all, find_engine, reduce_all
     from refsd.cluster.spread import NoWorkers, Spread
+    from refsd.commands.interruption import interruptible
     from refsd.fuzzing import fuzz as fuzzing
     from refsd.progress.steps import found_so_far
 

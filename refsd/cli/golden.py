@@ -62,7 +62,7 @@ def make(store: str = _STORE, cases: list[str] = CASES, dask: str = DASK, json: 
     from refsd.golden.cache_folder import cache_folder
     from refsd.golden.publishing import can_publish
     from refsd.goldens.estimate import estimate
-    from refsd.goldens.making import make_into
+    from refsd.goldens.making import answerable, make_into
     from refsd.weights.model_files import open_store
 
     chosen = answerable(corpus.select(*cases))
@@ -80,19 +80,6 @@ def make(store: str = _STORE, cases: list[str] = CASES, dask: str = DASK, json: 
         _print_json({"store": store, "cases": len(chosen), "new": new})
     else:
         typer.echo(f"{store}: {counted(len(chosen), 'golden')}, {new} of them new")
-
-
-def answerable(chosen: list) -> list:
-    """Return the cases that the reference can answer on this machine; print how many it leaves out, and why."""
-    from refsd.engines.reference import Reference
-    from refsd.weights.model_files import model_files
-
-    reference = Reference(model_files=model_files)
-    refused = {case.name: reference.refuses(case) for case in chosen}
-    for reason in dict.fromkeys(filter(None, refused.values())):
-        left_out = sum(reason == other for other in refused.values())
-        typer.echo(f"{counted(left_out, 'case')} left out: {reason}", err=True)
-    return [case for case in chosen if refused[case.name] is None]
 
 
 def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:

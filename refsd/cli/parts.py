@@ -46,6 +46,23 @@ LoraRule = Annotated[
 ]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page with plots to this file too.")]
 
+# Files of a model's parts, in the order of sd-cli's help: parameter -> annotation.
+PARTS = {
+    "diffusion_model": DiffusionModel,
+    "vae": Vae,
+    "taesd": Taesd,
+    "clip_l": ClipL,
+    "clip_g": ClipG,
+    "t5xxl": T5XXL,
+    "llm": Llm,
+    "control_net": ControlNet,
+    "ip_adapter": IPAdapter,
+    "clip_vision": ClipVision,
+    "redux": Redux,
+    "llm_vision": LlmVision,
+    "vocab": Vocab,
+    "tokenizer": Tokenizer,
+}
 FLAGS = (
     *("--diffusion-model", "--vae", "--taesd", "--clip_l", "--clip_g", "--t5xxl", "--llm", "--control-net"),
     *("--ip-adapter", "--clip_vision", "--redux", "--llm_vision"),

@@ -28,7 +28,7 @@ def profile(
     Exit code 0: nothing contradicts what the engine declares. 1: something does, or the engine failed at a
     question. 2: bad usage or bad input.
     """
-    from refsd.cli.engines import one_engine
+    from refsd.engines.chosen import one_engine
     from refsd.golden.wording import did_you_mean
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES

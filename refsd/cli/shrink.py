@@ -43,15 +43,15 @@ def shrink(
     Exit code 0: the engine conforms in this case, nothing is written. 1: it does not; the folder is written.
     2: bad usage or bad input.
     """
-    from refsd.cli.ending import interruptible
-    from refsd.cli.engines import one_engine
     from refsd.cli.find_case import find_case
-    from refsd.fuzzing.asked import AskedEngine
+    from refsd.commands.interruption import interruptible
+    from refsd.engines.chosen import one_engine
     from refsd.golden.operations import OPERATIONS
     from refsd.golden.output_file import check_replaceable
     from refsd.numerics.errors import BadInput
     from refsd.progress.compiling import compile_progress
     from refsd.progress.steps import found_so_far
+    from refsd.requests.isolated_engine import IsolatedEngine
     from refsd.shrinking import folder
     from refsd.shrinking.failure import ask, cut, failure_of, runner_of
     from refsd.shrinking.shrink import shrink as reduce
@@ -59,7 +59,7 @@ def shrink(
 
     asked, judged = find_case(case), one_engine(engine)
     if asked.op in OPERATIONS:
-        judged = AskedEngine(judged, engine)
+        judged = IsolatedEngine(judged, engine)
         judged.layout = getattr(asked, "layout", "contiguous")
     check_replaceable(out, folder.CASE)
     refusal = judged.refuses(asked)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from refsd.cluster.engines import RemoteEngine
 from refsd.cluster.spread import Job, Spread
 from refsd.engines.chosen import look_for
-from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.case import Case
 from refsd.golden.conform import Answered, Runner
@@ -23,10 +22,10 @@ from refsd.golden.engine import Engine, ServingEngine
 from refsd.golden.judge import Answer
 from refsd.golden.report import Result
 from refsd.golden.waivers import Waiver, applicable
-from refsd.judges import judges
+from refsd.goldens.judging import references, runner
 from refsd.numerics.errors import BadInput
 from refsd.numerics.processor import cpu_features
-from refsd.weights.model_files import model_files, open_store, trim_model_files
+from refsd.weights.model_files import open_store, trim_model_files
 
 
 class Plan(NamedTuple):
@@ -63,7 +62,8 @@ class _Run:
         self.first: dict[str, tuple[Answered, Result]] = {}
         self._plan = plan
         self._engines: dict[str, Engine] = {}
-        self._judges = judges(model_files)
+        waivers = applicable(plan.waivers, cpu_features())
+        self._runner = runner(lambda case: self.store.get(case.name).outputs, waivers, plan.taps, plan.today)
 
     def engine(self, name: str) -> Engine:
         """Return an engine of this worker; find it at the first call. Raises BadInput if it is not there."""
@@ -83,22 +83,22 @@ class _Run:
             return result
 
         engines = [self.engine(name) for name in names]
-        runner = self.runner(truth)._replace(keep=keep, measured=lambda a: answers.setdefault(a.engine, a))
-        runner = runner._replace(itself=[engine.name for engine in engines if type(engine) is Reference])
+        runner = self._runner._replace(keep=keep, measured=lambda a: answers.setdefault(a.engine, a))
+        runner = runner._replace(itself=references(engines))
+        if truth is not None:
+            runner = runner._replace(truths=lambda case: truth)
         results = conform.run(runner, engines, [case])
         for result in results:
             if result.engine in answers:
                 self.first.setdefault(result.engine, (answers[result.engine], result))
         return [Judged(result, _light(failing.get(result.engine))) for result in results]
 
-    def runner(self, truth: Answer | None = None) -> Runner:
-        def truths(case: Case) -> Answer:
-            return self.store.get(case.name).outputs if truth is None else truth
+    def ask_again(self) -> list[Result]:
+        """Ask each serving engine its first case again -> the results that have changed."""
+        asked = [(conform.after_asking_again(self._runner, *of), of[2]) for of in self._serving()]
+        return [again for again, before in asked if again is not before]
 
-        waivers = applicable(self._plan.waivers, cpu_features())
-        return Runner(self._judges, truths, waivers, self._plan.today, taps=self._plan.taps)
-
-    def serving(self) -> Iterator[tuple[ServingEngine, Answered, Result]]:
+    def _serving(self) -> Iterator[tuple[ServingEngine, Answered, Result]]:
         """The engines here that answered more than one case in one process, and the first of them."""
         for name, (answered, result) in self.first.items():
             engine = self._engines[name]
@@ -128,10 +128,7 @@ def ask_again(plan: Plan) -> list[Result]:
     """Ask the first case of each engine here again, and end the run on this worker -> results that have changed."""
     with _one:
         run = _runs.pop(plan.run, None)
-        if run is None:
-            return []
-        asked = [(conform.after_asking_again(run.runner(), *of), of[2]) for of in run.serving()]
-        return [again for again, before in asked if again is not before]
+        return [] if run is None else run.ask_again()
 
 
 def sees(store: str, name: str, digest: str) -> bool:

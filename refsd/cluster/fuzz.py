@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from refsd.cli.engines import one_engine
 from refsd.cluster.engines import resources
 from refsd.cluster.spread import Job, Spread, workers_of
-from refsd.fuzzing.asked import AskedEngine
+from refsd.engines.chosen import one_engine
 from refsd.fuzzing.fuzz import Asked, Find, Fuzzer, New, Tally, drawn_case, kind_of, operations_of
 from refsd.golden import verdict
 from refsd.golden.report import Result
 from refsd.numerics.errors import BadInput
+from refsd.requests.isolated_engine import IsolatedEngine
 from refsd.shrinking import folder
 from refsd.shrinking.failure import runner_of
 from refsd.weights.model_files import model_files, trim_model_files
@@ -55,7 +55,7 @@ _one = threading.Lock()
 
 @functools.lru_cache(4)
 def _fuzzer(argument: str, timeout: float) -> Fuzzer:
-    return Fuzzer(AskedEngine(one_engine(argument, timeout=timeout), argument, timeout), runner_of(model_files))
+    return Fuzzer(IsolatedEngine(one_engine(argument, timeout=timeout), argument, timeout), runner_of(model_files))
 
 
 def look(argument: str, timeout: float, ops: Sequence[str]) -> tuple[str, str, list[str]]:

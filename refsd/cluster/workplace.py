@@ -19,8 +19,10 @@ from refsd.golden.origins import is_remote
 from refsd.golden.report import Missing, Result
 from refsd.golden.store import Store
 from refsd.golden.usual_cases import unusual
+from refsd.golden.waivers import Waiver, applicable
 from refsd.goldens.making import truths
 from refsd.numerics.errors import BadInput
+from refsd.numerics.processor import cpu_features
 
 
 class Here:
@@ -37,6 +39,10 @@ class Here:
                 raise BadInput(f"{argument} cannot be judged: {'; '.join(one.why for one in missing)}")
         groups = {argument: found for argument, (found, _) in looked.items()}
         return groups, [one for _, missing in looked.values() for one in missing]
+
+    def applicable(self, waivers: Sequence[Waiver]) -> list[Waiver]:
+        """Return the waivers of this machine."""
+        return applicable(waivers, cpu_features())
 
     def left_out(self, engines: Sequence, cases: Sequence[Case]) -> dict[str, set[str]]:
         """Engine -> cases that it takes, and is asked only where the user names them."""
@@ -67,6 +73,10 @@ class OnCluster:
 
     def find(self, arguments: Sequence[str] | None, taps: str, cases: Sequence[Case]) -> tuple[dict, list[Missing]]:
         return find(self._spread, arguments, taps, cases)
+
+    def applicable(self, waivers: Sequence[Waiver]) -> list[Waiver]:
+        """Return all waivers: each worker applies those of its own machine."""
+        return [*waivers]
 
     def left_out(self, engines: Sequence[RemoteEngine], cases: Sequence[Case]) -> dict[str, set[str]]:
         return {engine.name: engine.left_out for engine in engines if engine.left_out}

@@ -1,10 +1,13 @@
 """The engines that a user chooses by arguments, or all that are there."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from refsd.engines import registry
 from refsd.engines.reference import Reference
 from refsd.golden.engine import Engine
+from refsd.golden.input_file import note_input
 from refsd.golden.report import Missing
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
@@ -20,6 +23,25 @@ def reference_engine(profile: str) -> Reference:
     engine = Reference(PROFILES[profile], model_files=model_files)
     engine.name = f"refsd-{profile}"
     return engine
+
+
+def one_engine(argument: str, **options: Any) -> Engine:
+    """Find a single engine: "torch" is the first engine of torch, "torch-bf16" the engine of that name.
+
+    options: for the engine's `find`: timeout, seconds that an answer may take
+
+    Raises BadInput if it is missing.
+    """
+    given = registry.Argument.of(argument)
+    if given.name == "refsd":
+        return reference_engine(given.path or "float32")
+    if given.path:
+        note_input(Path(given.path))
+    looked = registry.find(argument, model_files=model_files, **options)
+    found = [one.engine for one in looked if one.engine is not None]
+    if not found:
+        raise BadInput(f"{argument} cannot be judged: {'; '.join(one.why_not for one in looked)}")
+    return found[0]
 
 
 def asked_for(arguments: Sequence[str] | None) -> Sequence[str]:

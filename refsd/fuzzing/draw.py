@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from refsd.fuzzing.random_case import LAYOUTS, RandomCase, name_of
 from refsd.golden.case import Case
 from refsd.golden.operation import Operation
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.recipe import Recipe
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
+from refsd.requests.random_case import LAYOUTS, RandomCase, name_of
 from refsd.shrinking import moves
 
 # Sizes at the limits of vectors, tiles and blocks, and one beside them.

@@ -9,8 +9,8 @@ from random import Random
 from typing import NamedTuple
 
 from refsd.fuzzing.draw_models import bases, draw_of
-from refsd.fuzzing.random_case import RandomCase
 from refsd.golden.case import Case, Dimension
+from refsd.requests.random_case import RandomCase
 
 BLOCK = "block/"
 # Channels of contexts and pooled texts, at the limits of vectors and blocks.

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from refsd.cases import CASES
 from refsd.components import check
 from refsd.components.hollow import fits_of, hollow_module
-from refsd.fuzzing.random_case import RandomCase, name_of
 from refsd.golden.case import Case, Dimension, ModelRecipe
 from refsd.golden.recipe import Recipe
 from refsd.networks.component import Fit
 from refsd.numerics.errors import BadInput
+from refsd.requests.random_case import RandomCase, name_of
 from refsd.shrinking.named_axes import sizes_of, with_sizes
 
 MODEL = "model/"

@@ -9,11 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from refsd import __version__
-from refsd.fuzzing.asked import AskedEngine
 from refsd.fuzzing.draw import draw, rounds
 from refsd.fuzzing.draw_blocks import BLOCK, block_bases, blocks, draw_block
 from refsd.fuzzing.draw_models import MODEL, bases, components, draw_model
-from refsd.fuzzing.random_case import RandomCase, name_of, parse
 from refsd.golden import verdict
 from refsd.golden.case import Case
 from refsd.golden.conform import Runner
@@ -21,6 +19,8 @@ from refsd.golden.operations import OPERATIONS
 from refsd.golden.report import Result
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
+from refsd.requests.isolated_engine import IsolatedEngine
+from refsd.requests.random_case import RandomCase, name_of, parse
 from refsd.shrinking.failure import Failure, ask, cut, failure_of
 from refsd.shrinking.shrink import Shrunk, shrink
 
@@ -165,7 +165,9 @@ class Fuzzer(Tally):
     keep:   writes a find's folder -> its name; the shrunk case, and how many finds there are before
     """
 
-    def __init__(self, engine: AskedEngine, runner: Runner, keep: Callable[[Shrunk, int], str] = lambda s, n: ""):
+    def __init__(
+        self, engine: IsolatedEngine, runner: Runner, keep: Callable[[Shrunk, int], str] = lambda s, n: ""
+    ):
         super().__init__()
         self.engine, self.runner, self._keep = engine, runner, keep
 
@@ -267,7 +269,7 @@ def drawn_case(seed: int, op: str, number: int) -> RandomCase:
     raise AssertionError(op)
 
 
-def operations_of(engine: AskedEngine, ops: Iterable[str]) -> list[str]:
+def operations_of(engine: IsolatedEngine, ops: Iterable[str]) -> list[str]:
     """Those of these operations, components of models and blocks of which the engine takes some case."""
 
     def cases_of(op: str) -> Sequence[Case]:

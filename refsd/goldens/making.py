@@ -13,12 +13,23 @@ from refsd.golden.case import Case
 from refsd.golden.judge import Answer
 from refsd.golden.publishing import publish
 from refsd.golden.store import Store, make
+from refsd.golden.wording import counted
 from refsd.progress.compiling import compile_progress
 from refsd.progress.steps import steps
 from refsd.weights.model_files import model_files, trim_model_files
 
 # Fewer missing goldens are made in this process: another takes two seconds to start.
 _MANY = 64
+
+
+def answerable(chosen: Sequence[Case]) -> list[Case]:
+    """Return the cases that the reference can answer on this machine; print how many it leaves out, and why."""
+    reference = Reference(model_files=model_files)
+    refused = {case.name: reference.refuses(case) for case in chosen}
+    for reason in dict.fromkeys(filter(None, refused.values())):
+        left_out = sum(reason == other for other in refused.values())
+        print(f"{counted(left_out, 'case')} left out: {reason}", file=sys.stderr)
+    return [case for case in chosen if refused[case.name] is None]
 
 
 def make_into(store: Store, chosen: Sequence[Case], public: bool = False) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from refsd.numerics.errors import BadInput
+from refsd.pipelines.options import check_between, default
 from refsd.samplers.guidance_variants import scale_schedule
 
 DIFFUSION_LAYERS = (7, 8, 9)  # sd-cli's --skip-layers, chosen for SD 3.5 medium
@@ -26,16 +27,16 @@ class GuidanceRule(NamedTuple):
     slg_uncond:         True to leave the blocks out of the call without the prompt as well, without a call more
     """
 
-    guidance_rescale: float = 0.0
+    guidance_rescale: float = default("GuidanceRule.guidance_rescale")
     apg_eta: float = 1.0
     apg_momentum: float = 0.0
     apg_norm_threshold: float = 0.0
     apg_norm_threshold_smoothing: float = 0.0
     guidance_schedule: tuple[float, ...] = ()
     skip_layers: tuple[int, ...] = DIFFUSION_LAYERS
-    slg_scale: float = 0.0
-    skip_layer_start: float = 0.01
-    skip_layer_end: float = 0.2
+    slg_scale: float = default("GuidanceRule.slg_scale")
+    skip_layer_start: float = default("GuidanceRule.skip_layer_start")
+    skip_layer_end: float = default("GuidanceRule.skip_layer_end")
     slg_uncond: bool = False
 
     @property
@@ -55,11 +56,8 @@ class GuidanceRule(NamedTuple):
 
     def check(self) -> None:
         """Raise BadInput for a value out of range."""
+        check_between(self)
         for flag, value, low, high in (
-            ("--guidance-rescale", self.guidance_rescale, 0, 1),
-            ("--slg-scale", self.slg_scale, -100, 100),
-            ("--skip-layer-start", self.skip_layer_start, 0, 1),
-            ("--skip-layer-end", self.skip_layer_end, 0, 1),
             ("--extra-sample-args: apg_eta", self.apg_eta, -100, 100),
             ("--extra-sample-args: apg_momentum", self.apg_momentum, -10, 10),
             ("--extra-sample-args: apg_norm_threshold", self.apg_norm_threshold, 0, 1e6),

@@ -16,6 +16,7 @@ from refsd.numerics.errors import BadInput
 from refsd.pipelines.guided_network import Conditioning, Listener
 from refsd.pipelines.initial_latent import InitialLatent, signed
 from refsd.pipelines.loaded_component import LoadedComponent, load_component
+from refsd.pipelines.options import default
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.plan import Plan, resolve
 from refsd.pipelines.settings import Settings
@@ -65,14 +66,14 @@ class HiresSettings(NamedTuple):
     tile_size:     pixels of a tile of the ESRGAN
     """
 
-    upscaler: str = "Latent"
-    scale: float = 2.0
-    width: int = 0
-    height: int = 0
-    steps: int = 0
-    strength: float = 0.7
+    upscaler: str = default("HiresSettings.upscaler")
+    scale: float = default("HiresSettings.scale")
+    width: int = default("HiresSettings.width")
+    height: int = default("HiresSettings.height")
+    steps: int = default("HiresSettings.steps")
+    strength: float = default("HiresSettings.strength")
     sigmas: tuple[float, ...] | None = None
-    tile_size: int = 128
+    tile_size: int = default("HiresSettings.tile_size")
 
 
 class HiresPass(NamedTuple):

@@ -18,6 +18,7 @@ from refsd.pipelines import sampling
 from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.conventions import CONVENTIONS, Convention
 from refsd.pipelines.guidance_rule import GuidanceRule
+from refsd.pipelines.options import check_between
 from refsd.pipelines.picture_size import check_images, drawn_size
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prediction import PREDICTIONS, prediction_of
@@ -225,23 +226,7 @@ def check_ranges(settings: Settings) -> None:
         falling = len(levels) > 1 and all(a > b for a, b in itertools.pairwise(levels))
         if not (falling and levels[-1] >= 0 and math.isfinite(levels[0])):
             raise BadInput("--sigmas: expected two numbers or more, falling, the last not below 0: 14.61,7.8,3.5,0")
-    ranges = {
-        "width": (settings.width or None, 1, 4096),
-        "height": (settings.height or None, 1, 4096),
-        "steps": (settings.steps, 1, 1000),
-        "batch-count": (settings.batch_count, 1, 1000),
-        "cfg-scale": (settings.cfg_scale, -math.inf, math.inf),
-        "img-cfg-scale": (settings.image_cfg_scale, -math.inf, math.inf),
-        "guidance": (settings.guidance, 0, 1000),
-        "flow-shift": (settings.flow_shift, -100, 100),
-        "strength": (settings.strength, 0, 1),
-        "control-strength": (settings.control_strength, -100, 100),
-        "ip-scale": (settings.ip_scale, -100, 100),
-    }
-    for flag, (value, low, high) in ranges.items():
-        if value is not None and not (low <= value <= high and math.isfinite(value)):
-            between = "a finite number" if low == -math.inf else f"{low} to {high}"
-            raise BadInput(f"--{flag} {value}: expected {between}")
+    check_between(settings)
     settings.guidance_rule.check()
     for flag, text in (("prompt", settings.prompt), ("negative-prompt", settings.negative_prompt)):
         if any("\ud800" <= c <= "\udfff" for c in text):

@@ -14,6 +14,7 @@ from rich.style import Style
 
 from refsd.models.vae_flux2 import unpack
 from refsd.numerics.errors import BadInput
+from refsd.pipelines.options import check_between, default
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.png import to_bytes
 
@@ -30,17 +31,16 @@ class PreviewSettings(NamedTuple):
     noisy:    True to show the latent with its noise instead of what the network takes it for
     """
 
-    method: str = "none"
-    path: Path = Path("preview.png")
-    interval: int = 1
-    noisy: bool = False
+    method: str = default("PreviewSettings.method")
+    path: Path = default("PreviewSettings.path")
+    interval: int = default("PreviewSettings.interval")
+    noisy: bool = default("PreviewSettings.noisy")
 
     def check(self) -> None:
         """Raise BadInput for an unknown method or an interval below 1."""
         if self.method not in METHODS:
             raise BadInput(f"--preview {self.method}: expected one of {', '.join(METHODS)}")
-        if self.interval < 1:
-            raise BadInput(f"--preview-interval {self.interval}: expected 1 or more")
+        check_between(self)
 
     def check_use(self, pipe: Pipeline) -> None:
         """Raise BadInput for a method that this pipeline lacks."""

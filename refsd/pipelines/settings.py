@@ -7,8 +7,8 @@ from typing import NamedTuple
 from refsd.circular import CircularAxes
 from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.conventions import DEFAULT
 from refsd.pipelines.guidance_rule import GuidanceRule
+from refsd.pipelines.options import default
 
 
 class Settings(NamedTuple):
@@ -37,35 +37,37 @@ class Settings(NamedTuple):
     """
 
     prompt: str
-    negative_prompt: str = ""
-    width: int = 0
-    height: int = 0
-    steps: int | None = None
-    cfg_scale: float | None = None
-    sampler: str | None = None
-    schedule: str | None = None
-    rng: str | None = None
+    negative_prompt: str = default("Settings.negative_prompt")
+    width: int = default("Settings.width")
+    height: int = default("Settings.height")
+    steps: int | None = default("Settings.steps")
+    cfg_scale: float | None = default("Settings.cfg_scale")
+    sampler: str | None = default("Settings.sampler")
+    schedule: str | None = default("Settings.schedule")
+    rng: str | None = default("Settings.rng")
     clip_skip: int | None = None
-    eta: float | None = None
-    sampler_rng: str | None = None
+    eta: float | None = default("Settings.eta")
+    sampler_rng: str | None = default("Settings.sampler_rng")
     sigmas: tuple[float, ...] | None = None
     tiling: Tiling | None = None
     circular: CircularAxes = CircularAxes()
-    like: str = DEFAULT.name
-    guidance: float | None = None
+    like: str = default("Settings.like")
+    guidance: float | None = default("Settings.guidance")
     guidance_rule: GuidanceRule = GuidanceRule()
-    flow_shift: float | None = None
-    prediction: str | None = None
-    strength: float = 0.75
-    image_cfg_scale: float | None = None
-    control_strength: float = 0.9
-    ip_scale: float = 1.0
-    seed: int = 42
-    batch_count: int = 1
+    flow_shift: float | None = default("Settings.flow_shift")
+    prediction: str | None = default("Settings.prediction")
+    strength: float = default("Settings.strength")
+    image_cfg_scale: float | None = default("Settings.image_cfg_scale")
+    control_strength: float = default("Settings.control_strength")
+    ip_scale: float = default("Settings.ip_scale")
+    seed: int = default("Settings.seed")
+    batch_count: int = default("Settings.batch_count")
 
 
-def read_sigmas(text: str) -> tuple[float, ...]:
-    """Read numbers, as in 14.61,7.8,3.5,0. Raises BadInput for malformed text."""
+def read_sigmas(text: str | None) -> tuple[float, ...] | None:
+    """Read numbers, as in 14.61,7.8,3.5,0; None: none are given. Raises BadInput for malformed text."""
+    if text is None:
+        return None
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:

@@ -22,8 +22,6 @@ import safetensors.numpy
 from refsd import __version__
 from refsd.engines.reference import Reference
 from refsd.files.safetensors import open_safetensors
-from refsd.fuzzing.asked import AskedEngine
-from refsd.fuzzing.random_case import LAYOUTS
 from refsd.golden import operations
 from refsd.golden.case import Case
 from refsd.golden.conform import Answered
@@ -38,6 +36,8 @@ from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+from refsd.requests.isolated_engine import IsolatedEngine
+from refsd.requests.random_case import LAYOUTS
 from refsd.shrinking import ggml_program, issue
 from refsd.shrinking.failure import Cut, ask, runner_of
 from refsd.shrinking.shrink import Shrunk
@@ -79,7 +79,7 @@ _SCRIPT = '''"""{op}: ask an engine, and judge its answer by the bound beside it
 import sys
 from pathlib import Path
 
-from refsd.cli.engines import one_engine
+from refsd.engines.chosen import one_engine
 from refsd.weights.model_files import model_files
 from refsd.shrinking.folder import judge, read
 
@@ -133,7 +133,7 @@ def _note(shrunk: Shrunk, engine: Engine, argument: str) -> Note:
 
 def layout_of(engine: Engine) -> str:
     """How an engine's tensors lie in memory."""
-    return engine.layout if isinstance(engine, AskedEngine) and engine.any_layout else "contiguous"
+    return engine.layout if isinstance(engine, IsolatedEngine) and engine.any_layout else "contiguous"
 
 
 def _place(cut: Cut | None) -> dict[str, np.ndarray]:
@@ -226,7 +226,7 @@ def judge(engine: Engine, case: Case, model_files: ModelFiles | None = None) -> 
     """
     refusal = engine.refuses(case)
     if isinstance(case, FolderCase) and case.layout != "contiguous":
-        engine = AskedEngine(engine)
+        engine = IsolatedEngine(engine)
         engine.layout = case.layout
     result = None if refusal else ask(runner_of(model_files), engine, case)
     if result is None:

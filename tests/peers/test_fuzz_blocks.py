@@ -4,7 +4,7 @@ import pytest
 
 from refsd.engines.torch.engine import find
 from refsd.fuzzing import fuzz
-from refsd.fuzzing.asked import AskedEngine
+from refsd.requests.isolated_engine import IsolatedEngine
 from refsd.shrinking.failure import runner_of
 from refsd.weights.recipe_files import RecipeFiles
 
@@ -24,7 +24,7 @@ def engine(model_files):
 
 
 def fuzzed(engine, ops, count, model_files):
-    fuzzer = fuzz.Fuzzer(AskedEngine(engine), runner_of(model_files))
+    fuzzer = fuzz.Fuzzer(IsolatedEngine(engine), runner_of(model_files))
     for case in fuzz.cases(7, ops, count, 0):
         fuzzer.try_case(case)
     return fuzzer

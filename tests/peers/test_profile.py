@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsd.cli.engines import one_engine
+from refsd.engines.chosen import one_engine
 from refsd.numerics.profiles import PROFILES
 from refsd.profiling.described import described
 from refsd.profiling.pages import PROBES

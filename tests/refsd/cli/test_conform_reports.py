@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from refsd.cases import CASES
 from refsd.cli import app
-from refsd.cli.ending import INTERRUPTED, interruptible
+from refsd.cli.ending import INTERRUPTED
+from refsd.cluster import workplace
+from refsd.commands.interruption import interruptible
 from refsd.corpus import versions
 from refsd.golden import verdict
-from refsd.numerics import processor
 from refsd.numerics.errors import BadInput
 from refsd.progress.steps import steps
 from refsd.reports.stored import read
@@ -113,9 +114,9 @@ def test_a_waiver_of_cases_passes_the_run_until_its_day(folder):
 def test_a_waiver_of_another_machine_accepts_nothing(folder, monkeypatch):
     waiver = '[[waiver]]\ncases = "silu/*"\nreason = "issue 8"\nexpires = 9999-12-31\nwhen = "amx_bf16"\n'
     (folder / "refsd-waivers.toml").write_text(waiver)
-    monkeypatch.setattr(processor, "cpu_features", lambda: frozenset({"avx2", "amx_bf16"}))
+    monkeypatch.setattr(workplace, "cpu_features", lambda: frozenset({"avx2", "amx_bf16"}))
     assert _conform("--cases", "silu/f32/wide*")[0] == 0
-    monkeypatch.setattr(processor, "cpu_features", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(workplace, "cpu_features", lambda: frozenset({"avx2"}))
     code, said = _conform("--cases", "silu/f32/wide*")
     assert code == 1 and "issue 8" not in said
 
@@ -139,7 +140,7 @@ def _interrupt(monkeypatch, goldens, answers):
         if len(done) == goldens + answers:
             raise KeyboardInterrupt
 
-    for module in ("refsd.weights.model_files", "refsd.goldens.making"):
+    for module in ("refsd.commands.conform", "refsd.goldens.making"):
         monkeypatch.setattr(f"{module}.trim_model_files", count)
 
 

@@ -122,7 +122,7 @@ def test_devices_and_pipes_stay_what_they_are(gguf, tmp_path):
 
 def test_bench_looks_at_its_output_before_it_measures(tmp_path):
     model = written(tmp_path / "model.safetensors", {"w": np.zeros(1)})
-    for what in ("unet", "vae", "kernels"):
+    for what in ("unet", "kernels"):
         refused("an input of this very run", "bench", what, "--model", model, "--json", model)
 
 

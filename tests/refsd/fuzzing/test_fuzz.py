@@ -13,9 +13,7 @@ from typer.testing import CliRunner
 from refsd.cli import app
 from refsd.cli.find_case import find_case
 from refsd.fuzzing import fuzz
-from refsd.fuzzing.asked import AskedEngine
 from refsd.fuzzing.draw import draw, rounds
-from refsd.fuzzing.random_case import LAYOUTS, lay_out, name_of, parse
 from refsd.golden import dimensions
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineDied, EngineFailure
@@ -23,6 +21,8 @@ from refsd.golden.operations import OPERATIONS
 from refsd.golden.recipe import Recipe, realize
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
+from refsd.requests.isolated_engine import IsolatedEngine
+from refsd.requests.random_case import LAYOUTS, lay_out, name_of, parse
 from refsd.shrinking import folder
 from refsd.shrinking.failure import runner_of
 
@@ -75,8 +75,8 @@ def test_a_layout_moves_no_number(layout, shape):
         assert not after.flags.c_contiguous
 
 
-def engine(bug: Bug) -> AskedEngine:
-    return AskedEngine(Injected(bug, FLOAT32, None), "injected", 10.0)
+def engine(bug: Bug) -> IsolatedEngine:
+    return IsolatedEngine(Injected(bug, FLOAT32, None), "injected", 10.0)
 
 
 def fuzzed(bug: Bug, ops, count, seed=7):

@@ -10,12 +10,12 @@ from refsd.cli import app
 from refsd.cli.find_case import find_case
 from refsd.components.hollow import hollow_module
 from refsd.fuzzing import fuzz
-from refsd.fuzzing.asked import AskedEngine
 from refsd.fuzzing.draw_blocks import blocks, draw_block
 from refsd.fuzzing.draw_models import bases, components, draw_model
 from refsd.golden.engine import EngineDied
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
+from refsd.requests.isolated_engine import IsolatedEngine
 from refsd.shrinking.failure import runner_of
 from refsd.shrinking.named_axes import sizes_of
 from refsd.weights.recipe_files import RecipeFiles
@@ -64,7 +64,7 @@ def test_odd_sides_batches_texts_types_and_data_occur():
 
 
 def fuzzed(bug, ops, count, model_files):
-    fuzzer = fuzz.Fuzzer(AskedEngine(Injected(bug, FLOAT32, model_files)), runner_of(model_files))
+    fuzzer = fuzz.Fuzzer(IsolatedEngine(Injected(bug, FLOAT32, model_files)), runner_of(model_files))
     for case in fuzz.cases(7, ops, count, 0):
         fuzzer.try_case(case)
     return fuzzer

@@ -5,10 +5,10 @@ import functools
 import numpy as np
 import pytest
 
-from refsd.cli.golden import answerable
 from refsd.golden.judge import Standard
 from refsd.golden.mutants import try_all
 from refsd.golden.verdict import judge
+from refsd.goldens.making import answerable
 from refsd.judges.stage import StageJudge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput

@@ -1,4 +1,4 @@
-"""An engine as it is asked random cases: in any memory layout, and so that a crash or a hang is only its own."""
+"""An engine that takes tensors in any memory layout, and whose crash or hang ends only its own process."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,18 +7,18 @@ import msgspec
 import numpy as np
 
 from refsd.engines.worker import Worker
-from refsd.fuzzing.random_case import lay_out
 from refsd.golden.case import Case
 from refsd.golden.engine import Engine, EngineDied, EngineFailure, TappedEngine
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import TORCH_F32_CHANNELS_LAST, Numerics
 from refsd.numerics.tensor import StoredTensor
+from refsd.requests.random_case import lay_out
 
 Answer = dict[str, np.ndarray]
 _ONE_PASS = "channels_last"
 
 
-class AskedEngine:
+class IsolatedEngine:
     """
     layout:  of the tensors of the next case, for engines that take any
     refused: why the engine refused the last case when it was asked; "" if it answered or died
@@ -35,7 +35,7 @@ class AskedEngine:
         # What runs in this process takes refsd with it when it crashes: it gets a process of its own.
         self._worker = None
         if argument is not None and self.any_layout:
-            self._worker = Worker(["-m", "refsd.fuzzing.worker", argument, engine.name], timeout)
+            self._worker = Worker(["-m", "refsd.requests.worker", argument, engine.name], timeout)
 
     def refuses(self, case: Case) -> str | None:
         return self.engine.refuses(case)

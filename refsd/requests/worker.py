@@ -1,4 +1,4 @@
-"""The process in which an engine answers that would run in refsd's: `... refsd.fuzzing.worker ARGUMENT NAME`."""
+"""The process in which an engine answers that would run in refsd's: `... refsd.requests.worker ARGUMENT NAME`."""
 
 import sys
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ import numpy as np
 
 from refsd.engines import registry
 from refsd.engines.worker import serve
-from refsd.fuzzing.asked import laid_out
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, TappedEngine
 from refsd.numerics.tensor import StoredTensor, stored
+from refsd.requests.isolated_engine import laid_out
 from refsd.weights.model_files import model_files, trim_model_files
 
 

@@ -1,0 +1,315 @@
+"""Judge engines against the goldens: assemble a run, judge, and report. `refsd conform` calls it."""
+
+import datetime
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from refsd import __version__
+from refsd import cases as known_cases
+from refsd.cluster.spread import NoWorkers
+from refsd.cluster.workplace import Here, OnCluster, workplace
+from refsd.commands.interruption import interruptible
+from refsd.corpus.met import unmet, verdict_of
+from refsd.corpus.versions import profile_cases
+from refsd.engines.devices import device_of
+from refsd.engines.registry import Argument
+from refsd.golden import verdict
+from refsd.golden import waivers as waiving
+from refsd.golden.case import Case
+from refsd.golden.conform import Answered, Runner
+from refsd.golden.engine import PartialEngine
+from refsd.golden.input_file import note_input
+from refsd.golden.output_file import Outputs, write_file
+from refsd.golden.report import Missing, Report, Result
+from refsd.golden.shared_traits import shared_traits
+from refsd.golden.shortages import shortages
+from refsd.golden.store import Store
+from refsd.golden.usual_cases import notes
+from refsd.golden.waivers import Waiver
+from refsd.goldens.judging import references, runner
+from refsd.goldens.making import answerable
+from refsd.numerics.errors import BadInput
+from refsd.progress.compiling import compile_progress
+from refsd.progress.steps import steps
+from refsd.reports import changes, files
+from refsd.reports.kept import keeper
+from refsd.reports.last_failed import LastFailed
+from refsd.reports.pictures import Pictures
+from refsd.reports.stored import read
+from refsd.submissions.collect import Collector
+from refsd.submissions.packing import pack
+from refsd.weights.model_files import open_store, trim_model_files
+
+WAIVERS = Path("refsd-waivers.toml")
+
+
+class ConformRequest(NamedTuple):
+    """The options of `refsd conform`, by their names there. engines: arguments; none: all that are there"""
+
+    engines: Sequence[str]
+    cases: Sequence[str]
+    golden: str
+    report: Path
+    json: Path | None = None
+    junit: Path | None = None
+    keep: Path | None = None
+    waivers: Path | None = None
+    baseline: Path | None = None
+    last_failed: bool = False
+    min_cases: int | None = None
+    taps: str = "*"
+    profile: str | None = None
+    shard: str | None = None
+    submission: Path | None = None
+    statement: str = ""
+    device: str = ""
+    driver: str = ""
+    dask: str | None = None
+
+    @property
+    def names_no_cases(self) -> bool:
+        """True if each engine must run all of its cases. Without --shard as many as it did before."""
+        return "*" in self.cases and self.profile is None and not self.last_failed
+
+
+class Engines(NamedTuple):
+    """The engines of a run.
+
+    groups:   argument -> its engines
+    missing:  engines that are not there
+    left_out: engine -> cases that it takes, and is asked only where the user names them
+    """
+
+    groups: Mapping[str, Sequence[Any]]
+    missing: Sequence[Missing]
+    left_out: Mapping[str, set[str]]
+
+    @property
+    def all(self) -> list[Any]:
+        return engines_of(self.groups)
+
+
+class Judged(NamedTuple):
+    """The results of a run. partial: how many answers were judged if it was interrupted, otherwise "" """
+
+    results: list[Result]
+    partial: str
+    pictures: Pictures
+    collector: Collector
+    notes: Sequence[str]
+
+
+class Conformed(NamedTuple):
+    """What a run ended with. next: the command that reduces the first failure; "": none; met: a line an engine"""
+
+    report: Report
+    next: str
+    met: Sequence[str]
+
+
+class NothingFailed(NamedTuple):
+    """--last-failed where nothing failed. path: the earlier report"""
+
+    path: Path
+
+
+def conform(request: ConformRequest) -> Conformed | NothingFailed:
+    """Judge engines on cases and write the reports. Raises BadInput for options that do not fit together."""
+    again = LastFailed.read(request.report / files.JSON, request.cases) if request.last_failed else None
+    if request.profile and request.shard:
+        raise BadInput("--shard beside --profile: a part of the cases does not meet a profile")
+    asked = part_of(cases_of(request, again), request.shard)
+    chosen = answerable(asked)
+    waivers = request.waivers or (WAIVERS if WAIVERS.exists() else None)
+    accepted = waiving.read(waivers) if waivers else []
+    baseline = read(request.baseline) if request.baseline else None
+    if request.dask is not None and request.submission is not None:
+        raise BadInput("--submission beside --dask: a submission is of one machine; run it there without --dask")
+    with workplace(request.dask, request.golden) as place:
+        accepted = place.applicable(accepted)
+        engines = find_engines(place, request, chosen, again)
+        if again is not None and not again.pairs:
+            return NothingFailed(again.path)
+        store = open_store(request.golden)
+        paths = outputs_of(request)
+        judged = judge(place, store, request, engines, chosen, accepted, again)
+    report = report_of(request, engines, asked, chosen, judged)
+    if baseline is not None:
+        report.baseline = changes.against(baseline, report, str(request.baseline))
+    for name, form in files.FORMS.items():
+        content = form(report, judged.pictures.of)
+        for path in paths[name]:
+            write_file(path, content)
+    if request.submission is not None and not judged.partial:
+        drivers = dict.fromkeys(report.engines, request.driver) if request.driver else {}
+        pack(request.submission, report, judged.collector, accepted, request.statement, drivers)
+    met = []
+    if request.profile and not judged.partial:
+        names = [case.name for case in asked]
+        met = [f"{name} {verdict_of(report.of(name), request.profile, names)}" for name in report.engines]
+    return Conformed(report, next_command(engines.groups, judged.results), met)
+
+
+def cases_of(request: ConformRequest, again: LastFailed | None) -> list[Case]:
+    """Return the cases that are asked for. Raises BadInput for a profile beside --cases or --last-failed."""
+    if request.profile is None:
+        return again.cases(known_cases.CASES) if again is not None else known_cases.select(*request.cases)
+    if [*request.cases] != ["*"] or again is not None:
+        raise BadInput("--profile names its cases itself: leave out --cases and --last-failed")
+    return profile_cases(request.profile)
+
+
+def part_of(cases: list[Case], shard: str | None) -> list[Case]:
+    """The part "K/N" of the cases: every Nth, from the Kth on. Raises BadInput for another text."""
+    if shard is None:
+        return cases
+    which, _, of = shard.partition("/")
+    if not (which.isdecimal() and of.isdecimal() and 1 <= int(which) <= int(of)):
+        raise BadInput(f"--shard {shard}: expected K/N with K from 1 to N, as 2/3")
+    return cases[int(which) - 1 :: int(of)]
+
+
+def find_engines(
+    place: Here | OnCluster, request: ConformRequest, chosen: Sequence[Case], again: LastFailed | None
+) -> Engines:
+    """Find the engines that are asked for. Raises BadInput if a named one is missing, and for two of one name."""
+    groups, missing = place.find(request.engines or None, request.taps, chosen)
+    found = engines_of(groups)
+    if again is not None and again.pairs:
+        groups = again.engines(groups)
+        found = engines_of(groups)
+    for argument in request.engines:
+        note_input(Path(Argument.of(argument).path))
+    return Engines(groups, missing, place.left_out(found, chosen) if request.names_no_cases else {})
+
+
+def engines_of(groups: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """Return the engines of all arguments; one that two arguments name, as "torch" and "torch-f16", comes once.
+
+    groups: argument -> engines
+
+    Raises BadInput if two engines have the same name.
+    """
+    engines, found_by = {}, {}
+    for argument, group in groups.items():
+        where = Argument.of(argument)[1:]
+        for name, n in Counter(engine.name for engine in group).items():
+            other, before = found_by.setdefault(name, (where, argument))
+            if n > 1 or other != where:
+                raise BadInput(
+                    f"{'two' if n < 2 else n} of the engines are called {name!r} ({before}, {argument}): a report "
+                    "tells engines apart by their names"
+                )
+        engines = {engine.name: engine for engine in group} | engines
+    return [engines[name] for name in found_by]
+
+
+def outputs_of(request: ConformRequest) -> dict[str, list[Path]]:
+    """List the files to write. -> report form -> paths. Raises BadInput if a path cannot be written."""
+    outputs, paths = Outputs(), {name: [request.report / name] for name in files.FORMS}
+    flags = dict.fromkeys(files.FORMS, "--report") | {files.JSON: "--json", files.JUNIT: "--junit"}
+    paths[files.JSON] += [request.json] if request.json is not None else []
+    paths[files.JUNIT] += [request.junit] if request.junit is not None else []
+    for name, places in paths.items():
+        for path in places:
+            outputs.add(flags[name], path)
+    if request.submission is not None:
+        outputs.add("--submission", request.submission)
+    return paths
+
+
+def judge(
+    place: Here | OnCluster,
+    store: Store,
+    request: ConformRequest,
+    engines: Engines,
+    chosen: Sequence[Case],
+    accepted: Sequence[Waiver],
+    again: LastFailed | None,
+) -> Judged:
+    """Make the goldens that the store lacks, and judge every engine on every case."""
+    found, left_out, pictures = engines.all, engines.left_out, Pictures()
+
+    def is_asked(engine: Any, case: Case) -> bool:
+        return case.name not in left_out.get(engine.name, ()) and engine.refuses(case) is None
+
+    needed = [case for case in chosen if any(is_asked(engine, case) for engine in found)]
+    folder = request.keep or request.report / files.KEPT
+    with (
+        place.truths(store, needed) as truth_of,
+        keeper(folder, str(request.keep) if request.keep else files.KEPT) as kept,
+    ):
+
+        def keep_tensors(result: Result, answered: Answered) -> Result:
+            pictures.add(result, answered)
+            return kept.keep(result, answered)
+
+        judging = runner(truth_of, accepted, request.taps)._replace(
+            itself=references(found),
+            keep=keep_tensors,
+            wanted=again.wants if again is not None else lambda name, case: case not in left_out.get(name, ()),
+        )
+        collector = Collector(judging.judges, found)
+        if request.submission is not None:
+            judging = judging._replace(measured=collector.add)
+        total = len(again.pairs) if again is not None else len(found) * len(chosen)
+        total -= sum(map(len, left_out.values()))
+        results, partial = _judge_all(place, judging, found, chosen, again, total)
+    return Judged(results, partial, pictures, collector, [*kept.notes, *notes(left_out)])
+
+
+def _judge_all(
+    place: Here | OnCluster,
+    judging: Runner,
+    found: Sequence[Any],
+    chosen: Sequence[Case],
+    again: LastFailed | None,
+    total: int,
+) -> tuple[list[Result], str]:
+    """Judge with progress on stderr. -> (results, how many answers were judged if interrupted, otherwise "")"""
+    results: list[Result] = []
+    try:
+        with interruptible(), compile_progress(), steps("conform", total) as advance:
+
+            def done(result: Result) -> None:
+                results.append(result)
+                advance(f"{result.engine} {result.case}")
+                trim_model_files()
+
+            return place.judge(judging, found, chosen, done), ""
+    except (KeyboardInterrupt, NoWorkers) as end:
+        why = f"; {end}" if str(end) else ""
+        partial = f"{len(results)} of {total} answers judged{why}"
+        return [*results, *(again.left(results) if again is not None else ())], partial
+
+
+def report_of(
+    request: ConformRequest, engines: Engines, asked: Sequence[Case], chosen: Sequence[Case], judged: Judged
+) -> Report:
+    """Assemble the report: what was judged, which engines ran too few cases, and what failures share."""
+    found, results, partial = engines.all, judged.results, judged.partial
+    names = {argument: [engine.name for engine in group] for argument, group in engines.groups.items()}
+    if not request.engines:
+        names = {"every engine": [name for group in names.values() for name in group]}
+    whole = request.names_no_cases and request.shard is None
+    short = [] if partial else shortages(names, results, request.min_cases, whole)
+    versions = {engine.name: engine.version for engine in found}
+    shared = shared_traits(results, {case.name: case for case in chosen})
+    report = Report(
+        __version__, versions, [*engines.missing], results, short, shared, partial, notes=[*judged.notes]
+    )
+    report.date, report.profile = datetime.date.today().isoformat(), request.profile or ""
+    report.devices = {engine.name: request.device or device_of(engine) for engine in found}
+    if request.profile and not partial:
+        report.shortage += unmet(report, [case.name for case in asked])
+    return report
+
+
+def next_command(groups: Mapping[str, Sequence[Any]], results: Sequence[Result]) -> str:
+    """Return the command that reduces the first failure; "" if nothing failed. groups: argument -> engines"""
+    asked = {e.name: name for name, group in groups.items() for e in group if not isinstance(e, PartialEngine)}
+    failing = next((r for r in results if r.status == verdict.FAIL and r.engine in asked), None)
+    return "" if failing is None else f"refsd shrink {shlex.quote(asked[failing.engine])} {failing.case}"
