@@ -39,6 +39,7 @@ BUDGETS = {
     "refsd/cli": 4_700,
     "refsd/cluster": 1_050,
     "refsd/components": 1_650,
+    "refsd/conventions": 850,
     "refsd/corpus": 400,
     "refsd/diagnosis": 1_950,
     "refsd/disagreement": 900,
@@ -49,22 +50,24 @@ BUDGETS = {
     "refsd/models": 3_600,
     "refsd/networks": 5_800,
     "refsd/onnx": 3_800,
-    "refsd/pipelines": 3_550,
+    "refsd/pipelines": 3_350,
     "refsd/profiling": 1_550,
     "refsd/reports": 1_850,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_650,
-    "refsd/stages": 6_800,
+    "refsd/stages": 6_750,
     "refsd/submissions": 1_000,
-    "refsd/tokenizers": 1_700,
+    "refsd/tokenizers": 1_550,
     "refsd/trajectory": 1_750,
     "refsd/weights": 6_200,
-    "samplers": 5_850,
+    "samplers": 5_500,
 }
 
 # Rooms of refsd that do not know others.
 KNOWS_NOTHING_OF = {
+    "refsd/conventions": ("refsd.engines", "refsd.families", "refsd.pipelines", "refsd.stages", "refsd.weights"),
     "refsd/onnx": ("refsd.engines",),
+    "refsd/tokenizers": ("refsd.conventions",),
 }
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from refsd.conventions.pictures import Convention
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor, stored
-from refsd.pipelines.conventions import Convention
 from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prompts import CLIP
@@ -58,7 +58,7 @@ def with_embeddings(pipe: Pipeline, folder: Path, convention: Convention) -> tup
     if not embeddings:
         why = lines[0] if lines else f"no {', '.join(SUFFIXES)} in it"
         raise BadInput(f"--embd-dir {folder}: no embedding for this model: {why}")
-    pipe.tokenizers.add(embeddings, convention.find_embedding)
+    pipe.tokenizers.add(embeddings, convention.prompt.find)
     encoders = {name: _longer(encoder, rows(embeddings, name)) for name, encoder in pipe.encoders.items()}
     return pipe._replace(encoders=encoders), lines
 

@@ -5,9 +5,9 @@ import re
 from typing import NamedTuple
 
 from refsd.circular import CircularAxes
+from refsd.conventions import DEFAULT
 from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.conventions import DEFAULT
 from refsd.pipelines.guidance_rule import GuidanceRule
 
 

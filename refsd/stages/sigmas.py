@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.conventions import CARDS
+from refsd.conventions.sampling import Card, Truncation, fewer, fewer_rounded_up, from_the_end, stretched
 from refsd.numerics.errors import BadInput
 from refsd.samplers.betas import linear, scaled_linear
-from refsd.samplers.conventions import CARDS, Card, Truncation, fewer, fewer_rounded_up, from_the_end, stretched
 from refsd.samplers.levels import (
     DiscreteLevels,
     EdmLevels,

@@ -42,6 +42,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from refsd.conventions.diffusers import PICTURES as DIFFUSERS
 from refsd.families import FAMILIES, VARIANTS
 from refsd.families.family import Encoded, EncodedPrompt
 from refsd.families.text_encoders import QWEN_IMAGE, QWEN_IMAGE_EDIT
@@ -57,7 +58,6 @@ from refsd.networks.mistral import MistralSize
 from refsd.networks.qwen3 import Qwen3Size
 from refsd.networks.t5 import T5Size
 from refsd.numerics.tensor import stored
-from refsd.pipelines.conventions import DIFFUSERS
 from refsd.tokenizers.clip_bpe import byte_characters
 from refsd.tokenizers.text_rules import first_taken, token_rows
 from refsd.tokenizers.text_tokenizer import Ends

@@ -48,6 +48,7 @@ from test_models_vae_wan import peer_vae as peer_wan_vae
 from test_models_zimage import peer_zimage
 from transformers import CLIPTextModelWithProjection, Qwen3Model
 
+from refsd.conventions.diffusers import PICTURES as DIFFUSERS
 from refsd.families.family import Condition, Encoded, EncodedPrompt
 from refsd.models.qwen_vl import QWEN2_5_SECTIONS, qwen2_5_vl
 from refsd.networks.clip import CLIPSize
@@ -62,7 +63,6 @@ from refsd.networks.wan_vae import WanVAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
-from refsd.pipelines.conventions import DIFFUSERS
 from refsd.pipelines.initial_latent import InitialLatent
 from refsd.pipelines.pipeline import open_pipeline
 from refsd.pipelines.plan import resolve

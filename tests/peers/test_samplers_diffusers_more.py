@@ -9,13 +9,13 @@ from diffusers import EDMEulerScheduler, IPNDMScheduler, SCMScheduler, StableDif
 from diffusers_steps import set_to
 from float64_peers import float64_throughout
 
+from refsd.conventions import PROMPT_CARDS
 from refsd.samplers import SAMPLERS
 from refsd.samplers.levels import EdmLevels
 from refsd.samplers.noise import Philox, independent
 from refsd.samplers.parameterization import V, denoiser
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.scm import scm, scm_angles
-from refsd.tokenizers.cards import PROMPT_CARDS
 
 pytestmark = [
     pytest.mark.peer,

@@ -6,8 +6,8 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from refsd.cli import app
+from refsd.conventions import CARDS
 from refsd.numerics.errors import BadInput
-from refsd.samplers.conventions import CARDS
 from refsd.samplers.levels import SD_LEVELS
 
 run = CliRunner()
