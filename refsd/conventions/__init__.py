@@ -12,9 +12,12 @@ from refsd.conventions.card import EngineCard
 def _collect() -> dict[str, EngineCard]:
     modules = pkgutil.iter_modules(__path__, f"{__name__}.")
     cards = [getattr(importlib.import_module(module.name), "CARD", None) for module in modules]
-    return {card.engine: card for card in cards if card is not None}
+    found = sorted(filter(None, cards), key=lambda card: (card.engine != _DEFAULT, card.engine))
+    return {card.engine: card for card in found}
 
 
+_DEFAULT = "sdcpp"
+# By name, the default first.
 ENGINES = _collect()
 
 # engine -> what its card says of one subject; engines of which refsd does not know it are left out
@@ -23,4 +26,4 @@ PROMPT_CARDS = {name: card.prompts for name, card in ENGINES.items() if card.pro
 CONVENTIONS = {name: card.pictures for name, card in ENGINES.items() if card.pictures is not None}
 MASKS = {name: card.masks for name, card in ENGINES.items() if card.masks is not None}
 # The convention of `refsd txt2img` if the user names none.
-DEFAULT = CONVENTIONS["sdcpp"]
+DEFAULT = CONVENTIONS[_DEFAULT]

@@ -35,6 +35,7 @@ SAMPLING = Card(
     },
 )
 PROMPTS = PromptCard(
+    "a1111",
     parse_attention,
     at_commas,
     mean_kept,

@@ -43,6 +43,7 @@ SAMPLING = Card(
     of_flows=FLOWS,
 )
 PROMPTS = PromptCard(
+    "comfyui",
     parse_weights,
     by_parts,
     from_the_empty_prompt,

@@ -54,6 +54,7 @@ SAMPLING = Card(
     flow_schedule="flow_linspace",
 )
 PROMPTS = PromptCard(
+    "diffusers",
     literally,
     cut_off,
     None,
@@ -75,6 +76,7 @@ PICTURES = Convention(
     name="diffusers",
     family_rows="diffusers",
     prompt=PROMPTS,
+    find_embedding=PROMPTS.find,
     named_by_token=True,
     projects_clip_l=True,
     zeros_pooled=True,

@@ -48,7 +48,8 @@ SAMPLING = a1111.SAMPLING._replace(
     },
 )
 PROMPTS = a1111.PROMPTS._replace(
-    source="Forge backend/text_processing/classic_engine.py, emphasis.py, parsing.py, textual_inversion.py"
+    engine="forge",
+    source="Forge backend/text_processing/classic_engine.py, emphasis.py, parsing.py, textual_inversion.py",
 )
 
 CARD = EngineCard("forge", SAMPLING, PROMPTS)

@@ -8,6 +8,7 @@ import numpy as np
 
 from refsd.conventions.prompts import PromptCard
 from refsd.conventions.sampling import Truncation
+from refsd.tokenizers.textual_inversion import Find
 
 T = TypeVar("T")
 
@@ -20,6 +21,7 @@ class Convention:
     family_rows:       key of its rows in the families' tables: text rules, default schedule, flow shift
 
     prompt:            how it parses, chunks and weighs a prompt; how it counts clip skip, and for which prompts
+    find_embedding:    how the name of a learned embedding is found in a prompt
     named_by_token:    True if an embedding's name is the token that its file stores; False: the file's name
     projects_clip_l:   True if SD 3's CLIP-L multiplies its pooled text by text_projection
     zeros_pooled:      True if SDXL's empty negative prompt zeroes the pooled text as well as the hidden states
@@ -55,6 +57,7 @@ class Convention:
     family_rows: str
 
     prompt: PromptCard
+    find_embedding: Find
     named_by_token: bool
     projects_clip_l: bool
     zeros_pooled: bool

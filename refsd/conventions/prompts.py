@@ -12,6 +12,7 @@ from refsd.tokenizers.vocabulary import Tokenizer
 class PromptCard(NamedTuple):
     """How one engine reads prompts.
 
+    engine:    name of the engine
     parse:     prompt -> list of (text, weight); None for a BREAK
     chunk:     (tokenizer, parts) -> chunks of 77 tokens
     weigh:     (hidden states, weights) -> hidden states; ComfyUI's also takes the empty prompt's; None: weights
@@ -22,6 +23,7 @@ class PromptCard(NamedTuple):
     negative:  True if clip skip applies to the negative prompt too
     """
 
+    engine: str
     parse: Callable[[str], Parts]
     chunk: Callable[[Tokenizer, Parts], list[Chunk]]
     weigh: Callable | None

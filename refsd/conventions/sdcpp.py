@@ -44,6 +44,7 @@ SAMPLING = Card(
     of_sdxl_tables={"ays": lambda n, levels: tables.align_your_steps(n, tables.AYS_SDXL_LEVELS)},
 )
 PROMPTS = PromptCard(
+    "sdcpp",
     parse_attention_sdcpp,
     cut,
     mean_kept,
@@ -64,6 +65,7 @@ PICTURES = Convention(
     name="sdcpp",
     family_rows="sdcpp",
     prompt=PROMPTS,
+    find_embedding=PROMPTS.find,
     named_by_token=False,
     projects_clip_l=False,
     zeros_pooled=False,

@@ -58,7 +58,7 @@ def with_embeddings(pipe: Pipeline, folder: Path, convention: Convention) -> tup
     if not embeddings:
         why = lines[0] if lines else f"no {', '.join(SUFFIXES)} in it"
         raise BadInput(f"--embd-dir {folder}: no embedding for this model: {why}")
-    pipe.tokenizers.add(embeddings, convention.prompt.find)
+    pipe.tokenizers.add(embeddings, convention.find_embedding)
     encoders = {name: _longer(encoder, rows(embeddings, name)) for name, encoder in pipe.encoders.items()}
     return pipe._replace(encoders=encoders), lines
 

@@ -35,11 +35,12 @@ def test_every_page_but_those_of_the_subjects_is_an_engine():
 @pytest.mark.parametrize("engine", ENGINES)
 def test_subjects_of_a_card_agree(engine):
     card = ENGINES[engine]
-    assert card.engine == card.sampling.engine == engine
+    assert {of.engine for of in (card, card.sampling, card.prompts) if of is not None} == {engine}
     assert all(of.source for of in (card.sampling, card.prompts, card.masks) if of is not None)
     if card.pictures is not None:
         assert card.prompts is not None and card.masks is not None
         assert card.pictures.name == engine and card.pictures.prompt is card.prompts
+        assert card.pictures.find_embedding is card.prompts.find
         assert card.pictures.truncation is card.sampling.truncation
         assert card.pictures.first_noise is card.sampling.first
         assert card.pictures.latent_mask is card.masks.pooled
