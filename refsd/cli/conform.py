@@ -43,6 +43,7 @@ _STATEMENT = typer.Option("", help="Your words in the submission: who, which bui
 _DEVICE = typer.Option("", help="What the engines compute on, if they do not say so: 'RTX 4090'.")
 _DRIVER = typer.Option("", help="Its driver, for the submission.")
 _SHARD = typer.Option(None, metavar="K/N", help="Judge part K of N: for the jobs of a CI.")
+_TABLE = typer.Option(False, "--table", help="Print the table of operations by engines, even where all conform.")
 _MIN_CASES = typer.Option(None, min=0, help="Fail if an engine runs fewer cases than this.")
 
 
@@ -70,6 +71,7 @@ def conform(
     statement: str = _STATEMENT,
     device: str = _DEVICE,
     driver: str = _DRIVER,
+    table: bool = _TABLE,
     dask: str = DASK,
 ) -> None:
     """Judge engines on every case, each under the numerics that it declares.
@@ -188,7 +190,7 @@ def conform(
             write_file(path, content)
     if submission is not None and not partial:
         pack(submission, outcome, collector, accepted, statement, dict.fromkeys(versions, driver) if driver else {})
-    print_report(outcome, report)
+    print_report(outcome, report, table)
     _say_next(groups, results)
     if profile and not partial:
         for engine in outcome.engines:
