@@ -91,7 +91,7 @@ def sigmas(
                 raise ValueError(f"{like.value} has no list of sigmas that --strength {strength} would cut")
             if strength < 1:
                 steps, whole = len(values) - 1, values
-                values = card.truncation(steps, strength, lambda n: whole)
+                values = card.truncation_of(known)(steps, strength, lambda n: whole)
         else:
             values = card.sigmas(steps, name, sampler, known, strength)
     except ValueError as error:

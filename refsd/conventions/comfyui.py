@@ -41,6 +41,7 @@ SAMPLING = Card(
     frozenset({"dpm2", "dpm2_a", "uni_pc", "uni_pc_bh2"}),
     source="ComfyUI comfy/samplers.py, comfy/sample.py, comfy/model_sampling.py",
     of_flows=FLOWS,
+    no_signal=4.8973451890853435e-08,
 )
 PROMPTS = PromptCard(
     "comfyui",

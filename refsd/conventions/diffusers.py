@@ -52,6 +52,7 @@ SAMPLING = Card(
     source="diffusers schedulers/scheduling_euler_discrete.py; SD 1.5's and SDXL's scheduler configs",
     of_flows={name: FLOW_SCHEDULES[name] for name in ("flow_linspace", "flow_below_one")},
     flow_schedule="flow_linspace",
+    flow_truncation=fewer_rounded_up,
 )
 PROMPTS = PromptCard(
     "diffusers",

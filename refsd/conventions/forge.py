@@ -36,6 +36,7 @@ SAMPLING = a1111.SAMPLING._replace(
         "align_your_steps_GITS": SCHEDULES["ays_gits"],
     },
     source="Forge modules/sd_samplers_kdiffusion.py, modules/rng.py, backend/modules/k_prediction.py",
+    no_signal=comfyui.SAMPLING.no_signal,
     of_flows={name: _of_flows(name) for name in comfyui.FLOWS},
     of_sdxl_tables={
         name: lambda n, levels, table=table: tables.align_your_steps_appended(n, table)

@@ -146,6 +146,8 @@ class Card(NamedTuple):
     source:      where the engine's code is
     of_flows:    schedules for rectified flows only, or that differ for them
     flow_schedule: the default schedule for rectified flows, if it differs
+    flow_truncation: the truncation for rectified flows, if it differs
+    no_signal:   stands for the last level's share of the signal if it is 0
     of_sdxl_tables: schedules that are tables, with SDXL's own table
     """
 
@@ -163,6 +165,8 @@ class Card(NamedTuple):
     source: str = ""
     of_flows: Mapping[str, Callable[[int, FlowLevels], np.ndarray]] = {}
     flow_schedule: str = ""
+    flow_truncation: Truncation | None = None
+    no_signal: float = 2.0**-24
     of_sdxl_tables: Mapping[str, Schedule] = {}
 
     def of_sdxl(self) -> "Card":
@@ -173,6 +177,11 @@ class Card(NamedTuple):
         """Return the schedules for the given kind of levels, by name."""
         return {**self.schedules, **self.of_flows} if isinstance(levels, FlowLevels) else self.schedules
 
+    def truncation_of(self, levels: Levels) -> Truncation:
+        """Return the truncation for the given kind of levels."""
+        own = self.flow_truncation if isinstance(levels, FlowLevels) else None
+        return own or self.truncation
+
     def sigmas(self, steps: int, schedule: str, sampler: str, levels: Levels, strength: float = 1.0) -> np.ndarray:
         """Compute the sigmas to run, falling."""
         rule = self.rules(levels)[schedule]
@@ -180,7 +189,7 @@ class Card(NamedTuple):
             rule = without_penultimate(rule)
         if strength == 1.0:
             return rule(steps, levels)
-        return self.truncation(steps, strength, lambda n: rule(n, levels))
+        return self.truncation_of(levels)(steps, strength, lambda n: rule(n, levels))
 
 
 def named(*names: str, **renamed: Schedule) -> dict[str, Schedule]:

@@ -7,7 +7,7 @@ import pytest
 
 from refsd import conventions
 from refsd.conventions import CARDS, CONVENTIONS, ENGINES, MASKS, PROMPT_CARDS
-from refsd.samplers.levels import DiscreteLevels
+from refsd.samplers.levels import DiscreteLevels, FlowLevels
 
 ONE_PAGE = """
 from refsd.conventions.card import EngineCard
@@ -42,6 +42,7 @@ def test_subjects_of_a_card_agree(engine):
         assert card.pictures.name == engine and card.pictures.prompt is card.prompts
         assert card.pictures.find_embedding is card.prompts.find
         assert card.pictures.truncation is card.sampling.truncation
+        assert card.pictures.flow_truncation is card.sampling.truncation_of(FlowLevels(1.0))
         assert card.pictures.first_noise is card.sampling.first
         assert card.pictures.latent_mask is card.masks.pooled
 
