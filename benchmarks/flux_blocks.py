@@ -52,7 +52,7 @@ def refsd_blocks(side: int, tokens: int) -> tuple[Rows, dict[str, Any]]:
     from refsd.models.flux import double_stream_block, single_stream_block
     from refsd.models.flux.network import FLUX_DEV
     from refsd.module import Module
-    from refsd.networks import NETWORKS
+    from refsd.models.catalogue import NETWORKS
     from refsd.weights.recipes import tensor_recipe
 
     shapes = NETWORKS["flux"].shapes(FLUX_DEV._replace(double_blocks=1, single_blocks=1))

@@ -41,10 +41,11 @@ BUDGETS = {
     "refsd/cluster": 1_000,
     "refsd/commands": 950,
     "refsd/components": 350,
+    "refsd/conventions": 900,
     "refsd/corpus": 350,
     "refsd/diagnosis": 1_950,
     "refsd/disagreement": 850,
-    "refsd/engines": 10_650,
+    "refsd/engines": 10_600,
     "refsd/export": 350,
     "refsd/families": 1_450,
     "refsd/files": 2_850,
@@ -54,24 +55,26 @@ BUDGETS = {
     "refsd/models": 12_050,
     "refsd/networks": 1_050,
     "refsd/onnx": 3_750,
-    "refsd/pipelines": 3_850,
+    "refsd/pipelines": 3_600,
     "refsd/profiling": 1_500,
     "refsd/progress": 250,
-    "refsd/reports": 1_800,
+    "refsd/reports": 1_850,
     "refsd/requests": 200,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_650,
-    "refsd/stages": 6_750,
+    "refsd/stages": 6_700,
     "refsd/submissions": 950,
-    "refsd/tokenizers": 1_650,
+    "refsd/tokenizers": 1_550,
     "refsd/trajectory": 1_500,
     "refsd/weights": 3_450,
-    "samplers": 5_650,
+    "samplers": 5_350,
 }
 
 # Rooms of refsd that do not know others.
 KNOWS_NOTHING_OF = {
+    "refsd/conventions": ("refsd.engines", "refsd.families", "refsd.pipelines", "refsd.stages", "refsd.weights"),
     "refsd/onnx": ("refsd.engines",),
+    "refsd/tokenizers": ("refsd.conventions",),
 }
 
 

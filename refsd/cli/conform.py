@@ -42,6 +42,7 @@ _STATEMENT = typer.Option("", help="Your words in the submission: who, which bui
 _DEVICE = typer.Option("", help="What the engines compute on, if they do not say so: 'RTX 4090'.")
 _DRIVER = typer.Option("", help="Its driver, for the submission.")
 _SHARD = typer.Option(None, metavar="K/N", help="Judge part K of N: for the jobs of a CI.")
+_TABLE = typer.Option(False, "--table", help="Print the table of operations by engines, even where all conform.")
 _MIN_CASES = typer.Option(None, min=0, help="Fail if an engine runs fewer cases than this.")
 
 
@@ -68,6 +69,7 @@ def conform(
     statement: str = _STATEMENT,
     device: str = _DEVICE,
     driver: str = _DRIVER,
+    table: bool = _TABLE,
     dask: str = DASK,
 ) -> None:
     """Judge engines on every case, each under the numerics that it declares.
@@ -110,7 +112,7 @@ def conform(
     if isinstance(ended, NothingFailed):
         typer.echo(f"nothing failed in {ended.path}, so nothing is judged")
         return
-    print_report(ended.report, report)
+    print_report(ended.report, report, table)
     if ended.next:
         typer.echo(f"next: {ended.next}")
     for line in ended.met:

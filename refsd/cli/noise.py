@@ -31,8 +31,8 @@ def noise(
 
     import numpy as np
 
+    from refsd.conventions import CARDS
     from refsd.numerics.errors import BadInput
-    from refsd.samplers.conventions import CARDS
 
     if not re.fullmatch(r"\d{1,4}x\d{1,4}x\d{1,5}x\d{1,5}", shape):
         raise BadInput(f"--shape {shape}: expected four sizes, as 1x4x64x64")

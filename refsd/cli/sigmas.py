@@ -70,8 +70,8 @@ def sigmas(
         found = _of_model(model, like, scheduler, sampler, steps, strength, flow_shift, (width, height))
         _print(like, json, *found)
         return
+    from refsd.conventions import CARDS
     from refsd.numerics.errors import BadInput
-    from refsd.samplers.conventions import CARDS
     from refsd.samplers.levels import SD_LEVELS, FlowLevels, Levels
     from refsd.samplers.schedules.sigmas import custom as parse_custom
 
@@ -91,7 +91,7 @@ def sigmas(
                 raise ValueError(f"{like.value} has no list of sigmas that --strength {strength} would cut")
             if strength < 1:
                 steps, whole = len(values) - 1, values
-                values = card.truncation(steps, strength, lambda n: whole)
+                values = card.truncation_of(known)(steps, strength, lambda n: whole)
         else:
             values = card.sigmas(steps, name, sampler, known, strength)
     except ValueError as error:
@@ -122,10 +122,10 @@ def _of_model(
     size: tuple[int, int],
 ):
     """Return what `txt2img` takes for a flow model. -> schedule, sigmas, levels, factor of the first noise"""
+    from refsd.conventions import CONVENTIONS
     from refsd.families import VARIANTS
     from refsd.golden.wording import did_you_mean
     from refsd.numerics.errors import BadInput
-    from refsd.pipelines.conventions import CONVENTIONS
     from refsd.pipelines.plan import scheduled, truncated
     from refsd.pipelines.sampling import default_schedule
     from refsd.samplers.schedules import SCHEDULES

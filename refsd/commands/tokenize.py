@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import typer
 
+from refsd.conventions import CONVENTIONS
 from refsd.families import FAMILIES
 from refsd.files.tensor_files import check_name, write_arrays
 from refsd.golden.output_file import Outputs
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.conventions import CONVENTIONS
 from refsd.tokenizers.clip_bpe import BOS, EOS
 from refsd.tokenizers.text_rules import token_rows
 from refsd.tokenizers.text_tokenizer import Ends

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from refsd.conventions import CONVENTIONS, DEFAULT
 from refsd.disagreement.picture_causes import TEXT, explain_root, explain_wrong, inherited
 from refsd.disagreement.picture_runs import PictureRun, Tensors, in_order, read_picture, run_picture, title
 from refsd.disagreement.plan_settings import differences
@@ -16,7 +17,6 @@ from refsd.golden.verdict import INFINITE, judge_output
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
-from refsd.pipelines.conventions import CONVENTIONS, DEFAULT
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.plan import Plan
 from refsd.samplers.schedules import SCHEDULES

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.conventions import CARDS
 from refsd.engines.http_client import HttpClient
 from refsd.engines.served_pictures import PROBE, how_to_load, pixels_of, request_of, split_argument, weights_name
 from refsd.golden.case import Case
@@ -25,7 +26,6 @@ from refsd.numerics.printable import printable
 from refsd.numerics.profiles import GGML_CPU, PROFILES, TORCH_F16, Numerics
 from refsd.numerics.tensor import StoredTensor
 from refsd.pipelines.settings import Settings
-from refsd.samplers.conventions import CARDS
 from refsd.samplers.schedules import SCHEDULES
 
 EXAMPLE = "a1111:http://127.0.0.1:7860"

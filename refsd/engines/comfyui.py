@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from refsd.conventions import CARDS
 from refsd.engines.http_client import HttpClient
 from refsd.engines.served_pictures import PROBE, how_to_load, pixels_of, request_of, split_argument, weights_name
 from refsd.golden.case import Case, ModelRecipe
@@ -23,7 +24,6 @@ from refsd.numerics.printable import printable
 from refsd.numerics.profiles import PROFILES, TORCH_F16, TORCH_F32, Numerics
 from refsd.numerics.tensor import StoredTensor
 from refsd.pipelines.settings import Settings
-from refsd.samplers.conventions import CARDS
 from refsd.samplers.schedules import SCHEDULES
 
 EXAMPLE = "comfyui:http://127.0.0.1:8188"

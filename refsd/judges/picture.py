@@ -2,7 +2,7 @@
 
 The parameters are those of refsd.pipelines.settings.Settings (one picture, no input pictures), and:
 
-    first_noise   an engine of refsd.samplers.conventions.CARDS: scale a UNet's first noise as this engine does
+    first_noise   an engine of refsd.conventions.CARDS: scale a UNet's first noise as this engine does
 """
 
 import math
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from refsd.conventions import CARDS
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import ModelFiles
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
@@ -29,7 +30,6 @@ from refsd.pipelines.pipeline import Pipeline, open_pipeline
 from refsd.pipelines.plan import Plan, resolve
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
-from refsd.samplers.conventions import CARDS
 from refsd.weights.checkpoint import Checkpoint, open_checkpoint
 
 OP = "picture"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
+from refsd.conventions.pictures import Convention
 from refsd.files.formats import open_weights
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor, stored
-from refsd.pipelines.conventions import Convention
 from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prompts import CLIP

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.conventions.pictures import Convention
 from refsd.pipelines.autoencoders import Autoencoder, Draw
 from refsd.pipelines.conditioning_images import ConditioningImages
-from refsd.pipelines.conventions import Convention
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.plan import Plan
 from refsd.samplers.noise import RNGS, Noise

@@ -1,8 +1,8 @@
 """The size of the pictures that are drawn, and whether the input pictures fit the model and that size."""
 
+from refsd.conventions.pictures import Convention
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages
-from refsd.pipelines.conventions import Convention
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.settings import Settings
 

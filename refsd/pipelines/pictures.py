@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd import __version__
+from refsd.conventions import CONVENTIONS, DEFAULT
 from refsd.files.tensor_files import check_name, write_arrays
 from refsd.golden.named_numerics import named
 from refsd.golden.output_file import Outputs
@@ -15,7 +16,6 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
 from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages, read_image
-from refsd.pipelines.conventions import CONVENTIONS, DEFAULT
 from refsd.pipelines.embeddings import with_embeddings
 from refsd.pipelines.hires import HiresPass, HiresSettings, resolve_hires, run_hires
 from refsd.pipelines.initial_latent import initial_latent

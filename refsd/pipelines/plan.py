@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from refsd.circular import CircularAxes
+from refsd.conventions import CONVENTIONS
+from refsd.conventions.pictures import Convention
+from refsd.conventions.sampling import Truncation
 from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
 from refsd.pipelines.conditioning_images import ConditioningImages
-from refsd.pipelines.conventions import CONVENTIONS, Convention
 from refsd.pipelines.guidance_rule import GuidanceRule
 from refsd.pipelines.options import check_between
 from refsd.pipelines.picture_size import check_images, drawn_size
@@ -24,7 +26,6 @@ from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prediction import PREDICTIONS, prediction_of
 from refsd.pipelines.scheduler_config import ConfiguredSchedule, ScheduledLevels, SchedulerConfig, scheduler_config
 from refsd.pipelines.settings import Settings
-from refsd.samplers.conventions import Truncation
 from refsd.samplers.levels import SD_LEVELS, DiscreteLevels, FlowLevels, Levels
 from refsd.samplers.parameterization import Prediction
 from refsd.samplers.schedules import SCHEDULES

@@ -7,10 +7,10 @@ import numpy as np
 
 from refsd import __version__
 from refsd.circular import CircularAxes
+from refsd.conventions import DEFAULT
 from refsd.golden.output_file import whole_file
 from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.conventions import DEFAULT
 from refsd.pipelines.plan import Plan
 
 

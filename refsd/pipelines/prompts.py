@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from refsd.conventions.pictures import Convention
+from refsd.conventions.prompts import PromptCard
 from refsd.families.family import Encoded, TextEncoder, Variant
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.conventions import Convention
 from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.shown_pictures import ShownPictures, pad_of
 from refsd.tokenizers import Tokenizer, find_tokenizer
-from refsd.tokenizers.cards import PromptCard
 from refsd.tokenizers.clip_bpe import EOS
 from refsd.tokenizers.prompt import Chunk
 from refsd.tokenizers.text_rules import MAX_LENGTH, TextRule, counted_positions, first_taken, in_chunks, token_rows

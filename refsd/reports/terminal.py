@@ -1,9 +1,10 @@
 """Print a report to the terminal: verdict, causes, table, and the paths of the other forms."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -14,8 +15,9 @@ from refsd.numerics.printable import printable
 from refsd.reports.cells import SCALE, cell, grid, refusals_in_short, verdict_line, worst
 from refsd.reports.groups import DEVIATION, ERROR, WAIVED, case_list, groups
 
-# A table with more engines is too wide for a terminal; print a line for each engine instead.
+# With more engines print a line for each instead of a table of operations, unless that is asked for.
 _COLUMNS = 5
+_NARROWEST, _FRAME = 10, 3  # characters of an engine's column; of the frame and blanks beside each column
 _GROUPS = 20
 _CASES = 3
 _STYLE = {
@@ -28,8 +30,12 @@ _STYLE = {
 }
 
 
-def print_report(report: Report, pages: Path) -> None:
-    """Print a report. pages: the folder with the other forms of the report"""
+def print_report(report: Report, pages: Path, as_table: bool = False) -> None:
+    """Print a report.
+
+    pages:    the folder with the other forms of the report
+    as_table: tabulate the operations even where all engines conform, or are many
+    """
     console = Console(emoji=False)
     say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
     say(verdict_line(report), style="bold green" if report.conforms and report.engines else "bold red")
@@ -43,8 +49,15 @@ def print_report(report: Report, pages: Path) -> None:
         say(f"... and {len(found) - _GROUPS} more, in {pages / 'report.html'}")
     for line in report.shared:
         say(line)
-    say(f"cases by outcome ({SCALE})", style="dim")
-    console.print(table(report) if len(report.engines) <= _COLUMNS else summary(report))
+    if all(r.conforms for r in report.results) and not as_table:
+        for name in report.engines:
+            say(_conforming(name, report.of(name)), style="green")
+    else:
+        say(f"cases by outcome ({SCALE})", style="dim")
+        columns = list(_columns(report, console.width))
+        fits = len(columns) == 1 and len(report.engines) <= _COLUMNS
+        for rows in [table(report, names) for names in columns] if as_table or fits else [summary(report)]:
+            console.print(rows)
     for name, version in report.engines.items():
         say(f"{name} {version}", style="dim")
     for name in report.engines:
@@ -62,6 +75,30 @@ def print_report(report: Report, pages: Path) -> None:
     say(f"written: {pages / 'report.html'}, report.md, conform.json, junit.xml")
 
 
+def _conforming(name: str, results: Sequence[Result]) -> str:
+    """Count the cases of an engine that conforms: "torch-bf16: 412 of 412 conform"."""
+    taken = [r.status for r in results if r.status != verdict.REFUSED]
+    waived = taken.count(verdict.WAIVED)
+    if not taken:
+        return f"{name}: took no case"
+    return f"{name}: {len(taken)} of {len(taken)} conform" + (f", {waived} waived" if waived else "")
+
+
+def _columns(report: Report, width: int) -> Iterator[list[str]]:
+    """Divide the engines into tables of at most `width` characters that show their names whole."""
+    room = width - max(map(cell_len, ("operation", *(printable(op) for op in grid(report))))) - _FRAME - 1
+    names: list[str] = []
+    left = room
+    for name in report.engines:
+        wide = max(cell_len(printable(name)), _NARROWEST) + _FRAME
+        if names and wide > left:
+            yield names
+            names, left = [], room
+        names.append(name)
+        left -= wide
+    yield names
+
+
 def summary(report: Report) -> Table:
     """Summarise each engine in a line: the number of cases with each status, and the worst margin."""
     rows = _table("engine", ["outcome"])
@@ -70,15 +107,15 @@ def summary(report: Report) -> Table:
     return rows
 
 
-def table(report: Report) -> Table:
+def table(report: Report, names: Sequence[str]) -> Table:
     """Tabulate operations (rows) by engines (columns). A cell has the counts of statuses and the worst margin.
 
     Passes are a bare number; the margin stands in brackets.
     """
-    rows = _table("operation", [escape(printable(name)) for name in report.engines])
+    rows = _table("operation", [escape(printable(name)) for name in names])
     for op, cells in grid(report).items():
         if any(worst(results) is not None for results in cells.values()):
-            row = (_styled(cells.get(name, []), f" {verdict.PASS}") for name in report.engines)
+            row = (_styled(cells.get(name, []), f" {verdict.PASS}") for name in names)
             rows.add_row(escape(printable(op)), *row)
     return rows
 
@@ -87,7 +124,7 @@ def _table(first: str, others: Sequence[str]) -> Table:
     rows = Table()
     rows.add_column(first, no_wrap=True)
     for name in others:
-        rows.add_column(name, overflow="fold")
+        rows.add_column(name, overflow="fold", min_width=cell_len(name))
     return rows
 
 

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.numerics.errors import BadInput
-from refsd.samplers.conventions import (
-    CARDS,
+from refsd.conventions import CARDS
+from refsd.conventions.sampling import (
     Truncation,
     fewer,
     fewer_rounded_up,
@@ -16,6 +15,7 @@ from refsd.samplers.conventions import (
     stretched,
     without_penultimate,
 )
+from refsd.numerics.errors import BadInput
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.schedules import SCHEDULES, Schedule
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, param, part

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.conventions import PROMPT_CARDS
+from refsd.conventions.prompts import literally
 from refsd.families import FAMILIES
 from refsd.numerics.errors import BadInput
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, magnitude, part
 from refsd.tokenizers import Tokenizer, find_tokenizer
-from refsd.tokenizers.cards import PROMPT_CARDS, literally
 from refsd.tokenizers.chunking import Parts, at_commas, by_parts, cut_off
 from refsd.tokenizers.clip_bpe import BOS, END, EOS, START, byte_characters
 from refsd.tokenizers.comfyui_prompt import parse_weights

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.conventions import CONVENTIONS
 from refsd.families import VARIANTS
 from refsd.families.family import Condition, Encoded, EncodedPrompt
 from refsd.golden.recipe import Recipe
@@ -12,7 +13,6 @@ from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FLOAT64
-from refsd.pipelines.conventions import CONVENTIONS
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, param, part
 
 _ENCODERS = "clip", "clip_g", "t5", "qwen3"

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.conventions import PROMPT_CARDS
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
 from refsd.stages.stage import REQUIRED, Output, Stage, StageInputs, case, part
-from refsd.tokenizers.cards import PROMPT_CARDS
 from refsd.tokenizers.emphasis import from_the_empty_prompt, mean_kept, multiplied
 
 

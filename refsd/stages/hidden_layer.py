@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.conventions import PROMPT_CARDS
+from refsd.conventions.prompts import as_given, at_least_the_familys, negative, skipped
 from refsd.families import VARIANTS
 from refsd.numerics.errors import BadInput
 from refsd.stages.stage import REQUIRED, Output, Stage, StageInputs, case, part
-from refsd.tokenizers.cards import PROMPT_CARDS, as_given, at_least_the_familys, negative, skipped
 
 
 class LayerRule(NamedTuple):

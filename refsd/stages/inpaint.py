@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.conventions import CONVENTIONS
+from refsd.conventions.masks import first_of_square, largest_of_square
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conditioning_images import ConditioningImages
-from refsd.pipelines.conventions import CONVENTIONS, first_of_square, largest_of_square
 from refsd.pipelines.initial_latent import EXTRA_CHANNELS, InitialLatent, widened
 from refsd.pipelines.txt2img import unmasked_kept
 from refsd.samplers.noise import Philox

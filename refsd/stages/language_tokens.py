@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.conventions import PROMPT_CARDS
 from refsd.families import VARIANTS
 from refsd.numerics.errors import BadInput
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, magnitude, param, part
 from refsd.tokenizers.byte_level import QWEN2, byte_level
-from refsd.tokenizers.cards import PROMPT_CARDS
 from refsd.tokenizers.chunking import Parts
 from refsd.tokenizers.prompt import parse_attention
 from refsd.tokenizers.sentence_pieces import CONTROL, NORMAL, UNKNOWN, Pieces, unigram

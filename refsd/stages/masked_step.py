@@ -6,57 +6,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from refsd.conventions import MASKS
+from refsd.conventions.masks import MaskCard, binary, largest_of_square, middle_of_square
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.conventions import first_of_square, largest_of_square
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, part
-
-Pooled = Callable[[np.ndarray, int], np.ndarray]
-
-
-def middle_of_square(mask: np.ndarray, pixels: int) -> np.ndarray:
-    """Return the mean of each square's middle 2 x 2 pixels: bilinear at an even factor, without antialiasing."""
-    N, C, H, W = mask.shape
-    first = pixels // 2 - 1
-    squares = mask.reshape(N, C, H // pixels, pixels, W // pixels, pixels)
-    return squares[:, :, :, first : first + 2, :, first : first + 2].mean(axis=(3, 5), dtype=mask.dtype)
-
-
-def binary(mask: np.ndarray) -> np.ndarray:
-    return (mask >= 0.5).astype(mask.dtype)
-
-
-class Convention(NamedTuple):
-    """How an engine inpaints. Around the mask means where the mask is 0.
-
-    grey:   mask of pixels -> mask of pixels: rounds grey values to 0 and 1, or keeps them
-    pooled: mask of pixels, pixels per latent pixel -> mask of latents
-    before: put the noised given picture around the mask in the network's input
-    at_x0:  put the given picture around the mask in the denoised one
-    after:  put the noised given picture around the mask in the step's result
-    """
-
-    grey: Callable[[np.ndarray], np.ndarray]
-    pooled: Pooled
-    before: bool
-    at_x0: bool
-    after: bool
-
-
-# Sources: stable-diffusion.cpp prepare_image_generation_latents, denoise_mask; diffusers
-# StableDiffusionInpaintPipeline, its image processor with do_binarize; ComfyUI comfy/samplers.py,
-# KSamplerX0Inpaint, and comfy/sampler_helpers.py, prepare_mask.
-ENGINES = {
-    "sdcpp": Convention(binary, lambda m, n: _each(largest_of_square, m, n), before=False, at_x0=True, after=False),
-    "diffusers": Convention(
-        binary, lambda m, n: _each(first_of_square, m, n), before=False, at_x0=False, after=True
-    ),
-    "comfyui": Convention(lambda mask: mask, middle_of_square, before=True, at_x0=True, after=False),
-}
-
-
-def _each(pool: Pooled, mask: np.ndarray, pixels: int) -> np.ndarray:
-    return np.concatenate([pool(one[None], pixels) for one in mask])
 
 
 def in_turn(y: np.ndarray, count: int) -> np.ndarray:
@@ -75,7 +29,7 @@ class MaskedRule(NamedTuple):
     mixed:      new latent, given latent, mask -> new where the mask is 1, given where it is 0
     """
 
-    convention: Callable[[str], Convention]
+    convention: Callable[[str], MaskCard]
     masks: Callable[[np.ndarray, int], np.ndarray]
     pictures: Callable[[np.ndarray, int], np.ndarray]
     noised: Callable[[np.ndarray, np.ndarray, float, str], np.ndarray]
@@ -92,7 +46,7 @@ def _mixed(new: np.ndarray, given: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 RULE = MaskedRule(
-    convention=lambda engine: ENGINES[engine],
+    convention=lambda engine: MASKS[engine],
     masks=in_turn,
     pictures=in_turn,
     noised=_noised,
@@ -103,10 +57,10 @@ RULE = MaskedRule(
 
 def _run(rule: MaskedRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    if p["engine"] not in ENGINES or p["space"] not in ("ve", "flow"):
+    if p["engine"] not in MASKS or p["space"] not in ("ve", "flow"):
         raise BadInput(
             f"stage/masked_step: engine {p['engine']!r}, space {p['space']!r}: expected one of "
-            f"{', '.join(ENGINES)}, and ve or flow"
+            f"{', '.join(MASKS)}, and ve or flow"
         )
     x, N, (sigma, sigma_next) = t["x"], len(t["x"]), (p["sigma"], p["sigma_next"])
     own = rule.convention(p["engine"])
@@ -140,11 +94,11 @@ def _mask_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
 # --- what engines got wrong --------------------------------------------------------------------------------------
 
 
-def _with(**changes) -> Callable[[str], Convention]:
+def _with(**changes) -> Callable[[str], MaskCard]:
     """Change fields of the convention; the value of `pooled` maps the engine's own function to the wrong one."""
 
-    def convention(engine: str) -> Convention:
-        right = ENGINES[engine]
+    def convention(engine: str) -> MaskCard:
+        right = MASKS[engine]
         own = {k: v(getattr(right, k)) if k == "pooled" else v for k, v in changes.items()}
         if all(getattr(right, k) == v for k, v in own.items()):
             raise NoDifference
@@ -184,9 +138,9 @@ _KNOWN = (
         part(f"mask by its {name} pixel", convention=_with(pooled=lambda own, pool=pool: pool))
         for name, pool in (
             ("first", lambda m, n: m[:, :, ::n, ::n]),
-            ("largest", lambda m, n: _each(largest_of_square, m, n)),
+            ("largest", largest_of_square),
             ("middle", lambda m, n: m[:, :, n // 2 :: n, n // 2 :: n]),
-            ("smallest", lambda m, n: 1 - _each(largest_of_square, 1 - m, n)),
+            ("smallest", lambda m, n: 1 - largest_of_square(1 - m, n)),
         )
     ),
     part("mask by its mean", convention=_with(pooled=lambda own: _mean)),

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.conventions import CARDS
+from refsd.conventions.sampling import Card, Truncation, fewer, fewer_rounded_up, from_the_end, stretched
 from refsd.numerics.errors import BadInput
 from refsd.samplers.betas import linear, scaled_linear
-from refsd.samplers.conventions import CARDS, Card, Truncation, fewer, fewer_rounded_up, from_the_end, stretched
 from refsd.samplers.levels import (
     DiscreteLevels,
     EdmLevels,
@@ -32,8 +33,6 @@ from refsd.samplers.schedules.flow import (
 )
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 
-# Stands for the last level's share of the signal if it is 0.
-_ALMOST_NO_SIGNAL = {"diffusers": 2.0**-24, "comfyui": 4.8973451890853435e-08, "forge": 4.8973451890853435e-08}
 _LEVELS = "sd", "sd-zero-snr", "flow", "flux", "flux2", "qwen-image", "edm"
 
 
@@ -84,22 +83,18 @@ def _spacing(params: Params, card: Card, levels: Levels, name: str | None = None
     return lambda n: rule(n, levels, **(params["options"] if name == params["schedule"] else {}))
 
 
-def _share(card: Card, levels: Levels) -> Truncation:
-    return fewer_rounded_up if card.engine == "diffusers" and isinstance(levels, FlowLevels) else card.truncation
-
-
 RULE = SigmaRule(
     betas=scaled_linear,
     kept=lambda betas: np.cumprod(1 - betas),
     zero_snr=zero_terminal_snr,
-    no_signal=lambda engine: _ALMOST_NO_SIGNAL.get(engine, 2.0**-24),
+    no_signal=lambda engine: CARDS[engine].no_signal,
     flow=FlowLevels,
     mu=_mu,
     edm=EdmLevels,
     to_t=lambda levels, sigma: levels.to_t(sigma),
     spacing=_spacing,
     ending=lambda sigmas: sigmas,
-    share=_share,
+    share=lambda card, levels: card.truncation_of(levels),
 )
 
 

@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.conventions import PROMPT_CARDS
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
 from refsd.stages.clip_tokens import _lacks, _vocabulary
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, magnitude, param, part
-from refsd.tokenizers.cards import PROMPT_CARDS
 from refsd.tokenizers.clip_bpe import EOS
 from refsd.tokenizers.textual_inversion import (
-    FINDS,
     FIRST,
     Embedding,
     Find,
@@ -51,7 +50,7 @@ def _read(file: str, tensors: Mapping[str, np.ndarray], encoders: Mapping[str, i
 
 RULE = InversionRule(
     read=_read,
-    find=lambda engine: FINDS[engine],
+    find=lambda engine: PROMPT_CARDS[engine].find,
     place=lambda ids: ids,
     weight=lambda weights, ids: weights,
 )
@@ -82,8 +81,10 @@ class _Found:
 
 def _run(rule: InversionRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p = inputs.params
-    if p["engine"] not in FINDS:
-        raise BadInput(f"stage/textual_inversion: engine {p['engine']!r}: expected one of {', '.join(FINDS)}")
+    if p["engine"] not in PROMPT_CARDS:
+        raise BadInput(
+            f"stage/textual_inversion: engine {p['engine']!r}: expected one of {', '.join(PROMPT_CARDS)}"
+        )
     engine, widths = p["engine"], p["encoders"]
     embeddings = [rule.read(file, tensors, widths, engine) for file, tensors in _files(inputs.tensors).items()]
     names = [(one.name, one.count) for one in embeddings]
@@ -208,7 +209,7 @@ def _without_prefix(names: Names, encode: Encode, text: str) -> list[int]:
 
 
 def _of(change: Callable[[Find], Find]):
-    return lambda engine: change(FINDS[engine])
+    return lambda engine: change(PROMPT_CARDS[engine].find)
 
 
 def _unweighted(weights: np.ndarray, ids: np.ndarray) -> np.ndarray:

@@ -188,15 +188,6 @@ def behind_a_prefix(names: Names, encode: Callable[[str], list[int]], text: str)
     return ids
 
 
-FINDS: dict[str, Find] = {
-    "sdcpp": wherever,
-    "diffusers": longest,
-    "a1111": by_tokens,
-    "forge": by_tokens,
-    "comfyui": behind_a_prefix,
-}
-
-
 class WithEmbeddings:
     """A tokenizer whose ids from FIRST on are the vectors of embeddings, in their order."""
 

@@ -10,7 +10,7 @@ from injected_files import modules_of
 from injected_stages import _mix, _tiles
 from injection import Injection, other_question, wrong_answer, wrong_parts
 
-from refsd.samplers.conventions import fewer_rounded_up
+from refsd.conventions.sampling import fewer_rounded_up
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import RNGS
 

@@ -10,9 +10,9 @@ from injected_files import alpha_of, modules_of, product_of
 from injected_steps import SIGMAS, sampled
 from injection import other_question, wrong_answer, wrong_parts
 
+from refsd.conventions import MASKS
 from refsd.samplers.betas import linear
 from refsd.samplers.levels import EdmLevels
-from refsd.stages.masked_step import ENGINES
 from refsd.stages.step_noise import RULE as STEP_NOISE
 
 # --- samplers ----------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def _mean_of_square(mask, pixels):
 
 def _blended(engine):
     """The mask is shrunk as a picture is: the mean of each square."""
-    return ENGINES[engine]._replace(pooled=_mean_of_square)
+    return MASKS[engine]._replace(pooled=_mean_of_square)
 
 
 def _scaled_after_decoding(case, values, y):

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from refsd import samplers
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("numerics", "golden", "samplers", "refsd/engines", "refsd/pipelines")
+FOLDERS = ("numerics", "golden", "samplers", "refsd/engines", "refsd/conventions", "refsd/pipelines")
 # Pages that need a program or a library that a plain installation lacks: tests/peers hold them.
 LEFT_OUT = ("refsd/engines/torch/*", "refsd/engines/ggml/*", "refsd/engines/sdcpp/*", "refsd/engines/gguf_py.py")
 QUICK = 3  # files of tests, where none has the module's name

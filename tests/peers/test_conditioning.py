@@ -42,6 +42,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from refsd.conventions.diffusers import PICTURES as DIFFUSERS
 from refsd.families import FAMILIES, VARIANTS
 from refsd.families.family import Encoded, EncodedPrompt
 from refsd.families.text_encoders import QWEN_IMAGE, QWEN_IMAGE_EDIT
@@ -57,7 +58,6 @@ from refsd.models.t5 import t5_encoder
 from refsd.models.t5.network import T5Size
 from refsd.module import Module
 from refsd.numerics.tensor import stored
-from refsd.pipelines.conventions import DIFFUSERS
 from refsd.tokenizers.clip_bpe import byte_characters
 from refsd.tokenizers.text_rules import first_taken, token_rows
 from refsd.tokenizers.text_tokenizer import Ends

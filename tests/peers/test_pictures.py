@@ -48,6 +48,7 @@ from test_models_vae_wan import peer_vae as peer_wan_vae
 from test_models_zimage import peer_zimage
 from transformers import CLIPTextModelWithProjection, Qwen3Model
 
+from refsd.conventions.diffusers import PICTURES as DIFFUSERS
 from refsd.families.family import Condition, Encoded, EncodedPrompt
 from refsd.models.clip.network import CLIPSize
 from refsd.models.mistral.network import MistralSize
@@ -62,7 +63,6 @@ from refsd.models.vae_wan.network import WanVAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
-from refsd.pipelines.conventions import DIFFUSERS
 from refsd.pipelines.initial_latent import InitialLatent
 from refsd.pipelines.pipeline import open_pipeline
 from refsd.pipelines.plan import resolve

@@ -31,7 +31,7 @@ from transformers import GemmaTokenizer, Qwen2_5_VLForConditionalGeneration, Qwe
 
 from refsd.models.gemma2.network import Gemma2Size
 from refsd.models.qwen3.network import Qwen3Size
-from refsd.models.qwen_vl import KREA2_LAYERS, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
+from refsd.models.qwen_vl import CONTEXT_LAYERS, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
 from refsd.models.qwen_vl.network import Qwen25Size
 from refsd.models.vae_flux2.network import Flux2VAESize
 from refsd.models.vae_wan.network import WanVAESize
@@ -139,10 +139,10 @@ def test_qwen_image(tmp_path, qwen3_peer):  # noqa: F811
 def test_krea2(tmp_path, qwen3_peer):  # noqa: F811
     """Padding before the template's end; their scale of guidance is less by 1."""
     tokenizer, _, _ = qwen3_peer
-    size = Qwen3Size(16, 1 + KREA2_LAYERS[-1], 1, 1, 128, 20, len(tokenizer))
+    size = Qwen3Size(16, 1 + CONTEXT_LAYERS[-1], 1, 1, 128, 20, len(tokenizer))
     with float64_throughout():
         scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, max_image_seq_len=6400)
-        network = peer_krea2(2, 1, 1, (32, 48, 48), states=len(KREA2_LAYERS))
+        network = peer_krea2(2, 1, 1, (32, 48, 48), states=len(CONTEXT_LAYERS))
         vae = peer_wan_vae(WanVAESize(8, (8, 16, 32, 32), 1))
         encoder = Qwen3VLModel(peer_config(qwen3_vl, size, QWEN3_SECTIONS, 5e6)).eval()
         redraw(encoder, 7)

@@ -31,13 +31,13 @@ from test_models_sdxl import Config, peer_unet
 from test_models_unet import peer_unet as peer_unet_sd1
 from test_pictures import BIGG, SD1, encoders, of, vae_of
 
+from refsd.conventions.diffusers import PICTURES as DIFFUSERS
 from refsd.families.family import Condition, Encoded, EncodedPrompt
 from refsd.models.unet.tensors import UNetSize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import ConditioningImages
-from refsd.pipelines.conventions import DIFFUSERS
 from refsd.pipelines.initial_latent import InitialLatent
 from refsd.pipelines.pipeline import open_pipeline
 from refsd.pipelines.plan import resolve

@@ -46,7 +46,7 @@ from diffusers_equivalents import SOLVERS as EQUIVALENTS
 from diffusers_equivalents import NotOfferedError, run
 from diffusers_steps import SD, set_to, sigmas_of, step
 
-from refsd.samplers.conventions import CARDS
+from refsd.conventions import CARDS
 from refsd.samplers.levels import SD_LEVELS, FlowLevels
 from refsd.samplers.schedules import SCHEDULES, flow
 

@@ -9,12 +9,12 @@ from diffusers import EDMEulerScheduler, IPNDMScheduler, StableDiffusionPipeline
 from diffusers_steps import set_to
 from float64_peers import float64_throughout
 
+from refsd.conventions import PROMPT_CARDS
 from refsd.samplers import SAMPLERS
 from refsd.samplers.levels import EdmLevels
 from refsd.samplers.noise import Philox
 from refsd.samplers.parameterization import V, denoiser
 from refsd.samplers.schedules import SCHEDULES
-from refsd.tokenizers.cards import PROMPT_CARDS
 
 pytestmark = [
     pytest.mark.peer,

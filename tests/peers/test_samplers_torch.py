@@ -12,7 +12,7 @@ from diffusers.schedulers.scheduling_euler_discrete import EulerDiscreteSchedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsd.samplers.conventions import fewer, fewer_rounded_up
+from refsd.conventions.sampling import fewer, fewer_rounded_up
 from refsd.samplers.levels import DiscreteLevels, scaled_linear_alphas_cumprod, training_sigmas
 from refsd.samplers.noise import TorchAvx2, TorchCpu
 from refsd.samplers.schedules import discrete, karras

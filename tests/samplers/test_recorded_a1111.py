@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsd.samplers.conventions import CARDS, from_the_end_whole
+from refsd.conventions import CARDS
+from refsd.conventions.sampling import from_the_end_whole
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import Philox, PhiloxNv, TorchAvx2
 from refsd.samplers.webui_noise import first_noise

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from refsd.conventions import CARDS
 from refsd.samplers import CFG_PP_SAMPLERS, SAMPLERS
-from refsd.samplers.conventions import CARDS
 from refsd.samplers.levels import SD_LEVELS, DiscreteLevels
 from refsd.samplers.noise import Philox, independent
 from refsd.samplers.parameterization import denoiser

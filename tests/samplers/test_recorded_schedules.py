@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsd.samplers.conventions import CARDS
+from refsd.conventions import CARDS
 from refsd.samplers.levels import SD_LEVELS, FlowLevels
 from refsd.samplers.schedules import flow, sgm_uniform
 

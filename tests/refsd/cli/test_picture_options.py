@@ -7,8 +7,8 @@ import pytest
 from refsd.cli.disagree import disagree
 from refsd.cli.parts import PARTS
 from refsd.cli.txt2img import txt2img
+from refsd.conventions import DEFAULT
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.conventions import DEFAULT
 from refsd.pipelines.guidance_rule import GuidanceRule, read_layers
 from refsd.pipelines.hires import HiresSettings
 from refsd.pipelines.options import OPTIONS, check_between, default, fields

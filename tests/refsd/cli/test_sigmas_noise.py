@@ -6,8 +6,8 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from refsd.cli import app
+from refsd.conventions import CARDS
 from refsd.numerics.errors import BadInput
-from refsd.samplers.conventions import CARDS
 from refsd.samplers.levels import SD_LEVELS
 
 run = CliRunner()
@@ -139,6 +139,14 @@ def test_sdxl_has_tables_of_its_own(like, scheduler, second):
     flags = ["sigmas", "--like", like, "--scheduler", scheduler, "--steps", str(steps), "--json"]
     first, other = (json.loads(run.invoke(app, [*flags, *more]).output)["sigmas"] for more in ([], ["--sdxl"]))
     assert other[1] == second and first[1] != second and len(first) == len(other) == steps + 1
+
+
+@pytest.mark.parametrize("given", [[], ["--sigmas", "1,0.9,0.8,0.7,0.5,0.3,0.1,0"]])
+def test_diffusers_leaves_out_fewer_steps_of_a_flow(given):
+    """int(7 - 7 * 0.6) = 2 steps are left out of a flow; of a UNet's schedule int(7 * 0.6) = 4 are run."""
+    flags = ["sigmas", "--like", "diffusers", "--steps", "7", "--strength", "0.6", "--json", *given]
+    flow = json.loads(run.invoke(app, [*flags, "--flow-shift", "1"]).output)["sigmas"]
+    assert (len(flow), len(json.loads(run.invoke(app, flags).output)["sigmas"])) == (6, 5)
 
 
 @pytest.mark.parametrize(

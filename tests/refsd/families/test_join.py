@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from refsd.conventions import CONVENTIONS
 from refsd.families import VARIANTS
 from refsd.families.family import Encoded, EncodedPrompt
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
-from refsd.pipelines.conventions import CONVENTIONS
 
 L = np.arange(2 * 3 * 2.0).reshape(2, 3, 2)
 G = 100 + np.arange(2 * 3 * 4.0).reshape(2, 3, 4)

@@ -9,11 +9,11 @@ import small_pictures as small
 from PIL import Image
 from small_pictures import call, pipeline
 
+from refsd.conventions import CONVENTIONS
 from refsd.models.controlnet.network import ControlNetSize
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import ConditioningImages, read_image
-from refsd.pipelines.conventions import CONVENTIONS
 from refsd.pipelines.initial_latent import EXTRA_CHANNELS, initial_latent, widened
 from refsd.pipelines.plan import resolve
 from refsd.pipelines.settings import Settings

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from small_pictures import pipeline
 
+from refsd.conventions.diffusers import PICTURES as DIFFUSERS
+from refsd.conventions.sdcpp import PICTURES as SDCPP
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import txt2img
-from refsd.pipelines.conventions import DIFFUSERS, SDCPP
 from refsd.pipelines.guidance_rule import GuidanceRule, read_extra, read_layers
 from refsd.pipelines.plan import resolve
 from refsd.pipelines.png import parameters_text

@@ -7,6 +7,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 from small_pictures import call, files, pipeline
 
+from refsd.conventions.sampling import hires_sdcpp
 from refsd.kernels.interpolation_taps import lanczos
 from refsd.models.vae.tiling import tiled_sdcpp
 from refsd.numerics.arithmetic import Arithmetic
@@ -16,7 +17,6 @@ from refsd.pipelines import txt2img
 from refsd.pipelines.hires import LATENT_UPSCALERS, HiresSettings, resolve_hires, run_hires
 from refsd.pipelines.plan import resolve
 from refsd.pipelines.settings import Settings
-from refsd.samplers.conventions import hires_sdcpp
 from refsd.samplers.noise import Philox
 from refsd.samplers.schedules import discrete
 

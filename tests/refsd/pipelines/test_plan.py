@@ -5,12 +5,13 @@ import pytest
 from PIL import Image
 from small_pictures import call, pipeline
 
+from refsd.conventions.diffusers import PICTURES as DIFFUSERS
+from refsd.conventions.sdcpp import PICTURES as SDCPP
 from refsd.models.unet import upsample
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 from refsd.pipelines import txt2img
-from refsd.pipelines.conventions import DIFFUSERS, SDCPP
 from refsd.pipelines.picture_size import size_multiple
 from refsd.pipelines.plan import resolve
 from refsd.pipelines.settings import Settings

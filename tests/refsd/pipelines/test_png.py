@@ -7,9 +7,10 @@ from PIL import Image
 
 from refsd import __version__
 from refsd.circular import CircularAxes
+from refsd.conventions.diffusers import PICTURES as DIFFUSERS
+from refsd.conventions.sdcpp import PICTURES as SDCPP
 from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.conventions import DIFFUSERS, SDCPP
 from refsd.pipelines.plan import check_ranges
 from refsd.pipelines.png import output_paths, parameters_text, to_bytes, write_png
 from refsd.pipelines.settings import Settings

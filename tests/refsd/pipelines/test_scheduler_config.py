@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from refsd.conventions import CONVENTIONS
 from refsd.golden.case import ModelRecipe
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines.conditioning_images import ConditioningImages
-from refsd.pipelines.conventions import CONVENTIONS
 from refsd.pipelines.pipeline import open_pipeline
 from refsd.pipelines.plan import resolve, unet_levels
 from refsd.pipelines.prediction import PREDICTIONS

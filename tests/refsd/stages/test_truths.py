@@ -14,6 +14,7 @@ from naive import vae_tiling as naive_tiling
 from naive.adapters import deltas as naive_adapters
 from prompt_words import Words
 
+from refsd.conventions import PROMPT_CARDS
 from refsd.families import VARIANTS
 from refsd.golden.case import Case
 from refsd.judges.stage import StageJudge
@@ -22,7 +23,6 @@ from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import prompts
 from refsd.stages import STAGES, clip_tokens, language_tokens
 from refsd.stages.stage import case as asks
-from refsd.tokenizers.cards import PROMPT_CARDS
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

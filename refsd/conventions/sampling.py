@@ -1,7 +1,4 @@
-"""Convention cards: each engine's defaults in sampling, so that engines can be compared.
-
-A card consists of data and small functions. tests/samplers/test_conventions.py tests every line of it.
-"""
+"""Cards of sampling: noise, levels, schedules and truncation by which engines differ. Data and small functions."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,10 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.samplers.levels import DiscreteLevels, FlowLevels, Levels, NearestLevels
-from refsd.samplers.noise import Philox, TorchAvx2
-from refsd.samplers.schedules import SCHEDULES, Schedule, tables, timesteps
-from refsd.samplers.schedules.flow import FLOW_SCHEDULES
+from refsd.samplers.levels import DiscreteLevels, FlowLevels, Levels
+from refsd.samplers.schedules import SCHEDULES, Schedule
 
 # (seed, [N, C, H, W]) -> standard normals, float32
 BatchNoise = Callable[[int, tuple[int, ...]], np.ndarray]
@@ -151,6 +146,9 @@ class Card(NamedTuple):
     source:      where the engine's code is
     of_flows:    schedules for rectified flows only, or that differ for them
     flow_schedule: the default schedule for rectified flows, if it differs
+    flow_truncation: the truncation for rectified flows, if it differs
+    no_signal:   stands for the last level's share of the signal if it is 0
+    of_sdxl_tables: schedules that are tables, with SDXL's own table
     """
 
     engine: str
@@ -167,14 +165,22 @@ class Card(NamedTuple):
     source: str = ""
     of_flows: Mapping[str, Callable[[int, FlowLevels], np.ndarray]] = {}
     flow_schedule: str = ""
+    flow_truncation: Truncation | None = None
+    no_signal: float = 2.0**-24
+    of_sdxl_tables: Mapping[str, Schedule] = {}
 
     def of_sdxl(self) -> "Card":
         """Return the card with SDXL's schedule tables."""
-        return self._replace(schedules={**self.schedules, **SDXL_SCHEDULES.get(self.engine, {})})
+        return self._replace(schedules={**self.schedules, **self.of_sdxl_tables})
 
     def rules(self, levels: Levels) -> Mapping[str, Callable[[int, Any], np.ndarray]]:
         """Return the schedules for the given kind of levels, by name."""
         return {**self.schedules, **self.of_flows} if isinstance(levels, FlowLevels) else self.schedules
+
+    def truncation_of(self, levels: Levels) -> Truncation:
+        """Return the truncation for the given kind of levels."""
+        own = self.flow_truncation if isinstance(levels, FlowLevels) else None
+        return own or self.truncation
 
     def sigmas(self, steps: int, schedule: str, sampler: str, levels: Levels, strength: float = 1.0) -> np.ndarray:
         """Compute the sigmas to run, falling."""
@@ -183,159 +189,9 @@ class Card(NamedTuple):
             rule = without_penultimate(rule)
         if strength == 1.0:
             return rule(steps, levels)
-        return self.truncation(steps, strength, lambda n: rule(n, levels))
+        return self.truncation_of(levels)(steps, strength, lambda n: rule(n, levels))
 
 
-def _named(*names: str, **renamed: Schedule) -> dict[str, Schedule]:
+def named(*names: str, **renamed: Schedule) -> dict[str, Schedule]:
+    """Return schedules under refsd's names, and others under the engine's."""
     return {**{name: SCHEDULES[name] for name in names}, **renamed}
-
-
-_WEBUI = _named(
-    *("karras", "exponential", "polyexponential", "sgm_uniform", "simple"),
-    uniform=timesteps.discrete,
-    normal=timesteps.discrete,
-    kl_optimal=SCHEDULES["kl_optimal_to_smin"],
-    align_your_steps=lambda n, levels: tables.align_your_steps_appended(n, tables.AYS_SD1),
-    ddim=timesteps.ddim_uniform,
-    beta=timesteps.beta_of_sigma,
-)
-_FORGE = {
-    "turbo": timesteps.turbo,
-    "align_your_steps_11": SCHEDULES["ays_11"],
-    "align_your_steps_32": SCHEDULES["ays_32"],
-    "align_your_steps_GITS": SCHEDULES["ays_gits"],
-}
-# Schedules that are tables, with SDXL's own table.
-SDXL_SCHEDULES: dict[str, dict[str, Schedule]] = {
-    "sdcpp": {"ays": lambda n, levels: tables.align_your_steps(n, tables.AYS_SDXL_LEVELS)},
-    "a1111": {"align_your_steps": lambda n, levels: tables.align_your_steps_appended(n, tables.AYS_SDXL)},
-    "forge": {
-        name: lambda n, levels, table=table: tables.align_your_steps_appended(n, table)
-        for name, table in {
-            "align_your_steps": tables.AYS_SDXL,
-            "align_your_steps_11": tables.AYS_SDXL,
-            "align_your_steps_32": tables.AYS_SDXL_32,
-            "align_your_steps_GITS": tables.AYS_GITS_SDXL,
-        }.items()
-    },
-}
-_COMFYUI = _named(
-    *("karras", "exponential", "sgm_uniform", "simple", "ddim_uniform", "beta", "linear_quadratic", "kl_optimal"),
-    normal=timesteps.discrete,
-)
-_COMFYUI_FLOWS = {
-    "normal": FLOW_SCHEDULES["flow_linspace"],
-    "sgm_uniform": FLOW_SCHEDULES["flow_sgm_uniform"],
-}
-
-
-def _forge_of_flows(name: str) -> Callable[[int, FlowLevels], np.ndarray]:
-    """Return ComfyUI's schedule; for Flux, whose network reads sigma itself, space sigmas evenly down from 1.
-
-    Source: Forge modules/sd_schedulers.py; backend/modules/k_prediction.py, PredictionFlux.sigma.
-    """
-
-    def rule(n: int, levels: FlowLevels) -> np.ndarray:
-        if levels.multiplier != 1:
-            return _COMFYUI_FLOWS[name](n, levels)
-        spared = int(name == "sgm_uniform")
-        return np.append(np.linspace(1.0, levels.sigmas[0], n + spared)[:n], 0.0)
-
-    return rule
-
-
-_FORGE_FLOWS = {name: _forge_of_flows(name) for name in _COMFYUI_FLOWS}
-# diffusers' use_karras_sigmas and similar options. Of EulerDiscreteScheduler the range is that of its spacing, by
-# default linspace, whose one step is the lowest level; of the multistep schedulers it is the model's.
-_OPTIONS = {"karras": "karras", "exponential": "exponential", "beta": "beta_of_sigma"}
-_SPACED = {
-    f"{prefix}{name}": in_range_of(SCHEDULES[spacing], SCHEDULES[rule])
-    for spacing, prefix in (("linspace", ""), ("leading", "leading_"), ("trailing", "trailing_"))
-    for name, rule in _OPTIONS.items()
-} | {f"{name}_multistep": SCHEDULES[rule] for name, rule in _OPTIONS.items()}
-_SDCPP = _named(
-    *("discrete", "karras", "exponential", "ays", "gits", "sgm_uniform", "simple", "smoothstep", "kl_optimal"),
-    *("lcm", "bong_tangent", "beta"),
-)
-
-CARDS: dict[str, Card] = {
-    card.engine: card
-    for card in (
-        Card(
-            "sdcpp",
-            "cuda (Philox)",
-            stream_for_each(Philox),
-            DiscreteLevels,
-            _SDCPP,
-            "discrete",
-            times_sigma,
-            from_the_end_sdcpp,
-            source="stable-diffusion.cpp src/runtime/denoiser.hpp, src/stable-diffusion.cpp",
-        ),
-        Card(
-            "comfyui",
-            "torch's CPU generator",
-            one_stream(TorchAvx2),
-            NearestLevels,
-            _COMFYUI,
-            "normal",
-            unit_data_at_the_top,
-            stretched,
-            frozenset({"dpm2", "dpm2_a", "uni_pc", "uni_pc_bh2"}),
-            source="ComfyUI comfy/samplers.py, comfy/sample.py, comfy/model_sampling.py",
-            of_flows=_COMFYUI_FLOWS,
-        ),
-        Card(
-            "a1111",
-            "torch on the GPU (Philox)",
-            stream_for_each(Philox),
-            DiscreteLevels,
-            _WEBUI,
-            "uniform",
-            times_sigma,
-            from_the_end,
-            frozenset({"dpm2", "dpm2_a", "dpm++3m_sde"}),
-            source="A1111 modules/sd_samplers_kdiffusion.py, modules/rng.py",
-        ),
-        Card(
-            "forge",
-            "torch on the GPU (Philox)",
-            stream_for_each(Philox),
-            NearestLevels,
-            {**_WEBUI, **_FORGE},
-            "uniform",
-            times_sigma,
-            from_the_end,
-            frozenset({"dpm2", "dpm2_a", "dpm++3m_sde"}),
-            source="Forge modules/sd_samplers_kdiffusion.py, modules/rng.py, backend/modules/k_prediction.py",
-            of_flows=_FORGE_FLOWS,
-        ),
-        Card(
-            "diffusers",
-            "torch's CPU generator",
-            one_stream(TorchAvx2),
-            DiscreteLevels,
-            _named(
-                *("leading", "linspace", "trailing", "leading_multistep", "linspace_multistep"),
-                **_SPACED,
-            ),
-            "leading",
-            unit_data,
-            fewer,
-            source="diffusers schedulers/scheduling_euler_discrete.py; SD 1.5's and SDXL's scheduler configs",
-            of_flows={name: FLOW_SCHEDULES[name] for name in ("flow_linspace", "flow_below_one")},
-            flow_schedule="flow_linspace",
-        ),
-        Card(
-            "k-diffusion",
-            "torch's CPU generator",
-            one_stream(TorchAvx2),
-            DiscreteLevels,
-            _named("karras", "exponential", "polyexponential", "vp", discrete=timesteps.discrete),
-            "discrete",
-            times_sigma,
-            from_the_end,
-            source="k-diffusion external.py, sampling.py",
-        ),
-    )
-}

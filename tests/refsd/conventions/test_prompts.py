@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from refsd.conventions import CARDS, PROMPT_CARDS
 from refsd.models.vae.latents import LATENT_SCALES
-from refsd.samplers.conventions import CARDS
 from refsd.samplers.levels import SD_LEVELS
-from refsd.tokenizers.cards import PROMPT_CARDS
 from refsd.tokenizers.clip_bpe import BOS, EOS
 from refsd.tokenizers.comfyui_prompt import parse_weights
 from refsd.tokenizers.emphasis import from_the_empty_prompt, mean_kept, multiplied

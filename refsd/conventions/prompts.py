@@ -1,16 +1,11 @@
-"""Prompt cards: how each engine parses, chunks and weighs a prompt by default.
-
-Like samplers/conventions.py: data and small functions, each tested in tests/refsd/tokenizers/test_cards.py.
-"""
+"""Cards of prompts: how engines parse, chunk and weigh a prompt and find names of learned embeddings in it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from refsd.tokenizers.chunking import Parts, at_commas, by_parts, cut_off
-from refsd.tokenizers.comfyui_prompt import parse_weights
-from refsd.tokenizers.emphasis import from_the_empty_prompt, mean_kept
-from refsd.tokenizers.prompt import Chunk, cut, parse_attention
-from refsd.tokenizers.sdcpp_prompt import parse_attention_sdcpp
+from refsd.tokenizers.chunking import Parts
+from refsd.tokenizers.prompt import Chunk
+from refsd.tokenizers.textual_inversion import Find
 from refsd.tokenizers.vocabulary import Tokenizer
 
 
@@ -23,6 +18,7 @@ class PromptCard(NamedTuple):
     weigh:     (hidden states, weights) -> hidden states; ComfyUI's also takes the empty prompt's; None: weights
                have no effect
     layer:     (the user's clip skip, or None; the family's layer) -> layer of CLIP, counted from the last
+    find:      how the name of a learned embedding is found in a prompt
     source:    the engine's files that this follows
     negative:  True if clip skip applies to the negative prompt too
     """
@@ -32,6 +28,7 @@ class PromptCard(NamedTuple):
     chunk: Callable[[Tokenizer, Parts], list[Chunk]]
     weigh: Callable | None
     layer: Callable[[int | None, int], int]
+    find: Find
     source: str = ""
     negative: bool = True
 
@@ -62,51 +59,3 @@ def negative(clip_skip: int | None, own: int) -> int:
 def skipped(clip_skip: int | None, own: int) -> int:
     """Skip `clip_skip` layers more than the family does. Source: diffusers encode_prompt, clip_skip."""
     return own + (clip_skip or 0)
-
-
-PROMPT_CARDS: dict[str, PromptCard] = {
-    card.engine: card
-    for card in (
-        PromptCard(
-            "sdcpp",
-            parse_attention_sdcpp,
-            cut,
-            mean_kept,
-            as_given,
-            "stable-diffusion.cpp src/conditioner.hpp, src/util.cpp",
-        ),
-        PromptCard(
-            "comfyui",
-            parse_weights,
-            by_parts,
-            from_the_empty_prompt,
-            negative,
-            "ComfyUI comfy/sd1_clip.py, nodes.py",
-        ),
-        PromptCard(
-            "a1111",
-            parse_attention,
-            at_commas,
-            mean_kept,
-            at_least_the_familys,
-            "A1111 modules/prompt_parser.py, sd_hijack_clip.py, sd_emphasis.py",
-        ),
-        PromptCard(
-            "forge",
-            parse_attention,
-            at_commas,
-            mean_kept,
-            at_least_the_familys,
-            "Forge backend/text_processing/classic_engine.py, emphasis.py, parsing.py",
-        ),
-        PromptCard(
-            "diffusers",
-            literally,
-            cut_off,
-            None,
-            skipped,
-            "diffusers pipelines/stable_diffusion/pipeline_stable_diffusion.py, encode_prompt",
-            negative=False,
-        ),
-    )
-}

@@ -1,66 +1,16 @@
-"""Differences between stable-diffusion.cpp and diffusers that no setting of the user decides, one field each.
+"""Cards of pictures: differences between engines that no setting of the user decides, one field each."""
 
-To support another engine, add an instance to CONVENTIONS.
-"""
-
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
-from refsd.samplers.conventions import (
-    Truncation,
-    fewer,
-    fewer_rounded_up,
-    from_the_end_sdcpp,
-    hires_sdcpp,
-    times_sigma,
-    unit_data,
-)
-from refsd.tokenizers.cards import PROMPT_CARDS, PromptCard
-from refsd.tokenizers.textual_inversion import FINDS, Find
+from refsd.conventions.prompts import PromptCard
+from refsd.conventions.sampling import Truncation
+from refsd.tokenizers.textual_inversion import Find
 
 T = TypeVar("T")
-
-
-def largest_of_square(mask: np.ndarray, pixels: int) -> np.ndarray:
-    """Reduce a pixel mask to latents: 1 if any pixel of a square is 1. [1, 1, H, W] -> [1, 1, H/pixels, W/pixels]
-
-    Source: stable-diffusion.cpp prepare_image_generation_latents.
-    """
-    return _squares(mask, pixels).max(axis=(3, 5))
-
-
-def first_of_square(mask: np.ndarray, pixels: int) -> np.ndarray:
-    """Reduce a pixel mask to latents: take the first pixel of each square.
-
-    Source: diffusers prepare_mask_latents, interpolate.
-    """
-    return _squares(mask, pixels)[:, :, :, 0, :, 0]
-
-
-def between(steps: int, start: float, end: float) -> range:
-    """Return the steps i with start steps < i < end steps, counted from 0.
-
-    Source: diffusers StableDiffusion3Pipeline.__call__, should_skip_layers.
-    """
-    return range(math.floor(start * steps) + 1, math.ceil(end * steps))
-
-
-def between_counted_from_one(steps: int, start: float, end: float) -> range:
-    """Return the steps i, counted from 0, with int(start (steps + 1)) < i + 1 < int(end (steps + 1)).
-
-    Source: stable-diffusion.cpp src/runtime/guidance.cpp, SkipLayerGuidance::is_enabled_for_step.
-    """
-    first, last = (int(np.float32(share) * np.float32(steps + 1)) for share in (start, end))
-    return range(first, last - 1)
-
-
-def _squares(mask: np.ndarray, pixels: int) -> np.ndarray:
-    _, _, H, W = mask.shape
-    return mask.reshape(1, 1, H // pixels, pixels, W // pixels, pixels)
 
 
 @dataclass(frozen=True)
@@ -138,68 +88,3 @@ class Convention:
     def row(self, rows: Mapping[str, T]) -> T:
         """Return this engine's row of a family's table."""
         return rows[self.family_rows]
-
-
-# Source: stable-diffusion.cpp src/stable-diffusion.cpp, src/conditioner.hpp, examples/cli.
-SDCPP = Convention(
-    name="sdcpp",
-    family_rows="sdcpp",
-    prompt=PROMPT_CARDS["sdcpp"],
-    find_embedding=FINDS["sdcpp"],
-    named_by_token=False,
-    projects_clip_l=False,
-    zeros_pooled=False,
-    zeros_refiner=True,
-    unet_multiple=8,
-    pads_patches=True,
-    rounds_size_up=True,
-    sampler=None,
-    reads_scheduler=False,
-    truncation=from_the_end_sdcpp,
-    flow_truncation=from_the_end_sdcpp,
-    hires_truncation=hires_sdcpp,
-    first_noise=times_sigma,
-    sigma_schedules=(),
-    image_cfg_scale=None,
-    skipping_steps=between_counted_from_one,
-    rng="cuda",
-    one_stream=False,
-    draws_reference=True,
-    latent_mask=largest_of_square,
-    keeps_unmasked=True,
-    full_strength_ignores_init=False,
-    uncond_sees_image=False,
-)
-# Source: diffusers pipelines/, schedulers/scheduling_euler_discrete.py.
-DIFFUSERS = Convention(
-    name="diffusers",
-    family_rows="diffusers",
-    prompt=PROMPT_CARDS["diffusers"],
-    find_embedding=FINDS["diffusers"],
-    named_by_token=True,
-    projects_clip_l=True,
-    zeros_pooled=True,
-    zeros_refiner=False,
-    unet_multiple=1,
-    pads_patches=False,
-    rounds_size_up=False,
-    sampler="euler",
-    reads_scheduler=True,
-    truncation=fewer,
-    flow_truncation=fewer_rounded_up,
-    hires_truncation=None,
-    first_noise=unit_data,
-    sigma_schedules=("linspace", "trailing"),
-    image_cfg_scale=1.5,
-    skipping_steps=between,
-    rng="cpu",
-    one_stream=True,
-    draws_reference=False,
-    latent_mask=first_of_square,
-    keeps_unmasked=False,
-    full_strength_ignores_init=True,
-    uncond_sees_image=True,
-)
-
-CONVENTIONS = {convention.name: convention for convention in (SDCPP, DIFFUSERS)}
-DEFAULT = SDCPP

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from refsd.samplers.conventions import (
-    CARDS,
+from refsd.conventions import CARDS
+from refsd.conventions.sampling import (
     fewer,
     fewer_rounded_up,
     from_the_end,

@@ -1,0 +1,29 @@
+"""Conventions of engines, so that engines can be compared: one page an engine, and its card says all of them.
+
+Every module of this folder that defines CARD is collected automatically; the tables below follow from the cards.
+"""
+
+import importlib
+import pkgutil
+
+from refsd.conventions.card import EngineCard
+
+
+def _collect() -> dict[str, EngineCard]:
+    modules = pkgutil.iter_modules(__path__, f"{__name__}.")
+    cards = [getattr(importlib.import_module(module.name), "CARD", None) for module in modules]
+    found = sorted(filter(None, cards), key=lambda card: (card.engine != _DEFAULT, card.engine))
+    return {card.engine: card for card in found}
+
+
+_DEFAULT = "sdcpp"
+# By name, the default first.
+ENGINES = _collect()
+
+# engine -> what its card says of one subject; engines of which refsd does not know it are left out
+CARDS = {name: card.sampling for name, card in ENGINES.items()}
+PROMPT_CARDS = {name: card.prompts for name, card in ENGINES.items() if card.prompts is not None}
+CONVENTIONS = {name: card.pictures for name, card in ENGINES.items() if card.pictures is not None}
+MASKS = {name: card.masks for name, card in ENGINES.items() if card.masks is not None}
+# The convention of `refsd txt2img` if the user names none.
+DEFAULT = CONVENTIONS[_DEFAULT]

@@ -1,0 +1,68 @@
+"""What `refsd conform` prints: one line an engine where all conform, else a table with whole names."""
+
+from pathlib import Path
+
+import pytest
+
+from refsd.golden import verdict
+from refsd.golden.report import Report, Result
+from refsd.reports.terminal import print_report
+
+LONG = ("onnxruntime@WebGpuExecutionProvider", "stable-diffusion.cpp-flash@Vulkan0")
+
+
+def report(engines, failing=()):
+    results = [
+        Result(name, f"{op}/{i}", op, verdict.FAIL if name in failing and i == 0 else verdict.PASS, margin=0.5)
+        for name in engines
+        for op in ("silu", "attention_with_rope")
+        for i in range(3)
+    ]
+    return Report("0", dict.fromkeys(engines, "1"), [], results)
+
+
+@pytest.fixture
+def printed(capsys, monkeypatch):
+    def of(one, width=80, **options):
+        monkeypatch.setenv("COLUMNS", str(width))
+        print_report(one, Path("pages"), **options)
+        return capsys.readouterr().out
+
+    return of
+
+
+def test_a_line_for_each_engine_where_all_conform(printed):
+    one = report(["torch-bf16", "jax"])
+    one.results += [Result("jax", "silu/w", "silu", verdict.WAIVED), Result("jax", "x", "x", verdict.REFUSED)]
+    said = printed(one)
+    assert "\ntorch-bf16: 6 of 6 conform\njax: 7 of 7 conform, 1 waived\n" in said
+    assert "attention_with_rope" not in said and "cases by outcome" not in said
+
+
+def test_an_engine_that_took_no_case_is_not_said_to_conform(printed):
+    one = report(["jax"])
+    one.engines["idle"] = "1"
+    one.results.append(Result("idle", "x", "x", verdict.REFUSED, reason="never"))
+    assert "\nidle: took no case\n" in printed(one)
+
+
+@pytest.mark.parametrize("failing", [(), ("jax",)])
+def test_the_table_where_one_fails_or_it_is_asked_for(printed, failing):
+    said = printed(report(["torch-bf16", "jax"], failing), as_table=not failing)
+    assert "attention_with_rope" in said and "cases by outcome" in said and "6 of 6" not in said
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_names_of_engines_are_whole(printed, width):
+    one = report([*LONG, "jax", "a1111"], failing=LONG[:1])
+    for options in ({}, {"as_table": True}):
+        rows = [line for line in printed(one, width, **options).splitlines() if line[:1] in "┃│"]
+        for name in one.engines:
+            assert any(name in row for row in rows), name
+        assert all("…" not in row for row in rows) and max(map(len, rows)) <= width
+
+
+def test_a_table_that_is_asked_for_shows_every_operation_of_every_engine(printed):
+    names = [f"engine-{i}" for i in range(9)]
+    rows = [line for line in printed(report(names), as_table=True).splitlines() if "attention_with_rope" in line]
+    assert len(rows) > 1 and sum(row.count("3 (0.50)") for row in rows) == len(names)
