@@ -49,10 +49,10 @@ def blocks_rows(side: int, tokens: int) -> list[str]:
 
 def refsd_blocks(side: int, tokens: int) -> tuple[Rows, dict[str, Any]]:
     """Prepare refsd's Flux blocks with recipe weights in f16. -> (row -> function that runs the block, facts)"""
+    from refsd.models.catalogue import NETWORKS
     from refsd.models.flux import double_stream_block, single_stream_block
     from refsd.models.flux.network import FLUX_DEV
     from refsd.module import Module
-    from refsd.models.catalogue import NETWORKS
     from refsd.weights.recipes import tensor_recipe
 
     shapes = NETWORKS["flux"].shapes(FLUX_DEV._replace(double_blocks=1, single_blocks=1))

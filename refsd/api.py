@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from refsd.arrays import as_array, as_arrays
 from refsd.cases import CASES
 from refsd.components import COMPONENTS, load, offered, resolve
 from refsd.components import forward as run_component
+from refsd.engines.caller_arrays import as_array, as_arrays
 from refsd.golden.cache_folder import cache_folder
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.judge import Standard

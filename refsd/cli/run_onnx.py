@@ -60,18 +60,18 @@ def run_onnx(
     from refsd.numerics.errors import BadInput
 
     try:
-        from refsd import run_onnx_files
+        from refsd.commands import run_onnx as work
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("onnx", "google"):
             raise
         raise BadInput(f"run-onnx needs the package onnx: {how_to_install('onnx')}") from None
 
     if operators:
-        typer.echo("\n".join(run_onnx_files.operators()))
+        typer.echo("\n".join(work.operators()))
         return
     if model is None:
         raise BadInput("name an .onnx file")
-    request = run_onnx_files.Request(
+    request = work.Request(
         model, inputs or [], out, taps, tap, numerics, exact, dim or [], memory, seconds, as_json
     )
-    run_onnx_files.run(request)
+    work.run(request)

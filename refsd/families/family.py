@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.conventions.pictures import Convention
+from refsd.families.editing import Editings
 from refsd.module import Module
 from refsd.networks.dimensions import Shape
 from refsd.networks.recipe import RecipeModel
-from refsd.pipelines.editing import Editings
 from refsd.samplers.guidance import guide
 from refsd.samplers.levels import FlowLevels
 from refsd.samplers.parameterization import FLOW, Prediction

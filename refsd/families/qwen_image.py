@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from refsd.families.editing import QWEN_IMAGE_EDITINGS
 from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
 from refsd.families.text_encoders import QWEN_IMAGE as RULE
 from refsd.families.text_encoders import QWEN_IMAGE_EDIT, QWEN_IMAGE_SDCPP
@@ -15,7 +16,6 @@ from refsd.models.qwen_image.network import QWEN_IMAGE, QWEN_IMAGE_LAYERED, ZERO
 from refsd.models.qwen_vl.network import QWEN2_5_VL_7B
 from refsd.networks.dimensions import Shape
 from refsd.networks.recipe import alone
-from refsd.pipelines.editing import QWEN_IMAGE_EDITINGS
 from refsd.samplers.guidance import guide, rescale_tokens
 from refsd.samplers.schedules.flow import qwen_image_mu
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from refsd.families.editing import MEAN, STD, resized
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.editing import MEAN, STD, resized
 from refsd.pipelines.guided_network import Conditioning
 from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.pipeline import Pipeline

@@ -7,6 +7,7 @@ import numpy as np
 
 from refsd.conventions.pictures import Convention
 from refsd.families import VARIANTS
+from refsd.families.editing import Editing
 from refsd.families.family import Variant
 from refsd.files.formats import read_json
 from refsd.models.catalogue import DENOISERS, NETWORKS
@@ -15,7 +16,6 @@ from refsd.module import WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.autoencoders import KINDS, PIXELS, Autoencoder, open_autoencoder
-from refsd.pipelines.editing import Editing
 from refsd.pipelines.loaded_component import LoadedComponent, Loras, check_present, load_component
 from refsd.pipelines.prompts import Tokenizers
 from refsd.weights import Checkpoint

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.families.editing import MEAN, STD, Editing
 from refsd.models.qwen_vl import text_and_image_positions
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.editing import MEAN, STD, Editing
 from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.tokenizers.text_rules import TextRule
 from refsd.tokenizers.text_tokenizer import TextTokenizer

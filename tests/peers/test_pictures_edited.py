@@ -24,12 +24,13 @@ from tiny_tokenizers import bytes_trained
 from transformers import BatchFeature, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from refsd.families import editing
 from refsd.models.qwen_vl import QWEN2_5_SECTIONS, qwen2_5_vl
 from refsd.models.qwen_vl.network import Qwen25Size
 from refsd.models.vae_wan.network import WanVAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
-from refsd.pipelines import editing, txt2img
+from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import ConditioningImages, read_image
 from refsd.pipelines.initial_latent import initial_latent
 from refsd.pipelines.pipeline import open_pipeline

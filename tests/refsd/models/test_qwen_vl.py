@@ -8,7 +8,7 @@ import tiny_text_encoders as tiny
 from tiny_models import sampled
 
 from refsd.models.qwen_vl import (
-    KREA2_LAYERS,
+    CONTEXT_LAYERS,
     QWEN2_5_SECTIONS,
     QWEN3_SECTIONS,
     in_turn,
@@ -162,4 +162,4 @@ def test_every_name_in_a_gguf_is_another():
 
 
 def test_krea_2_s_layers_are_there():
-    assert max(KREA2_LAYERS) < QWEN3_VL_4B.layers
+    assert max(CONTEXT_LAYERS) < QWEN3_VL_4B.layers
