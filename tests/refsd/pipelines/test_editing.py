@@ -6,11 +6,12 @@ import small_pictures
 from PIL import Image
 from small_pictures import VOCAB, call, files, pipeline
 
-from refsd.families import editing, txt2img
+from refsd.families import editing
 from refsd.families.editing import EDIT, EDIT_PLUS, SDCPP, nearest, of_area, resized, whole_tokens
 from refsd.models.qwen_vision.network import QwenVisionSize
 from refsd.models.qwen_vl import qwen2_5_vl
 from refsd.numerics.errors import BadInput
+from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.initial_latent import initial_latent
 from refsd.pipelines.pipeline import with_zero_cond_t
