@@ -5,8 +5,8 @@
 
 Inside the block, forward hooks copy each layer's output. After a call, the reference computes every layer from the
 module's own outputs of the preceding layers, in float64 and with the rounding of the module's dtype, and judges
-the layer's output (refsd/judges/following.py). An error therefore counts only in the layer that makes it, and the
-report names the first wrong layer.
+the layer's output (refsd/causes/model/following.py). An error therefore counts only in the layer that makes it, and
+the report names the first wrong layer.
 """
 
 import contextlib

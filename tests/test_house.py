@@ -31,12 +31,13 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_800,
+    "golden": 10_650,
     "kernels": 10_800,
     "numerics": 1_450,
     "refsd": 1_450,
     "refsd/bench": 2_050,
     "refsd/cases": 550,
+    "refsd/causes": 8_400,
     "refsd/cli": 4_050,
     "refsd/cluster": 1_000,
     "refsd/commands": 1_150,
@@ -51,7 +52,7 @@ BUDGETS = {
     "refsd/files": 2_850,
     "refsd/fuzzing": 850,
     "refsd/goldens": 250,
-    "refsd/judges": 4_050,
+    "refsd/judges": 1_800,
     "refsd/models": 12_050,
     "refsd/networks": 1_050,
     "refsd/onnx": 3_750,
@@ -65,7 +66,7 @@ BUDGETS = {
     "refsd/stages": 6_700,
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_550,
-    "refsd/trajectory": 1_500,
+    "refsd/trajectory": 600,
     "refsd/weights": 3_450,
     "samplers": 5_350,
 }

@@ -2,8 +2,8 @@
 
 from refsd.golden.engine import ModelFiles
 from refsd.golden.judge import Judges
-from refsd.golden.operation_judge import OperationJudge
 from refsd.judges.model import ModelJudge
+from refsd.judges.operation import OperationJudge
 from refsd.judges.picture import PictureJudge
 from refsd.judges.stage import StageJudge
 from refsd.judges.trajectory import TrajectoryJudge

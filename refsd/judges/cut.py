@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from refsd.causes.model.observed import Call
 from refsd.golden.conform import Answered
 from refsd.golden.given_case import GivenCase
 from refsd.golden.judge import Judge
 from refsd.golden.recipe import Recipe
 from refsd.judges.model import ModelJudge
-from refsd.judges.observed import Call
 from refsd.numerics.tensor import StoredTensor
 
 

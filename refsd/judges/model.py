@@ -9,6 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from refsd.causes.model import wrong_operations as operations
+from refsd.causes.model.following import Following, Passing, Reached, as_shaped
+from refsd.causes.model.mutants import MUTANTS, Change, ChangedWeights, in_each_block
+from refsd.causes.model.observed import Observed
+from refsd.causes.model.place import Place
 from refsd.components import COMPONENTS, forward
 from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
@@ -17,15 +22,10 @@ from refsd.golden.judge import NOTHING, Answer, Inputs, Judge, Mutant, Standard,
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import criteria, first_wrong, judge, judge_output
-from refsd.judges import wrong_operations as operations
 from refsd.judges.answers import comparable, factor, scene_of
 from refsd.judges.case_components import PREFIX, Components, component_of
-from refsd.judges.following import Following, Passing, Reached, as_shaped
 from refsd.judges.known_deviations import Noting
 from refsd.judges.known_deviations import explaining as explaining_deviations
-from refsd.judges.model_mutants import MUTANTS, Change, ChangedWeights, in_each_block
-from refsd.judges.observed import Observed
-from refsd.judges.place import Place
 from refsd.judges.scattered import RUNS, Scattered, spread_of_runs
 from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, with_errors_kept
 from refsd.module import Module, Taps, WeightCache

@@ -13,8 +13,8 @@ from types import MappingProxyType
 import ml_dtypes
 import numpy as np
 
+from refsd.causes.model.observed import Arguments, Call, Observed, call_of
 from refsd.golden.operations import OPERATIONS
-from refsd.judges.observed import Arguments, Call, Observed, call_of
 from refsd.numerics.profiles import Numerics
 
 # The page's bound of attention keeps all scores in memory. Above this many, the spread is a share of each row.

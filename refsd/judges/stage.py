@@ -6,15 +6,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from refsd.causes.stage.causes import known_causes, searched_causes
+from refsd.causes.stage.elsewhere import elsewhere
+from refsd.causes.stage.scene import Scene
 from refsd.golden import explanation
 from refsd.golden.case import Case
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
 from refsd.golden.rounding import Bound, unit
 from refsd.golden.verdict import judge
-from refsd.judges.stage_causes import known_causes, searched_causes
-from refsd.judges.stage_elsewhere import elsewhere
-from refsd.judges.stage_scene import Scene
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.machine import one_answer
 from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from refsd.causes.operation.unlisted import KEPT
 from refsd.components import COMPONENTS
 from refsd.golden.case import Case, ModelRecipe
-from refsd.golden.unlisted import KEPT
 from refsd.weights.recipes import shapes
 
 # Pixels that a decoder makes from one latent pixel: 8 x 8.

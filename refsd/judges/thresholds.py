@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.causes.model.observed import Observed
 from refsd.golden.case import Case
 from refsd.golden.examination import examine
 from refsd.golden.judge import Inputs, Standard
 from refsd.golden.metrics import channel_axis
 from refsd.golden.verdict import judge
 from refsd.judges.model import ModelJudge
-from refsd.judges.observed import Observed
 from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from refsd.causes.trajectory.diagnose import diagnose
+from refsd.causes.trajectory.mutants import MUTANTS, Change
+from refsd.causes.trajectory.simulate import simulate
 from refsd.golden.case import Case
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.machine import one_answer
 from refsd.numerics.profiles import FLOAT32, Numerics
-from refsd.trajectory.diagnose import diagnose
 from refsd.trajectory.measure import measure_trajectory
-from refsd.trajectory.mutants import MUTANTS, Change
 from refsd.trajectory.run import answer, sigmas_of
-from refsd.trajectory.simulate import simulate
 
 
 class TrajectoryJudge(Judge):

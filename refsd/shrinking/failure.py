@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.causes.operation import row_sums
 from refsd.engines.reference import Reference
-from refsd.golden import conform, row_sums, verdict
+from refsd.golden import conform, verdict
 from refsd.golden.case import Case
 from refsd.golden.conform import Answered, Runner
 from refsd.golden.engine import Engine, ModelFiles

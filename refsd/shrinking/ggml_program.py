@@ -13,8 +13,8 @@ from refsd.engines.ggml.graph import type_id
 from refsd.engines.ggml.ops import BUILDERS, DIRECT_BUILDERS, FLASH_BUILDERS
 from refsd.golden import operations
 from refsd.golden.judge import Standard
-from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.verdict import criteria
+from refsd.judges.operation import OperationJudge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import GGML_CPU
 from refsd.numerics.tensor import StoredTensor, stored

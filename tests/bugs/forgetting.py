@@ -5,10 +5,11 @@ from collections.abc import Iterator, Set
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
+from refsd.causes.model import place
+from refsd.causes.trajectory import diagnose
 from refsd.golden.operations import OPERATIONS
-from refsd.judges import model, place
+from refsd.judges import model
 from refsd.stages import STAGES
-from refsd.trajectory import diagnose
 
 # What the judge writes around the name of a known bug: the operation before it, or the only place that has it.
 _AROUND = re.compile(r"^(\w+: |\w+ before it: )*|(, in .*)? alone$")

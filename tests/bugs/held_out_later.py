@@ -1,4 +1,4 @@
-"""Bugs collected after the causes that no page lists were written (golden/unlisted.py): the figure after."""
+"""Bugs collected after refsd/causes/operation/unlisted.py was written: the figure after."""
 
 import ml_dtypes
 import numpy as np

@@ -18,7 +18,6 @@ from refsd.golden.conform import Runner, run
 from refsd.golden.engine import EngineFailure
 from refsd.golden.judge import Judges
 from refsd.golden.metrics import measure
-from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.recipe import Recipe
 from refsd.golden.repeated_requests import CHANGING
 from refsd.golden.report import Report, Result
@@ -26,6 +25,7 @@ from refsd.golden.shared_traits import shared_traits
 from refsd.golden.shortages import FLOORS, shortages
 from refsd.golden.waivers import Waiver
 from refsd.judges import judges
+from refsd.judges.operation import OperationJudge
 from refsd.numerics.deviations import DEVIATIONS, Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import in_markdown

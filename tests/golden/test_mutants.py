@@ -8,9 +8,9 @@ import pytest
 from refsd.cases import CASES
 from refsd.golden.metrics import measure
 from refsd.golden.mutants import kill_table, try_all
-from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.operations import OPERATIONS, bound, complete, run
 from refsd.golden.verdict import judge
+from refsd.judges.operation import OperationJudge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 

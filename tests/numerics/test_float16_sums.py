@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from refsd.golden.judge import Standard
-from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.verdict import judge
+from refsd.judges.operation import OperationJudge
 from refsd.kernels.attention import attention
 from refsd.kernels.conv2d_im2col import conv2d_im2col
 from refsd.kernels.linear import linear

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from refsd.golden.judge import Standard
-from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.verdict import judge
+from refsd.judges.operation import OperationJudge
 from refsd.kernels.group_norm import group_norm
 from refsd.kernels.layer_norm import layer_norm
 from refsd.numerics.arithmetic import Arithmetic

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from refsd.golden.judge import Standard
-from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.verdict import judge
+from refsd.judges.operation import OperationJudge
 from refsd.kernels.tanh import tanh
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, ONNX_F32, ONNXRUNTIME_CPU

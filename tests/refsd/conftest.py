@@ -1,4 +1,4 @@
-"""Small checkpoints of every layout."""
+"""Small checkpoints of every layout, and the judge of models."""
 
 import json
 
@@ -7,11 +7,13 @@ import pytest
 from gguf import GGUFWriter
 from safetensors.numpy import save_file
 
+from refsd.judges.model import ModelJudge
 from refsd.models.clip.network import CLIPSize, clip_keymap, clip_shapes
 from refsd.models.unet.network import unet_keymap
 from refsd.models.unet.tensors import UNetSize, unet_shapes
 from refsd.models.vae.network import VAESize, vae_keymap, vae_shapes
 from refsd.numerics.tensor import stored
+from refsd.weights import recipes
 
 PREFIXES = {"unet": "model.diffusion_model.", "vae": "first_stage_model.", "clip": "cond_stage_model.transformer."}
 
@@ -105,3 +107,14 @@ CONFIGS = {
 @pytest.fixture
 def folder(parts, tmp_path):
     return write_folder(tmp_path / "pipeline", parts, CONFIGS)
+
+
+@pytest.fixture(scope="module")
+def kind(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+
+    def give(model, layout):
+        path = folder / f"{model.family}-{model.type}-{model.quiet}.safetensors"
+        return path if path.exists() else recipes.make(model, path, layout)
+
+    return ModelJudge(give)

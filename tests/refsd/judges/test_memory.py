@@ -7,7 +7,8 @@ import pytest
 from injection import Injected, wrong_operation
 
 from refsd.cases import CASES
-from refsd.judges import place, taps_in_memory
+from refsd.causes.model import place
+from refsd.judges import taps_in_memory
 from refsd.judges.taps_in_memory import bytes_of, with_errors_kept
 from refsd.numerics.profiles import FLOAT32, TORCH_BF16
 from refsd.shrinking.failure import ask, runner_of

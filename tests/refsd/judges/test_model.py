@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES, select
+from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.case import Case
@@ -14,7 +15,6 @@ from refsd.golden.mutants import try_all
 from refsd.judges import judges
 from refsd.judges import model as model_judge
 from refsd.judges.model import ModelJudge
-from refsd.judges.model_mutants import MUTANTS, Change
 from refsd.models.catalogue import pages
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from refsd.causes.model.observed import Observed
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge_output
-from refsd.judges.observed import Observed
 from refsd.judges.scattered import Scattered
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, TORCH_BF16, TORCH_F16, TORCH_F32

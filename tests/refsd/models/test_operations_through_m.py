@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES
+from refsd.causes.model.mutants import Change
 from refsd.golden.judge import Mutant
 from refsd.judges.model import ModelJudge
-from refsd.judges.model_mutants import Change
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32
 from refsd.weights import recipes

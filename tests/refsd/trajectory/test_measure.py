@@ -8,18 +8,18 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from refsd.cases import CASES, trajectories
+from refsd.causes.trajectory.diagnose import diagnose
+from refsd.causes.trajectory.mutants import MUTANTS
+from refsd.causes.trajectory.simulate import simulate
 from refsd.cli import app
 from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.samplers import SAMPLERS
-from refsd.trajectory.diagnose import diagnose
 from refsd.trajectory.forms import Solver, forms
 from refsd.trajectory.measure import amplification, displaced, measure_trajectory
-from refsd.trajectory.mutants import MUTANTS
 from refsd.trajectory.run import answer, trajectory
-from refsd.trajectory.simulate import simulate
 
 CASE = CASES["trajectory/dpmpp2m/karras"]
 SIGMAS = np.array([14.6, 5.0, 1.2, 0.3, 0.1, 0.0])

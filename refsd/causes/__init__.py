@@ -1,0 +1,1 @@
+"""The search for the cause of a wrong answer."""

@@ -1,0 +1,238 @@
+"""Fit a cause to the place of an error: a known bug in that place alone, memory that no code wrote, wrong scales.
+
+The list of known bugs covers errors everywhere. Here the place comes from the error itself (error_places.py), and
+each bug is tried in that place alone, so that no list of bugs by place is needed.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from refsd.causes.generic.error_places import Places, contents, joined, places
+from refsd.causes.generic.moved_values import rearranged, stored_in_another_order
+from refsd.causes.generic.reshaped import reshaped
+from refsd.causes.generic.simple_relations import coarser
+from refsd.golden.evidence import Evidence
+from refsd.golden.unwritten_memory import UNWRITTEN, unwritten
+
+_BLOCKS = (32, 16, 64, 128, 256)
+# Scales that vary by less than this share are one gain.
+_VARIED = 0.02
+_NEARLY_ALL = 0.8
+# Rows and half their elements, at the least, for factors of rows; how far from 1 these may be.
+_ROWS, _NEAR = 8, 2.0**-4
+_VECTOR = 16
+# Share of slices that may be something else where the others stand at other places.
+_FEW_LOST = 0.25
+
+
+def fitted_causes(
+    found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int, suspects: Mapping[str, np.ndarray]
+) -> list[str]:
+    """List what explains an answer that no known bug explains everywhere, the likeliest first.
+
+    found:    the engine's; truth: float64; honest: the reference under the engine's numerics; all of one shape
+    suspects: known bug -> the answer with it, of the same shape
+    """
+    found, truth, honest = (np.atleast_1d(np.asarray(y, np.float64)) for y in (found, truth, honest))
+    if not truth.size or not (np.isfinite(truth) & np.isfinite(honest)).all():
+        return []
+    evidence = Evidence(found, truth, honest)
+    if evidence.rough:
+        return []
+    suspects = {name: np.reshape(y, truth.shape).astype(np.float64) for name, y in suspects.items()}
+    where = places(evidence, channel)
+    place = f", in {joined(where.phrases, 'and')}" if where.phrases else ""
+    garbage = unwritten(evidence)
+    if garbage:
+        return [f"{UNWRITTEN}{place}: {garbage}"]
+    if not np.isfinite(found).any():
+        return _not_finite_alike(evidence, suspects)
+    if not evidence.finite:
+        same = _not_finite_alike(evidence, suspects) or _overflow(evidence) or _far_from_zero(evidence)
+        if same:
+            return same
+    if evidence.finite and where.phrases:
+        there = _in_place(evidence, where, suspects)
+        if there:
+            return [f"{name}{place} alone" for name in there]
+    again = _first_again(evidence, where) if evidence.finite else None
+    if again:
+        return [f"{again}{place}"]
+    inside = contents(evidence, where.inside)
+    if inside == "zero":
+        return [f"nothing is computed: zeros{place}"]
+    if not evidence.finite:
+        return []
+    if inside is not None:
+        return [f"nothing is written{place}: {inside}"]
+    order = _other_order(evidence, channel)
+    if order:
+        return [order]
+    part = evidence.part(where.inside) if where.phrases else evidence
+    if where.phrases and part.truth.size > 1 and np.ptp(part.truth) == 0:
+        return [f"nothing is written{place}: memory that nobody wrote, where all should be {part.truth.flat[0]:g}"]
+    block = _block_of_scales(part)
+    if block:
+        return [f"blocks of {block} have other scales{place}"]
+    factors = _factors_of_rows(part)
+    if factors:
+        return [f"{factors}{place}"]
+    grid = coarser(part)
+    if grid is not None and grid.phrase.startswith("its values"):
+        return [f"computed in a smaller type: {grid.phrase}{place}"]
+    if _beginning_of_rows(where, truth.shape):
+        return [f"rows are written over at their beginning, as by the end of the row before{place}"]
+    elsewhere = _written_elsewhere(evidence, channel) if evidence.finite else None
+    return [elsewhere] if elsewhere else []
+
+
+def is_gap(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int) -> bool:
+    """Return True if the answer was not computed where it is wrong: it is not finite there, or one constant.
+
+    The wrong part is nearly all of it, or a box of slices. found, truth, honest, channel: as for `fitted_causes`
+    """
+    found, truth, honest = (np.atleast_1d(np.asarray(y, np.float64)) for y in (found, truth, honest))
+    if not np.isfinite(found).all():
+        return True
+    if not truth.size or not (np.isfinite(truth) & np.isfinite(honest)).all():
+        return False
+    evidence = Evidence(found, truth, honest)
+    where = places(evidence, channel)
+    whole = where.phrases or np.mean(evidence.wrong()) > _NEARLY_ALL
+    return bool(whole and contents(evidence, where.inside) is not None)
+
+
+def _not_finite_alike(evidence: Evidence, suspects: Mapping[str, np.ndarray]) -> list[str]:
+    """Name the bugs that give NaN or infinity at the same elements, and the engine's numbers elsewhere."""
+    finite = np.isfinite(evidence.found)
+    named = []
+    for name, y in suspects.items():
+        if np.array_equal(np.isfinite(y), finite) and (not finite.any() or _near(evidence, y, finite)):
+            named.append(name)
+    return named
+
+
+def _overflow(evidence: Evidence) -> list[str]:
+    """Report an overflow if found is infinite, with the truth's sign, exactly where the truth is largest."""
+    found, truth = evidence.found, evidence.truth
+    infinite, size = np.isinf(found), np.abs(truth)
+    if np.isnan(found).any() or (np.sign(found) != np.sign(truth))[infinite].any():
+        return []
+    least = float(size[infinite].min())
+    if float(size[~infinite].max()) > 1.01 * least:
+        return []
+    return [f"numbers overflow: infinite where the truth is beyond {least:.4g}"]
+
+
+def _far_from_zero(evidence: Evidence) -> list[str]:
+    """Report an overflow inside if found is not finite exactly where the truth is at one end of its range."""
+    finite, truth = np.isfinite(evidence.found), evidence.truth
+    if not finite.any() or np.mean(~finite) > 0.5 or (~finite).sum() < _ROWS or evidence.wrong()[finite].any():
+        return []
+    for sign, words in ((1, "largest"), (-1, "lowest")):
+        if (sign * truth[~finite]).min() > (sign * truth[finite]).max():
+            return [f"an intermediate result overflows: not finite where the truth is {words}, and only there"]
+    return []
+
+
+def _first_again(evidence: Evidence, where: Places) -> str | None:
+    """Describe a wrong part in which all along an axis are what the truth's first or last one is."""
+    part = evidence.part(where.inside)
+    for axis in reversed(range(part.truth.ndim)):
+        n = evidence.truth.shape[axis]
+        if n < _ROWS or part.truth.shape[axis] < n - 1:
+            continue
+        for index, word in ((0, "first"), (n - 1, "last")):
+            box = [np.array([index]) if a == axis else i for a, i in enumerate(where.box)]
+            if part.fits(np.broadcast_to(evidence.truth[np.ix_(*box)], part.truth.shape)):
+                return f"the {word} of {n} along axis {axis} stands at all"
+    return None
+
+
+def _other_order(evidence: Evidence, channel: int) -> str | None:
+    """Describe an answer that is the truth in another order throughout; else return None."""
+    found = stored_in_another_order(evidence, channel)
+    axes = iter(range(evidence.truth.ndim))
+    while found is None and (axis := next(axes, None)) is not None:
+        found = rearranged(evidence, axis, channel)
+    if found is not None and (found.source >= 0).all():
+        return f"the right numbers in another order: {found.phrase}"
+    split = reshaped(evidence) if found is None else None
+    return f"the right numbers in another order: {split[0]}" if split is not None else None
+
+
+def _written_elsewhere(evidence: Evidence, channel: int) -> str | None:
+    """Describe an answer whose slices are the truth's at other places, but for few that are something else."""
+    for axis in range(evidence.truth.ndim):
+        found = rearranged(evidence, axis, channel)
+        if found is not None and np.mean(found.source < 0) <= _FEW_LOST:
+            return f"right slices stand at other places: {found.phrase}"
+    return None
+
+
+def _near(evidence: Evidence, y: np.ndarray, where: np.ndarray) -> bool:
+    """Return True if the numbers at `where` are those of y to within 2**-9 of their size, 4 float16 roundings."""
+    size = np.maximum(np.abs(y[where]), np.sqrt(np.mean(y[where] ** 2)))
+    return bool((np.abs(evidence.found[where] - y[where]) <= 2.0**-9 * size).all())
+
+
+def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarray]) -> list[str]:
+    """Name the bugs that leave no more than honest rounding in the only wrong place, the nearest first."""
+    part = evidence.part(where.inside)
+    distances = {}
+    for name, y in suspects.items():
+        wrong = y[where.inside]
+        if np.isfinite(wrong).all() and part.fits(wrong):
+            distances[name] = float(np.sqrt(np.mean(part.z(wrong) ** 2)))
+    return sorted(distances, key=distances.__getitem__)
+
+
+def _beginning_of_rows(where: Places, shape: tuple[int, ...]) -> bool:
+    """Return True if the first few numbers of many rows are wrong, less than a vector of 16, and no others."""
+    if len(shape) < 2 or not where.phrases or shape[-1] < 2 * _ROWS:
+        return False
+    wrong = where.box[-1]
+    rows = int(np.prod([len(indices) for indices in where.box[:-1]]))
+    return wrong[0] == 0 and wrong.size == wrong[-1] + 1 < _VECTOR and 2 * rows >= int(np.prod(shape[:-1]))
+
+
+def _factors_of_rows(part: Evidence) -> str | None:
+    """Describe an answer whose rows are each the truth times their own number, near 1; else return None.
+
+    Such a number is a statistic of the row, of too few bits: its mean square, a sum of its exponentials.
+    """
+    n = part.truth.shape[-1]
+    if part.truth.ndim < 2 or n < 2 * _ROWS or part.truth.size < _ROWS * n:
+        return None
+    truth, found = part.truth.reshape(-1, n), part.found.reshape(-1, n)
+    square = (truth**2).sum(axis=1, keepdims=True)
+    if not square.all():
+        return None
+    factor = (truth * found).sum(axis=1, keepdims=True) / square
+    off = float(np.abs(factor - 1).max())
+    if off > _NEAR or not part.fits((truth * factor).reshape(part.truth.shape)):
+        return None
+    kind = "float16" if off <= 2.0**-9 else "bfloat16" if off <= 2.0**-5 else ""
+    # Most factors must be off: a single one is a wrong row, which has another cause.
+    if np.mean(np.abs(factor - 1) > off / 16) < 0.5:
+        return None
+    range_ = f"{float(factor.min()):.5g} to {float(factor.max()):.5g}"
+    return f"each row has a factor of its own, {range_}: a statistic of the row{kind and f' in {kind}'}"
+
+
+def _block_of_scales(part: Evidence) -> int | None:
+    """Return the length of blocks along the last axis that are each the truth times their own number; else None."""
+    n = part.truth.shape[-1]
+    for block in _BLOCKS:
+        if n % block or part.truth.size < 2 * block:
+            continue
+        truth, found = part.truth.reshape(-1, block), part.found.reshape(-1, block)
+        square = (truth**2).sum(axis=1, keepdims=True)
+        if not square.all():
+            continue
+        scale = (truth * found).sum(axis=1, keepdims=True) / square
+        scaled = truth * scale
+        if np.std(scale) > _VARIED * np.abs(scale).mean() and part.fits(scaled.reshape(part.truth.shape)):
+            return block
+    return None

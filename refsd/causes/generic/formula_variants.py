@@ -1,0 +1,261 @@
+"""Change one expression of a reference function at a time, as an engine may get it wrong.
+
+A bug is a kind of mistake at a place. The place is an expression of a function that the reference runs; the kinds
+are few: another variable, a term dropped or with the other sign, another function, an index off by one, a statement
+left out. All are made from the function's source; none is listed by hand.
+"""
+
+import ast
+import copy
+import functools
+import inspect
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+from refsd.causes.generic.changed_expressions import TOGETHER, Without, changes, is_number, quoted
+
+_STATEMENTS = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.AnnAssign)
+_LEAST_FIRST = ("variable", "argument", "term", "index", "function", "sign", "constant", "condition", "statement")
+
+_Site = tuple[Any, str, int | None]
+
+
+class Variant(NamedTuple):
+    """A function with one change.
+
+    phrase: the change, quoting the formula
+    kind:   of _LEAST_FIRST
+    code:   of the changed function
+    """
+
+    phrase: str
+    kind: str
+    code: CodeType
+
+    @property
+    def rank(self) -> int:
+        return _LEAST_FIRST.index(self.kind)
+
+
+class Number(NamedTuple):
+    """A number in a function's source, or a parameter's default.
+
+    phrase: where it is
+    """
+
+    phrase: str
+    value: float
+    site: _Site | None
+    position: int = 0
+
+
+class Text:
+    """The source of one function, with its expressions.
+
+    Raises LookupError where the function has no source, uses super() or has a while loop.
+    """
+
+    def __init__(self, function: FunctionType):
+        self.function = function
+        self._node = _node_of(function)
+        self.name = _name_of(function, self._node)
+        if "__class__" in function.__code__.co_freevars:
+            raise LookupError("super() needs the class that the text stands in")
+        if any(isinstance(node, ast.While) for node in ast.walk(self._node)):
+            raise LookupError("a changed loop may never end")
+
+    def variants(self) -> Iterator[Variant]:
+        for site, node, statement in self._sites():
+            for kind, new, words in changes(node, self._names(node)):
+                yield from self._made(kind, site, node, new, statement, words)
+        yield from self._without_statements()
+        yield from self._without_functions()
+
+    def numbers(self) -> Iterator[Number]:
+        """Yield the numbers that may be constants of a formula, and the numeric defaults of parameters."""
+        for site, node, statement in self._sites():
+            if is_number(node) and site[1] != "slice" and not _is_axis(site):
+                yield Number(f"{self.name}, in {quoted(statement)}", float(node.value), site)
+        arguments = inspect.signature(self.function).parameters.values()
+        for i, argument in enumerate([a for a in arguments if a.default is not a.empty]):
+            if isinstance(argument.default, float | int) and not isinstance(argument.default, bool):
+                yield Number(f"{self.name}, {argument.name}", float(argument.default), None, i)
+
+    def with_number(self, number: Number, value: float) -> CodeType | None:
+        """Return the code with another number in this place; None if it does not compile."""
+        assert number.site is not None
+        return self._compiled(number.site, ast.Constant(value))
+
+    def _sites(self) -> Iterator[tuple[_Site, Any, ast.AST]]:
+        """Yield every expression: the slot that holds it, its node, and its statement."""
+
+        def walk(parent: ast.AST, statement: ast.AST) -> Iterator[tuple[_Site, Any, ast.AST]]:
+            for field, value in ast.iter_fields(parent):
+                if field in ("annotation", "returns", "decorator_list", "defaults", "kw_defaults", "args") and (
+                    not isinstance(parent, ast.Call) or field != "args"
+                ):
+                    continue
+                children = list(enumerate(value)) if isinstance(value, list) else [(None, value)]
+                for i, child in children:
+                    if not isinstance(child, ast.AST) or isinstance(child, ast.Raise | ast.Assert | ast.JoinedStr):
+                        continue
+                    own = child if isinstance(child, ast.stmt) else statement
+                    if isinstance(child, ast.expr) and not isinstance(getattr(child, "ctx", None), ast.Store):
+                        yield (parent, field, i), child, own
+                    yield from walk(child, own)
+
+        yield from walk(self._node, self._node)
+
+    def _names(self, node: ast.AST) -> tuple[str, ...]:
+        """Return the function's other variables, if the node is one of its variables."""
+        if not isinstance(node, ast.Name):
+            return ()
+        own = self.function.__code__
+        names = (*own.co_varnames, *own.co_cellvars, *own.co_freevars)
+        return tuple(name for name in names if name != node.id) if node.id in names else ()
+
+    def _made(
+        self, kind: str, site: _Site, old: ast.AST, new: ast.AST, statement: ast.AST, words: str
+    ) -> Iterator[Variant]:
+        code = self._compiled(site, new)
+        if code is not None:
+            before, after = quoted(old), quoted(new)
+            there = quoted(statement)
+            where = f", in {there}" if there not in (before, "") else ""
+            if words and not where:
+                where = f" of {before}"
+            yield Variant(f"{self.name}: {words or f'{after} in place of {before}'}{where}", kind, code)
+
+    def _without_statements(self) -> Iterator[Variant]:
+        for parent in ast.walk(self._node):
+            body = getattr(parent, "body", None)
+            if not isinstance(body, list):
+                continue
+            for i, statement in enumerate(body):
+                plain = isinstance(statement, ast.Assign | ast.AugAssign | ast.For)
+                if plain or (isinstance(statement, ast.If) and not _raises(statement)):
+                    code = self._compiled((parent, "body", i), ast.Pass())
+                    if code is not None:
+                        yield Variant(f"{self.name}: {quoted(statement)} left out", "statement", code)
+
+    def _without_functions(self) -> Iterator[Variant]:
+        for names in TOGETHER:
+            bare = Without(names)
+            node = bare.visit(copy.deepcopy(self._node))
+            if bare.met < 2 or {*names} != bare.names:
+                continue
+            try:
+                code = _code(ast.fix_missing_locations(node), self.function.__code__)
+            except (SyntaxError, ValueError, TypeError):
+                continue
+            if code is not None:
+                yield Variant(f"{self.name}: {' and '.join(names)} left out throughout", "function", code)
+
+    def _compiled(self, site: _Site, new: ast.AST) -> CodeType | None:
+        parent, field, i = site
+        old = getattr(parent, field) if i is None else getattr(parent, field)[i]
+        _put(parent, field, i, ast.fix_missing_locations(ast.copy_location(new, old)))
+        try:
+            return _code(self._node, self.function.__code__)
+        except (SyntaxError, ValueError, TypeError):
+            return None
+        finally:
+            _put(parent, field, i, old)
+
+
+def _put(parent: Any, field: str, i: int | None, value: ast.AST) -> None:
+    if i is None:
+        setattr(parent, field, value)
+    else:
+        getattr(parent, field)[i] = value
+
+
+@functools.cache
+def _module(path: str) -> ast.Module:
+    return ast.parse(Path(path).read_text())
+
+
+def _node_of(function: FunctionType) -> Any:
+    code = function.__code__
+    try:
+        tree = _module(code.co_filename)
+    except (OSError, SyntaxError) as error:
+        raise LookupError(str(error)) from None
+    wanted = ast.Lambda if code.co_name == "<lambda>" else ast.FunctionDef
+    arguments = code.co_varnames[: code.co_argcount]
+    for node in ast.walk(tree):
+        if isinstance(node, wanted):
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+            named = isinstance(node, ast.Lambda) or node.name == code.co_name
+            own = tuple(a.arg for a in [*node.args.posonlyargs, *node.args.args])
+            if first == code.co_firstlineno and named and own == arguments:
+                return node
+    raise LookupError(f"{code.co_filename}: no text of {code.co_name}")
+
+
+def _name_of(function: FunctionType, node: ast.AST) -> str:
+    """Return the function's name; for a lambda the name of the argument or variable that it is assigned to."""
+    if not isinstance(node, ast.Lambda):
+        return function.__qualname__.replace("<locals>.", "").lstrip("_")
+    for parent in ast.walk(_module(function.__code__.co_filename)):
+        if isinstance(parent, ast.keyword) and parent.value is node and parent.arg:
+            return parent.arg
+        if isinstance(parent, ast.Assign) and parent.value is node:
+            return ast.unparse(parent.targets[0])
+    return function.__module__.rpartition(".")[2]
+
+
+def _code(node: Any, right: CodeType) -> CodeType | None:
+    """Compile a function's node with the free variables of `right`; None if they differ."""
+    if isinstance(node, ast.Lambda):
+        bare = ast.Lambda(_without_defaults(node.args), node.body)
+        inside: list[ast.stmt] = [ast.Return(bare)]
+    else:
+        bare = _function(node.name, _without_defaults(node.args), node.body)
+        inside = [bare]
+    free = [ast.arg(name) for name in right.co_freevars]
+    arguments = ast.arguments([], free, None, [], [], None, [])
+    outer = _function("_outer", arguments, inside)
+    module = ast.fix_missing_locations(ast.Module([outer], []))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        compiled = compile(module, right.co_filename, "exec")
+    for name in (None, right.co_name):
+        compiled = next(c for c in compiled.co_consts if isinstance(c, CodeType) and name in (None, c.co_name))
+    return compiled if compiled.co_freevars == right.co_freevars else None
+
+
+def _function(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
+    made = ast.FunctionDef(name, arguments, body, [], None, None)
+    if "type_params" in ast.FunctionDef._fields:  # since Python 3.12
+        setattr(made, "type_params", [])  # noqa: B010
+    return made
+
+
+def _without_defaults(arguments: ast.arguments) -> ast.arguments:
+    def bare(a: ast.arg | None) -> Any:
+        return None if a is None else ast.arg(a.arg)
+
+    return ast.arguments(
+        [bare(a) for a in arguments.posonlyargs],
+        [bare(a) for a in arguments.args],
+        bare(arguments.vararg),
+        [bare(a) for a in arguments.kwonlyargs],
+        [None] * len(arguments.kwonlyargs),
+        bare(arguments.kwarg),
+        [],
+    )
+
+
+def _raises(statement: ast.If) -> bool:
+    return isinstance(statement.body[0], ast.Raise)
+
+
+def _is_axis(site: _Site) -> bool:
+    parent = site[0]
+    return isinstance(parent, ast.Slice | ast.Subscript) or (
+        isinstance(parent, ast.keyword) and parent.arg in ("axis", "keepdims", "ndmin")
+    )

@@ -1,0 +1,229 @@
+"""Find one formula that turns the truth into the answer: a multiple, an offset, a sign, a limit, a coarser type."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from refsd.causes.generic.error_places import axis_name
+from refsd.golden.evidence import Evidence
+
+# A factor or offset must be this many standard errors from 1 or 0.
+_SIGNIFICANT = 8.0
+# The same where its effect on each element is less than the rounding, and errors may be correlated.
+_SUBTLE = 4.0
+# Least elements for each number that is fitted.
+_EACH = 8
+_LEAST = 16
+# The coarsest first.
+_TYPES = {
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "float8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float16": np.dtype(np.float16),
+}
+_LIMITS = {float(ml_dtypes.finfo(dtype).max): name for name, dtype in _TYPES.items()}
+
+
+class Relation(NamedTuple):
+    """How an answer follows from the truth.
+
+    phrase:    in words
+    predicted: the answer that the relation gives
+    """
+
+    phrase: str
+    predicted: np.ndarray
+
+
+def formula(evidence: Evidence, channel: int) -> Relation | None:
+    """Try y = 0, y = |truth|, y = a truth, y = truth + b, y = a truth + b."""
+    truth, found = evidence.truth, evidence.found
+    if truth.size < _LEAST:
+        return None
+    weight = _weight(evidence)
+    for relation in _signs(truth):
+        if evidence.fits(relation.predicted):
+            return relation
+    for relation in _formulas(truth, found, weight, None):
+        if evidence.fits_sum(relation.predicted):
+            return relation
+    return _subtle(evidence, weight, channel)
+
+
+def formula_of_each(evidence: Evidence, channel: int) -> Relation | None:
+    """Try y = a truth, y = truth + b, y = a truth + b, with separate numbers for each index of an axis."""
+    truth, found, weight = evidence.truth, evidence.found, _weight(evidence)
+    for axis in sorted(range(truth.ndim), key=lambda axis: axis != channel % truth.ndim):
+        n = truth.shape[axis]
+        if n == 1 or truth.size < 2 * _EACH * n:
+            continue
+        for relation in _formulas(truth, found, weight, axis):
+            if evidence.fits_sum(relation.predicted):
+                name = axis_name(axis, channel, truth.ndim)
+                return Relation(f"for each index of {name}: {relation.phrase}", relation.predicted)
+    return None
+
+
+def _weight(evidence: Evidence) -> np.ndarray:
+    return 1 / evidence.noise.of(np.maximum(np.abs(evidence.truth), np.abs(evidence.found)))
+
+
+def limited(evidence: Evidence) -> Relation | None:
+    """Try the truth cut off at found's largest number, or infinite beyond the largest number of a type."""
+    size = np.abs(evidence.found)
+    largest = float(size.max()) if evidence.finite else math.inf
+    for limit in (largest,) if evidence.finite else _LIMITS:
+        beyond = np.abs(evidence.truth) > limit
+        # Any error may make one number the largest; a cut-off leaves several, exactly on the limit.
+        if not limit or beyond.sum() < (1 if limit in _LIMITS else 4):
+            continue
+        cut = np.clip(evidence.truth, -limit, limit)
+        if not evidence.finite:
+            cut = np.where(beyond, np.copysign(np.inf, evidence.truth), evidence.truth)
+        z = np.abs(evidence.z(np.where(np.isfinite(cut), cut, 0.0)))
+        same = (cut == evidence.found) if not evidence.finite else np.abs(evidence.found) == limit
+        if same[beyond].all() and (z[~beyond] <= 4 * evidence.tail).all():
+            named = f", the largest {_LIMITS[limit]}" if limit in _LIMITS else ""
+            verb = "cut off at" if evidence.finite else "infinite beyond"
+            return Relation(f"the truth is {verb} {limit:.6g}{named}", cut)
+    return None
+
+
+def coarser(evidence: Evidence) -> Relation | None:
+    """Find a smaller type that holds all values of found, but not those of the honest run."""
+    found, truth, honest = evidence.found, evidence.truth, evidence.run
+    if found.size < 2 * _LEAST or not evidence.finite:
+        return None
+    for name, dtype in _TYPES.items():
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = truth.astype(dtype).astype(np.float64)
+            on_grid = np.array_equal(found.astype(dtype).astype(np.float64), found)
+            already = np.mean(honest.astype(dtype).astype(np.float64) == honest) > 0.5
+        if not on_grid or already or np.unique(found).size < _EACH:
+            continue
+        u = float(ml_dtypes.finfo(dtype).eps) / 2
+        size = np.abs(truth)
+        step = u * size + float(ml_dtypes.finfo(dtype).smallest_subnormal)
+        if np.mean(found == rounded) > 0.95 and (np.abs(found - rounded) <= 4 * step).all():
+            return Relation(f"it is the truth rounded to {name}", found)
+        roundings = math.sqrt(float(np.mean((found - truth) ** 2) / np.mean((u * size) ** 2)))
+        if roundings <= 64:
+            phrase = f"its values are all {name} numbers, {roundings:.3g} roundings (RMS) from the truth"
+            return Relation(phrase, found)
+    return _blocks_of_32(evidence)
+
+
+def _blocks_of_32(evidence: Evidence) -> Relation | None:
+    """Detect Q8_0's rounding: any 32 neighbours are integer multiples of a 127th of the largest."""
+    if evidence.truth.shape[-1] % 32 or evidence.truth.size < 256:
+        return None
+
+    def apart(y: np.ndarray) -> float:
+        """Return the RMS distance from the nearest multiples; 0.29 by chance."""
+        rows = y.reshape(-1, 32)
+        d = np.abs(rows).max(axis=1, keepdims=True) / 127
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steps = np.where(d > 0, rows / d, 0.0)
+        return math.sqrt(float(np.mean((steps - np.rint(steps)) ** 2)))
+
+    def step(y: np.ndarray) -> np.ndarray:
+        return np.abs(y.reshape(-1, 32)).max(axis=1, keepdims=True) / 127
+
+    if apart(evidence.found) > 0.03 or apart(evidence.run) < 0.1:
+        return None
+    error = np.abs(evidence.found - evidence.truth).reshape(-1, 32)
+    if (error > 0.6 * step(evidence.truth)).any():
+        return None
+    return Relation("it is the truth rounded to 8 bits in blocks of 32, as q8_0 does", evidence.found)
+
+
+def _formulas(truth: np.ndarray, found: np.ndarray, weight: np.ndarray, axis: int | None) -> Iterator[Relation]:
+    """Fit a factor, an offset, and both; yield those clearly not 1 and 0. axis: fit for each of its indices"""
+    others = tuple(a for a in range(truth.ndim) if a != axis)
+
+    def total(x: np.ndarray) -> np.ndarray:
+        return x.sum(axis=others, keepdims=True)
+
+    # Fit found - truth in units of the noise: then the factor is 1 + a.
+    t, one, e = truth * weight, weight, (found - truth) * weight
+    tt, t1, ones, te, e1 = total(t * t), total(t * one), total(one * one), total(t * e), total(one * e)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        a = np.where(tt > 0, te / tt, 0.0)
+        if _sure(a * np.sqrt(tt)):
+            yield Relation(_factor(1 + a), truth + a * truth)
+        b = e1 / ones
+        if _sure(b * np.sqrt(ones)):
+            yield Relation(_offset(b), truth + b)
+        det = tt * ones - t1 * t1
+        known = det > 1e-9 * tt * ones
+        a = np.where(known, (te * ones - e1 * t1) / det, 0.0)
+        b = np.where(known, (e1 * tt - te * t1) / det, e1 / ones)
+        # A factor 1 + a that is not clearly apart from 0 would mean that the answer does not depend on the truth.
+        counts = _sure(a * np.sqrt(det / ones)) and _sure((1 + a) * np.sqrt(det / ones))
+        if counts and _sure(b * np.sqrt(det / tt)):
+            yield Relation(_both(1 + a, b), truth + a * truth + b)
+
+
+def _sure(standard_errors: np.ndarray) -> bool:
+    return bool(np.nanmax(np.abs(standard_errors), initial=0.0) >= _SIGNIFICANT)
+
+
+def _subtle(evidence: Evidence, weight: np.ndarray, channel: int) -> Relation | None:
+    """Find a factor or an offset below the rounding of each element, which all of them together show."""
+    truth, N = evidence.truth, evidence.truth.size
+    groups = min(truth.shape[channel], N // truth.shape[channel])
+    for column, phrase, effect in (
+        (truth, _factor, lambda k: truth + k * truth),
+        (1.0, _offset, lambda k: truth + k),
+    ):
+        x = column * weight
+        size = float(np.sum(x * x))
+        k, usual = (
+            float(np.sum(x * (y - truth) * weight)) / size if size else 0.0 for y in (evidence.found, evidence.run)
+        )
+        # Errors may be correlated: count as many independent ones as rows or channels, whichever are fewer.
+        sure = abs(k) * math.sqrt(size * groups / N) >= _SUBTLE and abs(k) >= _SUBTLE * abs(usual)
+        if sure and evidence.is_noise(effect(k)):
+            return Relation(phrase(np.asarray(k + (phrase is _factor))), effect(k))
+    return None
+
+
+def _signs(truth: np.ndarray) -> Iterator[Relation]:
+    """Yield formulas without numbers."""
+    yield Relation("y = 0", np.zeros_like(truth))
+    if (truth < 0).any():
+        yield Relation("y = |truth|", np.abs(truth))
+        yield Relation("y = max(truth, 0)", np.maximum(truth, 0))
+    if (truth > 0).any():
+        yield Relation("y = min(truth, 0)", np.minimum(truth, 0))
+
+
+def _factor(a: np.ndarray) -> str:
+    """Format "y = 0.5 truth", or the range of several factors."""
+    low, high = float(a.min()), float(a.max())
+    if a.size > 1:
+        return f"y = a truth, a from {low:.4g} to {high:.4g}"
+    if abs(low + 1) < 1e-3:
+        return "y = -truth"
+    # Enough digits to differ from 1.
+    digits = 4 if abs(low - 1) > 0.1 else 4 - math.floor(math.log10(max(abs(low - 1), 1e-12)))
+    return f"y = {low:.{digits}g} truth"
+
+
+def _both(a: np.ndarray, b: np.ndarray) -> str:
+    if a.size == 1:
+        return f"{_factor(a)}{_offset(b).removeprefix('y = truth')}"
+    factors, offsets = (
+        f"{name} from {float(k.min()):.4g} to {float(k.max()):.4g}" for name, k in (("a", a), ("b", b))
+    )
+    return f"y = a truth + b, {factors}, {offsets}"
+
+
+def _offset(b: np.ndarray) -> str:
+    low, high = float(b.min()), float(b.max())
+    if b.size > 1:
+        return f"y = truth + b, b from {low:.4g} to {high:.4g}"
+    return f"y = truth {'-' if low < 0 else '+'} {abs(low):.4g}"

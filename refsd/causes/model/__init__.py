@@ -1,0 +1,1 @@
+"""Causes at a wrong tap of a model."""

@@ -1,0 +1,162 @@
+"""Run the reference on the engine's taps, so that each operation is judged on the engine's own inputs.
+
+Where the engine gave an intermediate result (a "tap"), the reference continues with it instead of its own. A tap
+is thus compared with what the operations since the previous tap should make of the engine's numbers. Earlier
+errors do not carry over: the error at a tap is that of these few operations alone.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.causes.model.observed import Observed
+from refsd.module import Module
+from refsd.progress.taps import ShownTaps
+
+Answer = Mapping[str, np.ndarray]
+
+
+class Segment(NamedTuple):
+    """The calls of operations between a tap and the one before it.
+
+    first, last: their range in Observed's count of calls; last is exclusive
+    ops:         their operations
+    loss:        the largest error of an honest float32 engine in one of them, relative to the result's RMS
+    """
+
+    first: int
+    last: int
+    ops: tuple[str, ...]
+    loss: float
+
+
+def as_shaped(found: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Reshape an engine's tap to the reference's shape if the sizes are equal: axes may be split or joined."""
+    return found.reshape(shape) if found.size == math.prod(shape) else found
+
+
+class Reached(Exception):
+    """Ends a run early: the requested tap has been computed."""
+
+
+class Following(ShownTaps):
+    """The reference's taps when it continues from an engine's taps, and the operations between them.
+
+    label:      text of the status line on stderr
+    found:      the engine's taps
+    arithmetic: the reference's; records the operations in `segments`
+    until:      the tap at which the run ends, by raising Reached; None: run to the model's end
+    given:      engine taps whose own value is not needed, in the reference's shape: `Passing` skips their layers
+    right:      a run without a change and with `keeps`: `Passing` reuses its products where inputs are equal
+    keeps:      True to keep the inputs of products
+
+    segments: tap -> the operations that lead to it
+    shaped:   the engine's taps with which the reference continued
+    inputs:   tap -> input of the product
+    taken:    taps whose values were reused from `right`
+    """
+
+    def __init__(
+        self,
+        label: str,
+        found: Answer,
+        arithmetic: Observed | None = None,
+        until: str | None = None,
+        given: Answer = MappingProxyType({}),
+        right: "Following | None" = None,
+        keeps: bool = False,
+    ):
+        super().__init__(label, ops=True, names=found.keys() - given.keys() if until is None else (until,))
+        self.segments: dict[str, Segment] = {}
+        self.shaped: dict[str, np.ndarray] = {}
+        self.inputs: dict[str, np.ndarray] = {}
+        self.taken: set[str] = set()
+        self._right, self._keeps = right, keeps
+        self._found, self._arithmetic, self._until, self._given = found, arithmetic, until, given
+        self._first = 0
+
+    def next_given(self, name: str) -> np.ndarray | None:
+        """Return the value in `given` of the tap that is recorded next under this name; None if there is none."""
+        name = self._next(name)
+        return None if name == self._until else self._given.get(name)
+
+    def product_of(self, name: str, x: np.ndarray) -> np.ndarray | None:
+        """Return the right run's product for this name if its input was x; None if not."""
+        name = self._next(name)
+        if self._keeps:
+            self.inputs[name] = x
+        if self._right is None or name not in self._right or not np.array_equal(self._right.inputs[name], x):
+            return None
+        self.taken.add(name)
+        return self._right[name]
+
+    def _next(self, name: str) -> str:
+        again = self._seen[name]
+        return f"{name}.{again}" if again else name
+
+    def record(self, name: str, value: np.ndarray) -> np.ndarray:
+        value = super().record(name, value)
+        name = self.recorded[-1]
+        if name == self._until:
+            raise Reached
+        given = self._found.get(name)
+        if given is None:
+            return value
+        given = as_shaped(given, value.shape)
+        if self._arithmetic is not None:
+            self.segments[name] = self.rest()
+            self._first = self.segments[name].last
+        if given.shape != value.shape or not np.isfinite(given).all():
+            return value
+        self.shaped[name] = given
+        return np.array(given, value.dtype)
+
+    def rest(self) -> Segment:
+        """Return the calls since the engine's last tap."""
+        assert self._arithmetic is not None
+        ops, losses = self._arithmetic.ops[self._first :], self._arithmetic.losses[self._first :]
+        return Segment(self._first, self._first + len(ops), tuple(ops), max(losses, default=0.0))
+
+
+class Passing(Module):
+    """A Module that skips layers whose output a Following replaces, and products that the right run has."""
+
+
+def _passing(method: str) -> Callable[..., Any]:
+    computed = getattr(Module, method)
+
+    @functools.wraps(computed)
+    def answer(self, name, *arguments, **named):
+        follows = isinstance(self.taps, Following) and name is not None
+        given = self.taps.next_given(self.prefix + name) if follows else None
+        if given is None:
+            product = (
+                self.taps.product_of(self.prefix + name, arguments[0]) if follows and method in _PRODUCTS else None
+            )
+            return computed(self, name, *arguments, **named) if product is None else self._tap(name, product)
+        if isinstance(self.arithmetic, Observed):
+            self.arithmetic.pass_over(method)
+        return self._tap(name, np.asarray(given, self.arithmetic.numerics.storage_dtype))
+
+    return answer
+
+
+# Layers whose result depends only on their input: a change to another operation leaves them as they are.
+_PRODUCTS = ("linear", "text_projection", "conv2d", "conv3d")
+_LAYERS = (
+    "linear",
+    "text_projection",
+    "conv2d",
+    "conv3d",
+    "group_norm",
+    "layer_norm",
+    "rms_norm",
+    "rms_norm_apart",
+    "embedding",
+)
+for _method in _LAYERS:
+    setattr(Passing, _method, _passing(_method))

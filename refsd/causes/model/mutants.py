@@ -1,0 +1,260 @@
+"""Known bugs of whole models, each a change to the reference: they test the cases, and name an engine's bug.
+
+Here stand those that several networks can have; a network's own stand in its folder, refsd/models/NAME/bugs.py.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+
+from refsd.causes.model import wrong_operations as operations
+from refsd.golden.judge import Mutant
+from refsd.models.catalogue import pages
+from refsd.networks.bugs import Change, Inputs, Revalued, changing, dropping, exchanging
+from refsd.numerics.tensor import StoredTensor, stored
+
+# A weight within a numbered block; group 1 is the block.
+_NUMBERED = re.compile(r"(.*?\.\d+)\.")
+
+
+def _memory(*axes: int) -> Callable[[Inputs], Inputs | None]:
+    """4-D outputs written to memory in another order of axes, and read in the right one."""
+
+    def changed(outputs):
+        if not any(y.ndim == 4 for y in outputs.values()):
+            return None
+        return {
+            name: np.ascontiguousarray(y.transpose(axes)).reshape(y.shape) if y.ndim == 4 else y
+            for name, y in outputs.items()
+        }
+
+    return changed
+
+
+def _first_of_batch(inputs: Inputs) -> Inputs:
+    return {name: np.broadcast_to(value[:1], value.shape) for name, value in inputs.items()}
+
+
+def _masks(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
+    """Change the mask of the text; None where there is none."""
+
+    def changed(inputs):
+        name = next((name for name in ("attention_mask", "context_mask") if name in inputs), None)
+        return {**inputs, name: change((np.asarray(inputs[name]) != 0).astype(int))} if name else None
+
+    return changed
+
+
+def _one_more(mask: np.ndarray) -> np.ndarray:
+    """Unhide the first hidden token of each row."""
+    return mask + ((mask == 0) & (np.cumsum(mask == 0, axis=1) == 1))
+
+
+def _one_less(mask: np.ndarray) -> np.ndarray:
+    """Hide the last shown token of each row."""
+    return 1 - _one_more(1 - mask[:, ::-1])[:, ::-1]
+
+
+_MODULATION = (
+    "img_mod.1",
+    "txt_mod.1",
+    "norm_out.linear",
+    "mod.lin",
+    "adaLN_modulation.0",
+    "adaLN_modulation.1",
+    "modulation.lin",
+)
+
+
+def _swap_modulation(name: str, values: np.ndarray) -> np.ndarray | None:
+    """Swap the first two chunks: shift and scale, or Z-Image's scale and gate."""
+    module = name.rpartition(".")[0]
+    if not module.endswith(_MODULATION):
+        return None
+    chunk = len(values) // _chunks(name)
+    return np.concatenate([values[chunk : 2 * chunk], values[:chunk], values[2 * chunk :]])
+
+
+def _chunks(name: str) -> int:
+    if "final_layer" in name or "norm_out" in name:
+        return 2
+    if name.startswith(("layers.", "noise_refiner.")):
+        return 4
+    return 3 if "single" in name else 6
+
+
+def _order_of_qkv(*order: int) -> Revalued:
+    """Reorder the thirds of a fused qkv weight."""
+
+    def reordered(name, values):
+        fused = name.rpartition(".")[0].endswith("qkv")
+        thirds = np.split(values, 3) if fused else []
+        return np.concatenate([thirds[i] for i in order]) if fused else None
+
+    return reordered
+
+
+def _transpose(name: str, values: np.ndarray) -> np.ndarray | None:
+    return values.T if values.ndim == 2 and values.shape[0] == values.shape[1] else None
+
+
+def _unscaled_norms(name: str, values: np.ndarray) -> np.ndarray | None:
+    scale = name.endswith(".gamma") or (values.ndim == 1 and name.endswith((".weight", ".scale")))
+    return np.ones_like(values) if scale else None
+
+
+def _no_bias(name: str, values: np.ndarray) -> np.ndarray | None:
+    return np.zeros_like(values) if name.endswith(".bias") else None
+
+
+def _pictures(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
+    """Change the tensors with three channels: pictures and videos."""
+
+    def changed(tensors):
+        met = {name: change(x) for name, x in tensors.items() if x.ndim in (4, 5) and x.shape[1] == 3}
+        return {**tensors, **met} if met else None
+
+    return changed
+
+
+def _of_thousand(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
+    """Change timesteps of 0..1000; leave those of 0..1, which are shares of the noise."""
+
+    def changed(inputs):
+        t = inputs.get("timesteps")
+        return {**inputs, "timesteps": change(t)} if t is not None and np.max(t) > 1 else None
+
+    return changed
+
+
+def _backwards(t: np.ndarray) -> np.ndarray:
+    return (1000 if np.max(t) > 1 else 1) - t
+
+
+def _exchange(one: str, other: str) -> Callable[[Inputs], Inputs | None]:
+    def exchanged(y):
+        return {**y, one: y[other], other: y[one]} if one in y and other in y else None
+
+    return exchanged
+
+
+def _all(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
+    return lambda y: {name: change(x) for name, x in y.items()}
+
+
+def _flip(name: str, values: np.ndarray) -> np.ndarray | None:
+    return values[..., ::-1, ::-1] if values.ndim in (4, 5) and values.shape[-2] > 1 else None
+
+
+_Q_K = (("q_proj", "k_proj"), ("to_q", "to_k"), ("Attention.q.", "Attention.k."), (".q.", ".k."))
+_K_V = (("k_proj", "v_proj"), ("to_k", "to_v"), ("Attention.k.", "Attention.v."), (".k.", ".v."))
+_HEAD_NORMS = (
+    ("norm_q", "norm_k"),
+    ("norm_added_q", "norm_added_k"),
+    ("query_norm", "key_norm"),
+    ("q_norm", "k_norm"),
+    ("ln_q", "ln_k"),
+)
+_NORMS = (
+    *(
+        ("layer_norm1", "layer_norm2"),
+        ("input_layernorm", "post_attention_layernorm"),
+        ("in_layers.0", "out_layers.0"),
+    ),
+    *(("attention_norm1", "attention_norm2"), ("ffn_norm1", "ffn_norm2"), ("norm1", "norm2")),
+)
+
+MUTANTS: tuple[Mutant[Change], ...] = (
+    Mutant("RoPE turns the other pairs of channels (neighbours, halves)", Change(operations.OtherPairs)),
+    Mutant("RoPE's axes stand in the reverse order", Change(operations.OtherAxes)),
+    Mutant("RoPE's theta is 10000 (256 where it should be that)", Change(operations.OtherTheta)),
+    Mutant("queries and keys are not normalised", Change(operations.NoHeadNorm)),
+    Mutant("GELU is the other one (erf, tanh)", Change(operations.OtherGelu)),
+    Mutant("GELU is quick GELU, or the reverse", Change(operations.QuickGelu)),
+    Mutant("SiLU is GELU", Change(operations.GeluForSilu)),
+    Mutant("eps is ten times too large", Change(operations.LargeEps)),
+    Mutant("eps is ten times too small", Change(operations.SmallEps)),
+    Mutant("sines and cosines of the time stand in the other order", Change(operations.SinesFirst)),
+    Mutant("the time has the other shift of frequencies (0, 1)", Change(operations.ShiftedFrequencies)),
+    Mutant("attention's scores are multiplied by 1 for 1/sqrt(D), or the reverse", Change(operations.OtherScale)),
+    Mutant("attention has no mask", Change(operations.NoMask)),
+    Mutant("heads of keys are taken in turn, not in groups", Change(operations.HeadsInTurn)),
+    Mutant("going down a level pads both sides", Change(operations.PadsBothSides)),
+    Mutant("going down a level pads the other side", Change(operations.PadsTheOtherSide)),
+    Mutant("the time is 1000 times too small", changing("timesteps", lambda t: t / 1000)),
+    Mutant("the time is rounded to a whole number", changing("timesteps", np.rint)),
+    Mutant("the time is one too large", Change(inputs=_of_thousand(lambda t: t + 1))),
+    Mutant("the time is one too small", Change(inputs=_of_thousand(lambda t: t - 1))),
+    Mutant("the time runs backwards", changing("timesteps", _backwards)),
+    Mutant("the guidance is not embedded", changing("guidance", np.zeros_like)),
+    Mutant("the guidance is 1000 times too small", changing("guidance", lambda g: g / 1000)),
+    Mutant("the guidance is 1000 times too large", changing("guidance", lambda g: 1000 * g)),
+    Mutant("the pooled text is missing", changing("y", np.zeros_like)),
+    Mutant("the text is missing", changing("context", np.zeros_like)),
+    Mutant("the mask is not read", dropping("context_mask", "attention_mask")),
+    Mutant("the attention mask is inverted: padding for text", Change(inputs=_masks(lambda mask: 1 - mask))),
+    Mutant("the mask has one token more", Change(inputs=_masks(_one_more))),
+    Mutant("the mask has one token less", Change(inputs=_masks(_one_less))),
+    Mutant("the reference is not read", dropping("reference")),
+    Mutant("two references are swapped", Change(inputs=_exchange("reference", "reference_2"))),
+    Mutant("the second item of the batch reads the first", Change(inputs=_first_of_batch)),
+    Mutant("a picture's channels are blue, green, red", Change(inputs=_pictures(lambda x: x[:, ::-1]))),
+    Mutant("a picture of -1..1 is taken for one of 0..1", Change(inputs=_pictures(lambda x: 2 * x - 1))),
+    Mutant("a picture of 0..1 is taken for one of -1..1", Change(inputs=_pictures(lambda x: (x + 1) / 2))),
+    Mutant("shift and scale (or scale and gate) stand in the other order", Change(revalue=_swap_modulation)),
+    Mutant("q, k and v stand as k, v, q", Change(revalue=_order_of_qkv(1, 2, 0))),
+    Mutant("q and k are swapped", Change(rename=exchanging(*_Q_K).rename, revalue=_order_of_qkv(1, 0, 2))),
+    Mutant("k and v are swapped", Change(rename=exchanging(*_K_V).rename, revalue=_order_of_qkv(0, 2, 1))),
+    Mutant("the norms of q and k are swapped", exchanging(*_HEAD_NORMS)),
+    Mutant("a block's two norms are swapped", exchanging(*_NORMS)),
+    Mutant("norms have no scale", Change(revalue=_unscaled_norms)),
+    Mutant("square matrices are transposed", Change(revalue=_transpose)),
+    Mutant("convolutions are flipped", Change(revalue=_flip)),
+    Mutant("biases are missing", Change(revalue=_no_bias)),
+    Mutant("token ids are one too small", changing("input_ids", lambda ids: np.maximum(ids - 1, 0))),
+    Mutant("mean and logvar are swapped", Change(outputs=_exchange("mean", "logvar"))),
+    Mutant("the output's channels and rows are swapped in memory", Change(outputs=_memory(0, 2, 1, 3))),
+    Mutant("the output's rows and columns are swapped in memory", Change(outputs=_memory(0, 1, 3, 2))),
+    Mutant("the output's channels come last in memory", Change(outputs=_memory(0, 2, 3, 1))),
+    Mutant("the output's sign is turned", Change(outputs=_all(np.negative))),
+    Mutant("the output's channels are blue, green, red", Change(outputs=_pictures(lambda x: x[:, ::-1]))),
+    *(bug for page in pages("bugs") for bug in page.BUGS),
+)  # fmt: skip
+
+
+class ChangedWeights(Mapping[str, StoredTensor]):
+    """A component's weights with a bug. `met` counts the accesses that it changed."""
+
+    def __init__(self, weights: Mapping[str, StoredTensor], change: Change):
+        self._weights, self._change, self.met = weights, change, 0
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        other = self._change.rename(name) if self._change.rename else None
+        if other is not None and other in self._weights and self._weights[other].shape == self._weights[name].shape:
+            self.met += 1
+            return self._weights[other]
+        tensor = self._weights[name]
+        values = self._change.revalue(name, np.asarray(tensor.values())) if self._change.revalue else None
+        if values is None or np.array_equal(values, tensor.values()):
+            return tensor
+        self.met += 1
+        return stored(np.ascontiguousarray(values))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._weights
+
+
+def in_each_block(names: Iterable[str]) -> Iterator[Mutant[Change]]:
+    """Yield each known bug of weights, restricted to one numbered block at a time. names: of the weights"""
+    blocks = dict.fromkeys(match[1] for match in map(_NUMBERED.match, names) if match)
+    for name, change in MUTANTS:
+        if change.of_weights:
+            for block in blocks:
+                yield Mutant(f"{name} in {block}", change.within(f"{block}."))

@@ -1,0 +1,339 @@
+"""Observe the operations inside a model, one call at a time, and try known bugs in one of them.
+
+Each call is expressed as a case of its page in golden/operations, so that the page's known bugs can be tried on
+the tensors that the operation received inside the model.
+"""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.causes.operation.precisions import in_precisions
+from refsd.causes.operation.unlisted import unlisted
+from refsd.golden.judge import Mutant
+from refsd.golden.mutations import with_bug
+from refsd.golden.operations import OPERATIONS
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32, Numerics
+from refsd.numerics.tensor import StoredTensor, stored
+
+Arguments = Mapping[str, Any]
+
+
+class Call(NamedTuple):
+    """One call of an operation.
+
+    op:     its page in golden/operations
+    inputs: its tensors
+    params: its other parameters
+    """
+
+    op: str
+    inputs: dict[str, StoredTensor]
+    params: dict[str, Any]
+
+    @property
+    def mutants(self) -> tuple[Mutant, ...]:
+        """The known bugs of the operation."""
+        return OPERATIONS[self.op].mutants
+
+    def wrong(self, mutant: Mutant) -> np.ndarray | None:
+        """Return the result with the bug, in float32; None if it makes no difference or does not apply."""
+        return with_bug(mutant, OPERATIONS[self.op], self.inputs, self.params)
+
+    def unlisted(self, found: np.ndarray, gap: bool = False) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, result) for bugs that the operation's page does not list.
+
+        found: the engine's answer; its shape may be another, as where an engine joins the heads
+        gap:   as refsd/causes/operation/unlisted.py takes it
+        """
+        op = OPERATIONS[self.op]
+        shape = op.answer(Arithmetic(FLOAT32), self.inputs, self.params).shape
+        if found.size == np.prod(shape, dtype=np.int64):
+            yield from unlisted(op, self.inputs, op.complete(self.inputs, self.params), found.reshape(shape), gap)
+
+    def from_elsewhere(self, tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, result) where one input is another tensor, or one of the equal parts of another tensor.
+
+        tensors: name -> values, the likeliest first
+        """
+        op, done = OPERATIONS[self.op], set()
+        for argument, own in self.inputs.items():
+            right = own.values()
+            if argument in ("weight", "bias") or right.dtype.kind != "f":
+                continue
+            for name, y in tensors.items():
+                for part, values in (*_parts(y, right.shape), *_slices(y, right.shape)):
+                    key = argument, values.tobytes()
+                    if key in done or np.array_equal(values, right):
+                        continue
+                    done.add(key)
+                    inputs = {**self.inputs, argument: stored(values)}
+                    with np.errstate(all="ignore"):
+                        wrong = op.answer(Arithmetic(FLOAT32), inputs, self.params)
+                    yield f"{argument} is read from {part}{name}: the layers in between are skipped", wrong
+
+    def with_input(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return the result with other values of an input, in float32; they may have another number of rows."""
+        inputs = {**self.inputs, name: stored(np.ascontiguousarray(values, np.float32))}
+        return OPERATIONS[self.op].answer(Arithmetic(FLOAT32), inputs, self.params)
+
+    def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, result) for precisions lower than the declared one."""
+        yield from in_precisions(OPERATIONS[self.op], self.inputs, self.params, declared)
+
+    def with_weights(self, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+        """Return the result with other weights of the same shape, in float32. bias: None keeps the call's own."""
+        others = {"weight": weight} | ({} if bias is None else {"bias": bias})
+        op, inputs = (
+            OPERATIONS[self.op],
+            self.inputs | {name: stored(np.asarray(y, np.float32)) for name, y in others.items()},
+        )
+        return op.answer(Arithmetic(FLOAT32), inputs, self.params)
+
+
+class _Row(NamedTuple):
+    """How a method of Arithmetic maps to its page in golden/operations.
+
+    op:     the page
+    inputs: argument of the method -> input of the page
+    params: parameters, of the same name in both
+    terms:  arguments -> number of terms in the longest sum of an element
+    """
+
+    op: str
+    inputs: Mapping[str, str]
+    params: tuple[str, ...] = ()
+    terms: Callable[[Arguments], int] = lambda a: 1
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+def _last(name: str) -> Callable[[Arguments], int]:
+    return lambda a: np.shape(a[name])[-1]
+
+
+def _group(a: Arguments) -> int:
+    return math.prod(np.shape(a["x"])[1:]) // a["num_groups"]
+
+
+_AFFINE = _same("x", "weight", "bias")
+_ROWS = {
+    "linear": _Row("linear", _AFFINE, terms=_last("x")),
+    "text_projection": _Row("linear", _same("x", "weight"), terms=_last("x")),
+    "conv2d": _Row(
+        "conv2d",
+        _AFFINE,
+        ("stride", "padding", "dilation", "groups"),
+        lambda a: math.prod(np.shape(a["weight"])[1:]),
+    ),
+    "conv3d": _Row(
+        "conv3d",
+        _AFFINE,
+        ("stride", "padding", "dilation", "groups"),
+        lambda a: math.prod(np.shape(a["weight"])[1:]),
+    ),
+    "group_norm": _Row("group_norm", _AFFINE, ("num_groups", "eps"), _group),
+    "group_norm_silu": _Row("group_norm_silu", _AFFINE, ("num_groups", "eps"), _group),
+    "layer_norm": _Row("layer_norm", _AFFINE, ("eps",), _last("x")),
+    "adaptive_layer_norm": _Row("adaptive_layer_norm", _same("x", "shift", "scale"), ("eps",), _last("x")),
+    "rms_norm": _Row("rms_norm", _same("x", "weight"), ("eps",), _last("x")),
+    "rms_norm_apart": _Row("rms_norm", _same("x", "weight"), ("eps",), _last("x")),
+    "l2_norm": _Row("l2_norm", _same("x"), ("eps",), _last("x")),
+    "silu": _Row("silu", _same("x")),
+    "gelu": _Row("gelu", _same("x")),
+    "quick_gelu": _Row("quick_gelu", _same("x")),
+    "geglu": _Row("geglu", _same("x")),
+    "swiglu": _Row("swiglu", _same("x"), ("second_gates",)),
+    "attention": _Row(
+        "attention", _same("q", "k", "v", "mask", "sinks"), ("scale",), lambda a: max(np.shape(a["k"])[1::2])
+    ),
+    "timestep_embedding": _Row(
+        "timestep_embedding", _same("t"), ("dim", "max_period", "freq_shift", "scale", "sin_first")
+    ),
+    "upsample_nearest": _Row("upsample_nearest", _same("x"), ("factor",)),
+    "embedding": _Row("embedding", _same("ids", "weight")),
+    "add": _Row("add", {"x": "a", "y": "b"}),
+    "multiply": _Row("mul", {"x": "a", "y": "b"}),
+    "modulate": _Row("modulate", _same("x", "shift", "scale")),
+    "gated_add": _Row("gated_add", _same("x", "h", "gate")),
+    "rope": _Row("rope", _same("x", "ids"), ("axes_dim", "theta", "halves")),
+    "rope_halves": _Row("rope", _same("x", "ids"), ("axes_dim", "theta", "halves")),
+    "halve": _Row("resize_nearest", {}),
+    "apply": _Row("apply", {}),
+}
+
+
+def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, values): the tensor in this shape, or its equal parts of that size along the last axis."""
+    size = math.prod(shape)
+    if y.ndim == 4 and y.size == size and len(shape) > 2 and shape[1] == math.prod(y.shape[2:]):
+        # Pixels of a picture, read as tokens.
+        tokens = np.asarray(y, np.float32).reshape(*y.shape[:2], -1).swapaxes(1, 2)
+        yield "", np.ascontiguousarray(tokens).reshape(shape)
+    if not size or not y.ndim or y.size % size or y.shape[-1] % (y.size // size):
+        return
+    count = y.size // size
+    if count > _PARTS:
+        return
+    for i, part in enumerate(np.split(np.asarray(y, np.float32), count, axis=-1)):
+        yield "" if count == 1 else f"part {i + 1} of {count} of ", np.ascontiguousarray(part).reshape(shape)
+
+
+def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, values): the first and the last slices of a tensor that is longer along one axis alone."""
+    apart = [a for a, (n, m) in enumerate(zip(y.shape, shape, strict=False)) if n != m]
+    if y.ndim != len(shape) or len(apart) != 1 or y.shape[apart[0]] <= shape[apart[0]]:
+        return
+    axis, n = apart[0], shape[apart[0]]
+    for words, start in (("the first", 0), ("the last", y.shape[axis] - n)):
+        values = np.take(y, np.arange(start, start + n), axis)
+        yield f"{words} {n} of {y.shape[axis]} slices of ", np.ascontiguousarray(values, np.float32)
+
+
+_PARTS = 6
+_NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
+# Method -> key of its products in Numerics.sums.
+_SUMS = {
+    "linear": "linear",
+    "text_projection": "linear",
+    "conv2d": "conv",
+    "conv3d": "conv",
+    "attention": "attention",
+}
+_UNIT = 2.0**-24  # half a unit in the last place of float32
+
+
+def call_of(method: str, arguments: Arguments) -> Call | None:
+    """Return the call in the terms of its page; None if the page cannot express it."""
+    row = _ROWS[method]
+    if method == "apply":
+        name, arrays = arguments["kernel"].__name__, arguments.get("arrays", ())
+        if name not in OPERATIONS or [*OPERATIONS[name].inputs] != ["x"] or len(arrays) != 1:
+            return None
+        return Call(name, {"x": stored(np.asarray(arrays[0], np.float32))}, dict(arguments.get("params", {})))
+    if not row.inputs or (row.op == "rope" and "ids" not in arguments):
+        return None
+    given = {row.inputs[name]: arguments[name] for name in row.inputs if arguments.get(name) is not None}
+    inputs = {
+        name: stored(np.ascontiguousarray(y, np.int32 if name == "ids" else np.float32))
+        for name, y in given.items()
+    }
+    params = {name: arguments[name] for name in row.params}
+    op = row.op
+    if method == "gelu" and arguments["approximate"] == "tanh":
+        op = "gelu_tanh"
+    if method == "attention" and arguments["diagonal"] is not None:
+        params |= {"causal": True, "diagonal": arguments["diagonal"]}
+    return Call(op, inputs, params)
+
+
+class Observed(Arithmetic):
+    """Arithmetic that records its calls, and can replace the result of one of them.
+
+    A sum of K terms of random signs, added one by one, loses at most u sqrt(K/2) of its RMS, where u = 2^-24: after
+    k terms it has grown to sqrt(k), and each addition loses at most u of that, at random. Sums in blocks, or in
+    several lanes, lose less; an engine may add in any order.
+
+    ops:     the operation of each call
+    losses:  what an honest float32 engine may lose in each call, as a share of the result's RMS. The loss of a norm
+             comes from its own bound, but only if `instead` is None
+    at:      index of the call that is shown to `instead`
+    instead: call -> its replaced result; None: compute the right one
+    """
+
+    def __init__(self, numerics, deviations=(), at: int = -1, instead: Callable[[Call], Any] | None = None):
+        super().__init__(numerics, deviations)
+        self.ops: list[str] = []
+        self.losses: list[float] = []
+        self._at, self._instead = at, instead
+        self._inside = False
+        self._measures = instead is None
+        # An engine that rounds nothing between operations, and sums as the declared one does.
+        factors = {"conv" if op == "conv" else "products": "f16" for op in numerics.sums}
+        self.float32 = replace(
+            FLOAT32, one_pass=numerics.one_pass, logistic=numerics.logistic, sums=numerics.sums, **factors
+        )
+        # Half a unit of float16, for sums that accumulate in it; longer steps round less often.
+        self._summed = {op: 2.0**-11 / math.sqrt(how.step) for op, how in numerics.sums.items()}
+        self._angles: list[tuple[np.ndarray, dict[str, Any]]] = []
+
+    def rope_angles(self, ids, axes_dim, theta):
+        """Return the angles, and remember their arguments: the page of RoPE takes these instead of angles."""
+        angle = super().rope_angles(ids, axes_dim, theta)
+        made_of = {"ids": np.asarray(ids), "axes_dim": tuple(axes_dim), "theta": theta}
+        self._angles.append((np.asarray(angle), made_of))
+        return angle
+
+    def _with_ids(self, method: str, arguments: Arguments) -> Arguments:
+        """Add the angles' arguments to RoPE's; the angles may be two results concatenated along the tokens."""
+        angle = np.asarray(arguments["angle"])
+        for one, made_of in self._angles:
+            if np.array_equal(one, angle):
+                return {**arguments, **made_of, "halves": method == "rope_halves"}
+        for one, made_of in self._angles:
+            for other, more in self._angles:
+                joined = one.shape[0] == other.shape[0] and one.shape[2:] == other.shape[2:]
+                if joined and np.array_equal(np.concatenate([one, other], axis=1), angle):
+                    ids = np.concatenate([made_of["ids"], more["ids"]], axis=-2)
+                    return {**arguments, **made_of, "ids": ids, "halves": method == "rope_halves"}
+        return arguments
+
+    def observe(self, method: str, right: Callable[[], np.ndarray], arguments: Arguments) -> np.ndarray:
+        """Answer a call of `method`. Calls that an operation makes itself are not counted."""
+        if self._inside:
+            return right()
+        self.ops.append(_ROWS[method].op if method != "apply" else arguments["kernel"].__name__)
+        unit = self._summed.get(_SUMS.get(method, ""), _UNIT)
+        self.losses.append(unit * math.sqrt(_ROWS[method].terms(arguments) / 2))
+        shown = len(self.ops) - 1 == self._at and self._instead is not None
+        if shown and _ROWS[method].op == "rope":
+            arguments = self._with_ids(method, arguments)
+        call = call_of(method, arguments) if shown else None
+        other = self._instead(call) if call is not None and self._instead is not None else None
+        if other is not None:
+            return self._round(other)
+        self._inside = True
+        try:
+            y = right()
+        finally:
+            self._inside = False
+        if self._measures and method in _NORMS and self.numerics.compute == "float32":
+            self.losses[-1] = self._norms_loss(call_of(method, arguments), y)
+        return y
+
+    def pass_over(self, method: str) -> None:
+        """Count a call that is skipped because its result is not needed."""
+        self.ops.append(_ROWS[method].op)
+        self.losses.append(0.0)
+
+    def _norms_loss(self, call: Call | None, y: np.ndarray) -> float:
+        """Return the loss from the operation's own bound: a mean far from zero costs digits of the variance."""
+        assert call is not None
+        op, size = OPERATIONS[call.op], float(np.sqrt(np.mean(np.square(y, dtype=np.float64))))
+        spread = op.bound_of(self.float32, call.inputs, call.params, y).spread
+        return float(np.sqrt(np.mean(np.square(spread)))) / size if size else 0.0
+
+
+def _observed(method: str) -> Callable[..., np.ndarray]:
+    right = getattr(Arithmetic, method)
+    signature = inspect.signature(right)
+
+    @functools.wraps(right)
+    def answer(self, *arguments, **named):
+        bound = signature.bind(self, *arguments, **named)
+        bound.apply_defaults()
+        return self.observe(method, lambda: right(self, *arguments, **named), bound.arguments)
+
+    return answer
+
+
+for _method in _ROWS:
+    setattr(Observed, _method, _observed(_method))

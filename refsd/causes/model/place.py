@@ -1,0 +1,274 @@
+"""Explain a wrong tap: try known bugs in the operations just before it, on the engine's own tensors."""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.causes.generic.description import describe
+from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
+from refsd.causes.model.following import Segment
+from refsd.causes.model.gathered import other_rows, rows_of_taps
+from refsd.causes.model.mutants import MUTANTS, Change
+from refsd.causes.model.observed import Call, Observed
+from refsd.causes.operation.unlisted import BUDGET, KEPT, explaining
+from refsd.golden.explanation import Nearest, Scene
+from refsd.golden.metrics import channel_axis
+from refsd.golden.taps import measure_taps
+from refsd.golden.verdict import judge
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64, Numerics
+from refsd.numerics.tensor import StoredTensor
+
+# At most this many other weights of the model are tried in a wrong operation.
+_WEIGHTS = 200
+# At most so many bugs are compared for the nearest one.
+_NEAREST = 60
+# Numbers of a table, at the most, whose other rows are sought.
+_TABLE = 1 << 25
+# Numbers that a tap must have to be known again.
+_KNOWN_AGAIN = 16
+# CPU seconds for trying other taps as inputs.
+_ELSEWHERE = 4.0
+
+
+class Place(NamedTuple):
+    """A wrong tap and its surroundings.
+
+    tap:      name of the wrong tap
+    found:    the engine's values
+    segment:  the operations that lead to the tap
+    run:      arithmetic, change of inputs or weights -> the reference's value of the tap, from the engine's earlier
+              taps; None if the change makes no difference
+    spread:   -> RMS error of each element in honest runs with random roundings
+    weights:  the component's
+    numerics: declared by the engine
+    earlier:  the engine's taps before this one, the latest first
+    others:   -> what every tap and output should be, in float64; what is made of this tap, of its right values
+    """
+
+    tap: str
+    found: np.ndarray
+    segment: Segment
+    run: Callable[[Arithmetic, Change], np.ndarray | None]
+    spread: Callable[[], np.ndarray]
+    weights: Mapping[str, StoredTensor]
+    numerics: Numerics
+    earlier: Mapping[str, np.ndarray] = MappingProxyType({})
+    others: Callable[[], Mapping[str, np.ndarray]] = dict
+
+    def explain(self, of_outputs: Callable[[], list[str]] = list, end: float = math.inf) -> list[str]:
+        """Return the causes, the likeliest first.
+
+        Tries in turn: known bugs, precisions and other weights in the operations here; known bugs of whole models;
+        bugs that no page lists; causes of the outputs; causes fitted to the error.
+
+        of_outputs: -> causes that explain the outputs
+        end:        when the search here stops, in CPU seconds of this process
+        """
+        runs = self._runs()
+        if runs is None:
+            return []
+        truth, honest = runs
+        scene = self._scene(truth, honest)
+        found = scene.found["y"]
+        suspects, tried = {}, {}
+        room = KEPT
+        until = end - BUDGET - _ELSEWHERE
+        for candidates in (self._operations(), self._of_the_model()):
+            for name, y in itertools.takewhile(lambda _: time.process_time() < until, candidates):
+                if y.size != truth.size:
+                    continue
+                near = {"y": np.reshape(y, truth.shape).astype(np.float64)}
+                if room > near["y"].nbytes and name not in tried:
+                    room -= near["y"].nbytes
+                    tried[name] = near["y"]
+                noisy = near["y"] + (honest - truth)
+                if scene.explained_by(near) and self._agrees(near["y"], noisy):
+                    suspects.setdefault(name, near)
+            if suspects:
+                break
+        if suspects:
+            return scene.nearest(suspects)
+
+        def explains(wrong: np.ndarray) -> bool:
+            near = wrong.reshape(truth.shape)
+            return scene.explained_by({"y": near}) and self._agrees(near, near + (honest - truth))
+
+        taps = self._other_taps(truth)
+        moved = next((name for name, y in taps.items() if y.size == truth.size and explains(y)), None)
+        if moved is not None:
+            return [f"it is what {moved} should be"]
+        gap = is_gap(found, truth, honest, channel_axis(truth))
+        unlisted = itertools.takewhile(lambda _: time.process_time() < end, self._unlisted(gap))
+        of_size = ((name, y) for name, y in unlisted if y.size == truth.size)
+        others = explaining(of_size, explains, tried)
+        if others:
+            nearest = scene.nearest({name: {"y": y.reshape(truth.shape)} for name, y in others.items()})
+            return [name for name in others if name in nearest]
+        tried = {name: y.reshape(truth.shape) for name, y in tried.items()}
+        fitted = of_outputs() or fitted_causes(found, truth, honest, channel_axis(truth), tried)
+        rows = other_rows(found, truth, honest, taps) if not fitted and np.isfinite(found).all() else ""
+        return [rows] if rows else fitted
+
+    def _other_taps(self, truth: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what the other taps and outputs should be, if this one has enough numbers to be known again."""
+        return {
+            name: np.asarray(y, np.float64)
+            for name, y in (self.others() if truth.size >= _KNOWN_AGAIN else {}).items()
+            if name != self.tap and y.dtype.kind == "f" and y.ndim
+        }
+
+    def _unlisted(self, gap: bool) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, result): the last operation with another tap as input, or with a bug that no page lists.
+
+        gap: as refsd/causes/operation/unlisted.py takes it; no other tap is an input then
+        """
+        calls: list[Call] = []
+        last = self.segment.last - 1
+        self.run(Observed(self.numerics, at=last, instead=lambda call: calls.append(call)), Change())
+        end = time.process_time() + _ELSEWHERE
+        for call in calls:
+            if gap:
+                yield from call.unlisted(self.found, gap)
+                continue
+            for name, y in call.from_elsewhere(self.earlier):
+                yield name, y
+                if time.process_time() > end:
+                    break
+            if call.op == "add":
+                yield from self._other_rows(call)
+            if call.op == "linear":
+                yield from rows_of_taps(call, self.found, {**self.others(), **self.earlier})
+            yield from call.unlisted(self.found)
+
+    def _other_rows(self, call: Call) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, result) of a sum with rows of a table, as of positions, where other rows of it were added."""
+        values = {name: tensor.values() for name, tensor in call.inputs.items()}
+        for name, own in values.items():
+            rest = next(y for other, y in values.items() if other != name)
+            if own.ndim < 2 or rest.ndim < 2:
+                continue
+            rows = own.reshape(-1, own.shape[-1])
+            tables = (
+                (key, t)
+                for key, t in self.weights.items()
+                if t.shape[-1:] == rows.shape[1:] and rows.size < math.prod(t.shape) <= _TABLE
+            )
+            for key, tensor in tables:
+                table = tensor.values().astype(np.float32).reshape(-1, rows.shape[1])
+                if not len(_row_of(table, rows[:1])):
+                    continue
+                added = self.found.reshape(np.broadcast_shapes(own.shape, rest.shape)) - rest
+                added = added[tuple(slice(n) for n in (1,) * (added.ndim - own.ndim) + own.shape)]
+                nearest = _nearest_rows(table, added.reshape(rows.shape))
+                first, right = int(nearest[0]), int(_row_of(table, rows[:1])[0])
+                other = table[nearest].reshape(own.shape)
+                yield f"{name}: rows of {key} from {first} on, where those from {right} on belong", rest + other
+
+    def _agrees(self, near: np.ndarray, noisy: np.ndarray) -> bool:
+        """Return True if the tap would pass with the bug's answer as truth, by the rule of golden/taps.py.
+
+        near:  the bug's answer
+        noisy: the bug's answer plus the error of an honest run
+        """
+        found, losses = {"y": self.found.reshape(near.shape)}, {"y": self.segment.loss}
+        if judge(measure_taps(found, {"y": near}, {"y": noisy}, self.numerics, losses)).passed:
+            return True
+        if self.numerics.compute == "float64":
+            return False
+        spreads = {"y": self.spread()}
+        return judge(measure_taps(found, {"y": near}, {"y": noisy}, self.numerics, losses, spreads)).passed
+
+    def nearest(self) -> Nearest | None:
+        """Return the known bug of the operations here that removes most of an error which none explains."""
+        runs = self._runs()
+        if runs is None:
+            return None
+        wrong = itertools.islice(self._operations(), _NEAREST)
+        shaped = ((name, {"y": np.reshape(y, runs[0].shape)}) for name, y in wrong if y.size == runs[0].size)
+        return self._scene(*runs).nearest_cause(shaped)
+
+    def _scene(self, truth: np.ndarray, honest: np.ndarray) -> Scene:
+        size = float(np.sqrt(np.mean(truth**2))) or 1.0
+        return Scene({"y": self.found.reshape(truth.shape)}, {"y": truth}, {"y": honest}, {"y": size})
+
+    def describe(self) -> list[str]:
+        """Return phrases on how the tap differs from the truth, the surest first."""
+        runs = self._runs()
+        return [] if runs is None else describe(self.found.reshape(runs[0].shape), *runs, channel_axis(runs[0]))
+
+    def _runs(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the tap in float64 and under the engine's numerics; None if they cannot be compared with it."""
+        truth, honest = (self.run(Arithmetic(numerics), Change()) for numerics in (FLOAT64, self.numerics))
+        if truth is None or honest is None or self.found.size != truth.size:
+            return None
+        return (truth, honest) if np.isfinite(truth).all() else None
+
+    def calls(self) -> Iterator[tuple[int, Call]]:
+        """Yield (index, call) for the operations between this tap and the one before it, the last first.
+
+        Their inputs are the reference's, computed from the engine's earlier taps.
+        """
+        for at in reversed(range(self.segment.first, self.segment.last)):
+            calls: list[Call] = []
+            self.run(Observed(self.numerics, at=at, instead=lambda call, calls=calls: calls.append(call)), Change())
+            yield from ((at, call) for call in calls)
+
+    def _operations(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, tap) for known bugs and precisions of each operation here, and other weights in the last."""
+        for at, call in self.calls():
+            wrong = ((mutant.name, call.wrong(mutant)) for mutant in call.mutants)
+            yield from self._after(at, ((name, y) for name, y in wrong if y is not None))
+            yield from self._after(at, call.in_precisions(self.numerics))
+            if at == self.segment.last - 1:
+                yield from self._after(at, self._other_weights(call))
+
+    def _after(self, at: int, answers: Iterator[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, tap): propagate each wrong result of call `at` to the tap."""
+        for name, y in answers:
+            if at == self.segment.last - 1:
+                yield name, y
+                continue
+            op = self.segment.ops[at - self.segment.first]
+            moved = self.run(Observed(self.numerics, at=at, instead=lambda call, y=y: y), Change())
+            if moved is not None:
+                yield f"{op} before it: {name}", moved
+
+    def _other_weights(self, call: Call) -> Iterator[tuple[str, np.ndarray]]:
+        own = call.inputs.get("weight")
+        name = next((self.tap + end for end in (".weight", "") if self.tap + end in self.weights), None)
+        if own is None or name is None:
+            return
+        weights = (other for other in self.weights if other != name and not other.endswith(".bias"))
+        like = [other for other in weights if self.weights[other].shape == own.shape]
+        for other in like[:_WEIGHTS]:
+            bias = other.removesuffix("weight") + "bias"
+            with_bias = "bias" in call.inputs and bias in self.weights
+            values = self.weights[bias].values() if with_bias else None
+            yield (
+                f"it takes the weights of {other.removesuffix('.weight')}",
+                call.with_weights(self.weights[other].values(), values),
+            )
+
+    def _of_the_model(self) -> Iterator[tuple[str, np.ndarray]]:
+        for mutant in MUTANTS:
+            change: Change = mutant.change
+            y = self.run(change.arithmetic(self.numerics), change)
+            if y is not None:
+                yield mutant.name, y
+
+
+def _row_of(table: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """Return the indices of this row in a table [rows, n]. row: [1, n]"""
+    return np.flatnonzero((table == row.astype(np.float32)).all(axis=1))
+
+
+def _nearest_rows(table: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return for each row the index of the nearest one of the table."""
+    square = np.einsum("ij,ij->i", table, table)
+    return np.argmin(square - 2 * (rows.astype(np.float32) @ table.T), axis=1)

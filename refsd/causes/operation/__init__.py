@@ -1,0 +1,1 @@
+"""Causes in one operation: in its blocks, steps, constants and arguments."""

@@ -1,0 +1,78 @@
+"""Find what an engine takes the codes of a quantized tensor for: the value of each code, fitted to its answer.
+
+    y = d s f(q) - dmin m,  or  y = d g(s) q - dmin m
+
+for a code q and its group's scale code s. Any mistake that depends on the code alone is another f or g: an entry of
+a table, a limit, a sign, a bit that is lost. The codes of which f or g is not the right one are named.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from refsd.causes.operation.block_parts import parts_of
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, StoredTensor
+
+_NEAR = 1e-5
+_LISTED = 4
+
+
+def code_values(tensor: StoredTensor, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, the tensor's values) where some codes are read as other values. found: the engine's values"""
+    y = np.asarray(found, np.float64).ravel()
+    with np.errstate(all="ignore"):
+        for kind, codes, unit, offset, right in _readings(tensor):
+            read = _fitted(codes, unit, y + offset, len(right))
+            if read is None:
+                continue
+            wrong = np.flatnonzero(~np.isclose(read, right, rtol=_NEAR, atol=0, equal_nan=True) & ~np.isnan(read))
+            predicted = np.where(np.isnan(read), right, read)[codes] * unit - offset
+            if wrong.size and np.allclose(predicted, y, rtol=_NEAR, atol=_NEAR * np.abs(y).max(), equal_nan=True):
+                told = ", ".join(f"{c} as {read[c]:g}, not {right[c]:g}" for c in wrong[:_LISTED])
+                more = f" and {wrong.size - _LISTED} more" if wrong.size > _LISTED else ""
+                yield f"{tensor.type}: {kind} read as other values: {told}{more}", predicted.reshape(tensor.shape)
+
+
+def _readings(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield what codes mean in a tensor: kind, codes, unit, offset, f; y = unit f[codes] - offset, each flat."""
+    none = np.zeros(1)
+    if tensor.type in SCALAR_TYPES and SCALAR_TYPES[tensor.type].itemsize == 1:
+        codes = np.ascontiguousarray(tensor.data).view(np.uint8).ravel().astype(np.int64)
+        values = np.asarray(tensor.data, np.float64).ravel()
+        right = np.zeros(256)
+        right[codes] = values
+        known = np.nan_to_num(values) != 0
+        whole = np.asarray(tensor.values(), np.float64).ravel()
+        scale = float(np.median(whole[known] / values[known])) if known.any() else 1.0
+        yield "codes", codes, np.full(codes.shape, scale), none, right
+        return
+    if tensor.type not in BLOCK_TYPES or tensor.type in GROUPED_TYPES:
+        return
+    kind = BLOCK_TYPES[tensor.type]
+    parts = parts_of(tensor.type, tensor.data.reshape(-1, kind.bytes))
+    if parts is None:
+        return
+    q = parts.low.astype(np.int64) + (parts.high.astype(np.int64) << parts.bits)
+    least = int(q.min())
+    per = q.shape[1] // parts.s.shape[1]
+    wide = [np.repeat(t * np.ones_like(parts.s, np.float64), per, axis=1) for t in (parts.d, parts.s)]
+    offset = np.repeat(parts.dmin * parts.m * np.ones_like(parts.s, np.float64), per, axis=1).ravel()
+    codes = np.arange(least, int(q.max()) + 1)
+    value = np.asarray(parts.table, np.float64)[codes] if parts.table else (codes - parts.z).astype(np.float64)
+    yield "codes", (q - least).ravel(), (wide[0] * wide[1]).ravel(), offset, value
+    s = wide[1].astype(np.int64)
+    if parts.s.shape[1] > 1 and np.array_equal(s, wide[1]):
+        low = int(s.min())
+        numbers = (wide[0] * value[q - least]).ravel()
+        yield "codes of scales", (s - low).ravel(), numbers, offset, np.arange(low, int(s.max()) + 1.0)
+
+
+def _fitted(codes: np.ndarray, unit: np.ndarray, wanted: np.ndarray, count: int) -> np.ndarray | None:
+    """Return f with wanted = unit f[codes]; NaN for a code that does not occur, or is not finite."""
+    clear = np.isfinite(wanted) & np.isfinite(unit) & (unit != 0)
+    if clear.sum() < codes.size / 2:
+        return None
+    squares = np.bincount(codes[clear], unit[clear] ** 2, count)
+    along = np.bincount(codes[clear], unit[clear] * wanted[clear], count)
+    return np.where(squares > 0, along / squares, np.nan)

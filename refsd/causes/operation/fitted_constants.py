@@ -1,0 +1,231 @@
+"""Fit constants to a wrong answer: the eps, scale, period, slope, factor or offset that explains it best.
+
+No list of wrong constants is complete. So each number of an operation is a knob: search for the value with which
+the answer comes nearest to the engine's, and report it, and the usual constants near it.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.causes.operation.generated_mutants import letters
+from refsd.golden.mutations import answer
+from refsd.golden.operation import Inputs, Operation, Params
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import stored
+
+_SAMPLE = 4096
+_ROUNDS = 40
+# Try the usual constants within this many decades of the best value.
+_NEAR = 0.1
+_NOTHING = 1e-6
+_FLAT = 1e-4
+# The best value must leave less than this share of the error.
+_CLEARLY = 0.3
+
+
+class Knob(NamedTuple):
+    """A number of an operation that an engine may have wrong.
+
+    phrase: what is wrong, with {} for the value
+    own:    its right value
+    turned: value -> the operation's answer
+    grid:   values at which the search starts
+    usual:  value -> its name: constants that engines are likely to have there
+    """
+
+    phrase: str
+    own: float
+    turned: Callable[[float], np.ndarray]
+    grid: np.ndarray
+    usual: dict[float, str]
+
+
+def fitted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, answer) of each knob: at up to three usual values near the best, then at the best itself.
+
+    params: complete; found: the engine's answer, finite
+    """
+    if not np.isfinite(found).all():
+        return
+    for knob in _knobs(op, inputs, params):
+        best = _best(knob, found)
+        if best is None:
+            continue
+        apart = {value: _apart(value, best) for value in knob.usual}
+        near = sorted((value for value in apart if apart[value] < _NEAR), key=apart.__getitem__)[:3]
+        for value in dict.fromkeys([*near, best]):
+            if value != knob.own:
+                called = knob.usual.get(value) or _told_apart(value, knob.own)
+                y = knob.turned(value)
+                if y.shape == found.shape:
+                    yield knob.phrase.format(called), y
+
+
+def _told_apart(value: float, own: float) -> str:
+    """Format a value with enough digits to differ from the right one: 1.0003."""
+    apart = abs(value - own) / max(abs(own), abs(value))
+    digits = 4 if apart > _NEAR else 4 - math.floor(math.log10(max(apart, 1e-12)))
+    return f"{value:.{digits}g}"
+
+
+def _apart(value: float, best: float) -> float:
+    """Return how far two numbers of one sign are apart, in decades; 0 for value 0 and a best value near 0."""
+    if value == 0:
+        return 0.0 if abs(best) < _NOTHING else math.inf
+    return abs(math.log10(value / best)) if value * best > 0 else math.inf
+
+
+def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
+    sizes = _sizes(op, inputs)
+    for name, value in params.items():
+        own = _own(op, inputs, name, value)
+        if own is None:
+            continue
+        usual = _usual(own) | (_roots(sizes) if name == "scale" and op.name in ("attention", "softmax") else {})
+
+        def turned(v, name=name):
+            return answer(op, inputs, {**params, name: v})
+
+        yield Knob(f"{name} is {{}}, not {own:.4g}", own, turned, _around(own), usual)
+    right = answer(op, inputs, params)
+    yield Knob(
+        "the result is multiplied by {}",
+        1.0,
+        lambda k: (k * right).astype(np.float32),
+        _around(1.0),
+        _factors(sizes),
+    )
+    for name, tensor in inputs.items():
+        x = tensor.values()
+        if x.dtype.kind != "f" or not np.isfinite(x).all():
+            continue
+
+        def times(k, name=name, x=x):
+            return answer(op, {**inputs, name: stored((k * x).astype(np.float32))}, params)
+
+        yield Knob(f"{name} is multiplied by {{}}", 1.0, times, _around(1.0), _factors(sizes))
+
+        def plus(k, name=name, x=x):
+            return answer(op, {**inputs, name: stored((x + k).astype(np.float32))}, params)
+
+        grid = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+        yield Knob(f"{{}} is added to {name}", 0.0, plus, grid, {v: f"{v:g}" for v in (-1.0, -0.5, 0.5, 1.0)})
+
+
+def _own(op: Operation, inputs: Inputs, name: str, value: object) -> float | None:
+    """Return the number that a parameter stands for; None if it is no float."""
+    if value is None and name == "scale" and "q" in inputs:
+        return inputs["q"].shape[-1] ** -0.5
+    if value is None and name == "alpha":
+        return None
+    return float(value) if isinstance(value, float) else None
+
+
+def _sizes(op: Operation, inputs: Inputs) -> dict[str, int]:
+    """Return letter -> length, for every axis longer than 1 that has a letter."""
+    sizes: dict[str, int] = {}
+    for name, tensor in inputs.items():
+        for letter, n in zip(letters(op, name, len(tensor.shape)), tensor.shape, strict=True):
+            if letter and n > 1:
+                sizes.setdefault(letter, n)
+    return sizes
+
+
+def _roots(sizes: dict[str, int]) -> dict[float, str]:
+    """Return the powers of one axis's length, or of the product of two, such as 1/sqrt(H D), with their names."""
+    called: dict[float, str] = {}
+    for count in (1, 2):
+        for chosen in combinations(sizes, count):
+            n, text = math.prod(sizes[letter] for letter in chosen), " ".join(chosen)
+            for power, how in (
+                (-0.5, "1/sqrt({})"),
+                (-1.0, "1/({})"),
+                (0.5, "sqrt({})"),
+                (1.0, "{}"),
+                (-0.25, "({})^(-1/4)"),
+            ):
+                called.setdefault(float(n) ** power, f"{how.format(text)} = {float(n) ** power:.4g}")
+    return called
+
+
+def _usual(own: float) -> dict[float, str]:
+    values = [0.0, 1.0, own**2, math.sqrt(own) if own > 0 else 0.0, 2 * own, own / 2, -own]
+    values += [float(f"{own * 10.0**k:.12g}") for k in range(-8, 9)] + [float(f"1e{k}") for k in range(-12, 7)]
+    values += [
+        math.sqrt(2.0) * own,
+        own / math.sqrt(2.0),
+        256.0,
+        1000.0,
+        10000.0,
+        500000.0,
+        1000000.0,
+        0.01,
+        0.2,
+        0.1,
+    ]
+    values += [3 * own, own / 3, 4 * own, own / 4, 8 * own, own / 8, 16 * own, own / 16, 32 * own, own / 32]
+    return {value: f"{value:.6g}" for value in values}
+
+
+def _factors(sizes: dict[str, int]) -> dict[float, str]:
+    return _usual(1.0) | _roots(sizes) | {-1.0: "-1 (its sign is the other)"}
+
+
+def _around(own: float) -> np.ndarray:
+    """Return a logarithmic grid about a constant; about 0 a linear one."""
+    if own == 0:
+        return np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    return np.concatenate([[-abs(own), 0.0], abs(own) * np.logspace(-8, 8, 33)])
+
+
+def _best(knob: Knob, found: np.ndarray) -> float | None:
+    """Find by golden section the value whose answer is nearest to `found`; None if none is clearly better."""
+    rng = np.random.default_rng(3)
+    at = np.arange(found.size) if found.size <= _SAMPLE else rng.integers(0, found.size, _SAMPLE)
+    wanted = found.ravel()[at].astype(np.float64)
+
+    def error(value: float) -> float:
+        try:
+            with np.errstate(all="ignore"):
+                y = knob.turned(value)
+        except (BadInput, ValueError, ZeroDivisionError, OverflowError):
+            return math.inf
+        if y.shape != found.shape:
+            return math.inf
+        rest = float(np.linalg.norm(y.ravel()[at].astype(np.float64) - wanted))
+        return rest if math.isfinite(rest) else math.inf
+
+    grid = np.unique(knob.grid)
+    errors = [error(float(v)) for v in grid]
+    i = int(np.argmin(errors))
+    own = error(knob.own)
+    around = errors[max(i - 1, 0) : i + 2]
+    # Skip a knob on which the answer does not depend.
+    if not math.isfinite(errors[i]) or max(around) - min(around) < _FLAT * own:
+        return None
+    low, high = float(grid[max(i - 1, 0)]), float(grid[min(i + 1, len(grid) - 1)])
+    log = low > 0
+    low, high = (math.log(low), math.log(high)) if log else (low, high)
+    value = _golden(lambda v: error(math.exp(v) if log else v), low, high)
+    value = math.exp(value) if log else value
+    return value if error(value) < _CLEARLY * own else None
+
+
+def _golden(error: Callable[[float], float], low: float, high: float) -> float:
+    ratio = (math.sqrt(5) - 1) / 2
+    a, b = high - ratio * (high - low), low + ratio * (high - low)
+    at_a, at_b = error(a), error(b)
+    for _ in range(_ROUNDS):
+        if at_a <= at_b:
+            high, b, at_b = b, a, at_a
+            a = high - ratio * (high - low)
+            at_a = error(a)
+        else:
+            low, a, at_a = a, b, at_b
+            b = low + ratio * (high - low)
+            at_b = error(b)
+    return (low + high) / 2

@@ -1,0 +1,390 @@
+"""Make wrong answers from an operation's declaration alone: its inputs with their axes, its parameters, its kind.
+
+A page lists the known bugs of engines. This module makes other bugs, one at a time, where no listed bug explains an
+answer: an input changed or taken for another, an axis permuted, padded or cut, a parameter changed, another
+operation in place of this one.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+import ml_dtypes
+import numpy as np
+
+from refsd.causes.operation.memory_layouts import (
+    of_groups,
+    of_lanes,
+    of_slices,
+    of_strides,
+    of_tokens,
+    reread,
+    restored,
+    strided,
+)
+from refsd.causes.operation.other_values import fits, other_values, plain
+from refsd.golden.mutations import answer
+from refsd.golden.operation import Inputs, Operation, Params
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import StoredTensor, stored
+
+Named = Iterator[tuple[str, np.ndarray]]
+
+_BLOCKS = (8, 16, 32, 64, 128, 256)
+# Change a larger input only as a whole, not axis by axis.
+_LARGE = 1 << 20
+# These only copy values: do not try them in place of another operation.
+_EXPANDS = ("dequantize", "embedding")
+# Of an input that hides by -inf.
+_MASKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "{} of 1 (keep) and 0 (hide) added to the scores": lambda x: np.where(np.isneginf(x), 0.0, 1.0),
+    "{} inverted: what should be kept is hidden": lambda x: np.where(np.isneginf(x), 0.0, -np.inf),
+}
+_WHOLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "{} left out: zeros": np.zeros_like,
+    "{} left out: ones": np.ones_like,
+    "{} squared": np.square,
+    "{} without its sign": np.abs,
+    "{} rounded to float16": lambda x: x.astype(np.float16),
+    "{} rounded to bfloat16": lambda x: x.astype(ml_dtypes.bfloat16),
+    "{} rounded to whole numbers": np.rint,
+    **_MASKS,
+}
+
+
+def generated(op: Operation, inputs: Inputs, params: Params, others: dict[str, Operation]) -> Named:
+    """Yield (name, answer) for every bug that the declaration allows: float32, of the right answer's shape.
+
+    params: complete; others: the operations by name, to be tried in place of this one
+    """
+    right = answer(op, inputs, params)
+    for name, make in _all(op, inputs, params, others, right):
+        try:
+            with np.errstate(all="ignore"):
+                y = make()
+        except (BadInput, ValueError, IndexError, ZeroDivisionError, OverflowError):
+            continue  # the operation rejects this change
+        if y is not None and y.shape == right.shape and not np.array_equal(y, right):
+            yield name, y
+
+
+def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], np.ndarray | None]]]:
+    yield from _parameters(op, inputs, params, right.shape)
+    yield from _inputs(op, inputs, params)
+    yield from _exchanged(op, inputs, params)
+    yield from (
+        (name, lambda changed=changed: _with(op, inputs, params, changed))
+        for name, changed in of_slices({name: t.values() for name, t in inputs.items()})
+    )
+    yield from _lengths(op, inputs, params)
+    yield from _left_out(op, inputs, params, right)
+    yield from _other_operations(op, inputs, params, others)
+
+
+def letters(op: Operation, name: str, ndim: int) -> list[str]:
+    """Return the page's names of an input's axes: "H" of [N, C, H, W]; "" for an axis without a single name."""
+    declared = next((shape for key, shape in op.inputs.items() if key.rstrip("?") == name), "")
+    found = re.search(r"\[([^\]]*)\]", declared)
+    parts = [part.strip() for part in found[1].split(",")] if found else []
+    if "..." in parts:
+        parts = parts[parts.index("...") + 1 :]
+    parts = [""] * (ndim - len(parts)) + parts[max(0, len(parts) - ndim) :]
+    return [part if re.fullmatch(r"[A-Z]\w*", part) else "" for part in parts]
+
+
+# --- inputs ------------------------------------------------------------------------------------------------------
+
+
+def _inputs(op, inputs, params):
+    for name, tensor in inputs.items():
+        x = tensor.values()
+        changes = {phrase.format(name): change for phrase, change in _WHOLE.items() if _applies(phrase, x)}
+        changes |= dict(of_tokens(name, x))
+        changes |= dict(of_groups(name, x, params, letters(op, name, x.ndim)))
+        if x.size <= _LARGE:
+            changes |= {**dict(of_strides(name, x)), **dict(of_lanes(name, x))} if x.dtype.kind == "f" else {}
+            changes |= dict(_of_axes(name, x, letters(op, name, x.ndim)))
+        if f"{name}?" in op.inputs:
+            yield f"{name} left out", lambda name=name: answer(op, _without(inputs, name), params)
+        for phrase, change in changes.items():
+            yield phrase, lambda name=name, x=x, change=change: _with(op, inputs, params, {name: change(x)})
+
+
+def _applies(phrase: str, x: np.ndarray) -> bool:
+    return x.dtype.kind == "f" and (phrase not in _MASKS or bool(np.isneginf(x).any()))
+
+
+def _without(inputs, name):
+    return {key: tensor for key, tensor in inputs.items() if key != name}
+
+
+def _with(op, inputs, params, changed: dict[str, np.ndarray]) -> np.ndarray:
+    return answer(op, {**inputs, **{name: _tensor(x, inputs[name]) for name, x in changed.items()}}, params)
+
+
+def _tensor(x: np.ndarray, like: StoredTensor) -> StoredTensor:
+    kind = like.values().dtype
+    return stored(np.ascontiguousarray(x, kind if kind.kind in "iu" else np.float32))
+
+
+def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, Callable]]:
+    """Yield changes of the order in which an input is read along its axes."""
+    for axis, n in enumerate(x.shape):
+        if n < 2:
+            continue
+        where = f"{name}, axis {axes[axis] or axis}"
+        yield f"{where}: the first is read for all", lambda x, a=axis: np.repeat(x.take([0], a), x.shape[a], a)
+        yield f"{where}: reversed", lambda x, a=axis: np.flip(x, a)
+        for by, word in ((1, "before"), (-1, "after")):
+            yield f"{where}: the one {word} is read", lambda x, a=axis, by=by: np.roll(x, by, a)
+            yield f"{where}: the one {word} is read, zero at the end", lambda x, a=axis, by=by: _moved(x, a, by)
+        if n % 2 == 0:
+            half = n // 2
+            yield (
+                f"{where}: its parts in the other order, halves swapped",
+                lambda x, a=axis, n=half: np.roll(x, n, a),
+            )
+            yield f"{where}: the first half is read twice", lambda x, a=axis, n=half: x.take(_twice(n), a)
+            yield (
+                f"{where}: neighbours where halves belong together",
+                lambda x, a=axis, n=half: x.take(_pairs(n), a),
+            )
+            yield (
+                f"{where}: halves where neighbours belong together",
+                lambda x, a=axis, n=half: x.take(_halves(n), a),
+            )
+            yield f"{where}: neighbours swapped", lambda x, a=axis, n=n: x.take(np.arange(n) ^ 1, a)
+        for parts in (3, 4, 5, 6, 8):
+            if n % parts == 0:
+                yield (
+                    f"{where}: its parts in the other order, the first 1/{parts} last",
+                    lambda x, a=axis, n=n // parts: np.roll(x, -n, a),
+                )
+                yield (
+                    f"{where}: its parts in the other order, the last 1/{parts} first",
+                    lambda x, a=axis, n=n // parts: np.roll(x, n, a),
+                )
+                order = np.arange(n).reshape(parts, -1).T.ravel()
+                yield f"{where}: its {parts} parts interleaved", lambda x, a=axis, i=order: x.take(i, a)
+                back = np.arange(n).reshape(-1, parts).T.ravel()
+                yield f"{where}: every {parts}th together", lambda x, a=axis, i=back: x.take(i, a)
+        for block in _BLOCKS:
+            if n > block:
+                tile = np.arange(n) % block
+                yield (
+                    f"{where}: the first tile of {block} is read again for all",
+                    lambda x, a=axis, i=tile: x.take(i, a),
+                )
+                yield f"{where}: the first {block} alone are read", _zeroed(axis, block, n)
+            if n % block and n > block:
+                start = n // block * block
+                yield f"{where}: the last {n - start}, behind whole {block}s, not read", _zeroed(axis, start, n)
+    for one, other in combinations(range(x.ndim), 2):
+        if x.shape[one] < 2 or x.shape[other] < 2:
+            continue
+        which = f"{name}: axes {axes[one] or one} and {axes[other] or other}"
+        if x.shape[one] == x.shape[other]:
+            yield f"{which} exchanged", lambda x, a=one, b=other: x.swapaxes(a, b)
+        yield f"{which} exchanged in memory", lambda x, a=one, b=other: reread(x, a, b)
+        yield f"{which} stored in the other order", lambda x, a=one, b=other: restored(x, a, b)
+
+    for block in _BLOCKS if x.ndim > 1 and x.shape[-2] > 1 else ():
+        if x.shape[-1] % block:
+            yield (
+                f"{name}: its rows are sought at a stride of whole {block}s of numbers",
+                lambda x, b=block: strided(x, -(-x.shape[-1] // b) * b),
+            )
+
+
+def _zeroed(axis: int, start: int, n: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: np.where(np.expand_dims(np.arange(n) < start, [*range(x.ndim - 1)]).swapaxes(axis, -1), x, 0)
+
+
+def _moved(x: np.ndarray, axis: int, by: int) -> np.ndarray:
+    y = np.roll(x, by, axis)
+    np.moveaxis(y, axis, 0)[0 if by > 0 else -1] = 0
+    return y
+
+
+def _twice(half: int) -> np.ndarray:
+    return np.tile(np.arange(half), 2)
+
+
+def _pairs(half: int) -> np.ndarray:
+    return np.arange(2 * half).reshape(2, half).T.ravel()
+
+
+def _halves(half: int) -> np.ndarray:
+    return np.arange(2 * half).reshape(half, 2).T.ravel()
+
+
+def _exchanged(op, inputs, params):
+    for one, other in combinations(inputs, 2):
+        a, b = inputs[one], inputs[other]
+        if a.shape != b.shape or a.type != b.type:
+            continue
+        yield (
+            f"{one} and {other} swapped",
+            lambda o=one, p=other: answer(op, {**inputs, o: inputs[p], p: inputs[o]}, params),
+        )
+        yield f"{other} read for {one}", lambda o=one, p=other: answer(op, {**inputs, o: inputs[p]}, params)
+        yield f"{one} read for {other}", lambda o=one, p=other: answer(op, {**inputs, p: inputs[o]}, params)
+        if len(a.shape) < 2 or a.values().dtype.kind != "f":
+            continue
+        for to, of in ((one, other), (other, one)):
+            for part, chosen in _parts_of_last(a.shape[-1]).items():
+                yield f"{part} of {to} read from {of}", _mixed(op, inputs, params, to, of, chosen)
+
+
+def _parts_of_last(n: int) -> dict[str, np.ndarray]:
+    """Return masks of parts of n channels, by name."""
+    i = np.arange(n)
+    parts = {"the first half": i < n // 2, "the second half": i >= n // 2}
+    return parts | {"the even channels": i % 2 == 0, "the odd channels": i % 2 == 1}
+
+
+def _mixed(op, inputs, params, to: str, of: str, chosen: np.ndarray):
+    def make():
+        mixed = np.where(chosen, inputs[of].values(), inputs[to].values())
+        return _with(op, inputs, params, {to: mixed})
+
+    return make
+
+
+def _lengths(op, inputs, params):
+    """Pad with zeros, or cut, an axis that the output does not have, in all inputs that have it."""
+    out = re.findall(r"[A-Z]\w*", op.output)
+    # Skip an axis that is part of another's length, and operations with integer inputs, which point into an axis.
+    out += [
+        letter
+        for shape in op.inputs.values()
+        for part in _compound(shape)
+        for letter in re.findall(r"[A-Z]\w*", part)
+    ]
+    if any(tensor.values().dtype.kind in "iu" for tensor in inputs.values()):
+        return
+    held: dict[str, list[tuple[str, int]]] = {}
+    for name, tensor in inputs.items():
+        for axis, letter in enumerate(letters(op, name, len(tensor.shape))):
+            if letter and letter not in out:
+                held.setdefault(letter, []).append((name, axis))
+    for letter, where in held.items():
+        n = max(inputs[name].shape[axis] for name, axis in where)
+        where = [(name, axis) for name, axis in where if inputs[name].shape[axis] == n]
+        for block in _BLOCKS:
+            if n % block:
+                yield (
+                    f"axis {letter} of {_joined(where)} padded with zeros to a multiple of {block}, which are read",
+                    _resized(op, inputs, params, where, -n % block),
+                )
+        tails = {
+            n % block: f"the last {n % block} of axis {letter} of {_joined(where)}, behind whole {block}s, not read"
+            for block in _BLOCKS
+            if n % block and n > block
+        }
+        tails |= {
+            k: f"the last {k} of axis {letter} of {_joined(where)} not read"
+            for k in (1, 2, 3, 32)
+            if k < n and k not in tails
+        }
+        for less, phrase in tails.items():
+            yield phrase, _resized(op, inputs, params, where, -less)
+
+
+def _joined(where: list[tuple[str, int]]) -> str:
+    return " and ".join(name for name, _ in where)
+
+
+def _compound(shape: str) -> list[str]:
+    """Return the axes of a declared shape that are not a single name: "C/groups"."""
+    found = re.search(r"\[([^\]]*)\]", shape)
+    parts = [part.strip() for part in found[1].split(",")] if found else []
+    return [part for part in parts if not re.fullmatch(r"[A-Z]\w*", part)]
+
+
+def _resized(op, inputs, params, where, by: int):
+    def make():
+        changed = {}
+        for name, axis in where:
+            x = inputs[name].values()
+            if by < 0:
+                changed[name] = x.take(np.arange(x.shape[axis] + by), axis)
+            else:
+                changed[name] = np.pad(x, [(0, by if a == axis else 0) for a in range(x.ndim)])
+        return _with(op, inputs, params, changed)
+
+    return make
+
+
+# --- parameters --------------------------------------------------------------------------------------------------
+
+
+def _parameters(op, inputs, params, shape):
+    for name, value in params.items():
+        for other in dict.fromkeys(other_values(value)):
+            if other != value and fits(name, other, value, inputs):
+                phrase = f"{name} is {plain(other)}, not {plain(value)}"
+                changed = {**params, name: other}
+                yield phrase, lambda p=changed: _fitted(op, inputs, p, shape)
+                yield f"{phrase}; what lies beyond is not written", lambda p=changed: _cut(op, inputs, p, shape)
+
+
+def _fitted(op, inputs, params, shape) -> np.ndarray | None:
+    """Return the answer with other parameters, in the right answer's shape.
+
+    The engine has allocated that shape: a larger answer is cut off; for a smaller one the engine reads zeros beyond
+    the picture.
+    """
+    y = answer(op, inputs, params)
+    if y.ndim != len(shape):
+        return None
+    if any(a < b for a, b in zip(y.shape, shape, strict=True)):
+        x = inputs["x"].values() if "x" in inputs else None
+        if x is None or x.ndim != 4:
+            return None
+        room = [(0, 0), (0, 0), (0, x.shape[2] + 8), (0, x.shape[3] + 8)]
+        y = _with(op, inputs, params, {"x": np.pad(x, room)})
+    return y[tuple(slice(n) for n in shape)]
+
+
+def _cut(op, inputs, params, shape) -> np.ndarray | None:
+    """Return the answer with other parameters, with zeros where it is smaller than the right answer."""
+    y = answer(op, inputs, params)
+    if y.ndim != len(shape) or y.shape == shape:
+        return None
+    whole = np.zeros(shape, y.dtype)
+    there = tuple(slice(min(a, b)) for a, b in zip(y.shape, shape, strict=True))
+    whole[there] = y[there]
+    return whole
+
+
+# --- the operation -----------------------------------------------------------------------------------------------
+
+
+def _left_out(op, inputs, params, right):
+    for name, tensor in inputs.items():
+        x = tensor.values()
+        if x.shape != right.shape and x.size == right.size and x.dtype.kind == "f":
+            yield f"nothing is moved: {name} as it lies in memory", lambda x=x: x.reshape(right.shape)
+        if x.shape == right.shape and x.dtype.kind == "f":
+            yield f"{op.name} left out: {name} is the result", lambda x=x: x.astype(np.float32)
+            yield f"{op.name} done twice", lambda name=name: _with(op, inputs, params, {name: right})
+            yield f"{name} added to the result", lambda x=x: right + x
+            yield f"{name} taken from the result", lambda x=x: right - x
+
+
+def _other_operations(op, inputs, params, others):
+    """Yield the answers of operations that take the same inputs, or some of them, in the same shapes."""
+    for other in others.values():
+        declared = {name.rstrip("?"): shape for name, shape in op.inputs.items()}
+        shapes = {name.rstrip("?"): shape for name, shape in other.inputs.items()}
+        needed = {name for name in other.inputs if not name.endswith("?")}
+        alike = all(declared.get(name) == shape for name, shape in shapes.items() if name in inputs)
+        if other.name == op.name or other.name in _EXPANDS or not needed <= inputs.keys() or not alike:
+            continue
+        given = {name: tensor for name, tensor in inputs.items() if name in shapes}
+        shared = {name: value for name, value in params.items() if name in other.params}
+        yield (
+            f"{other.name} in place of {op.name}",
+            lambda other=other, given=given, shared=shared: answer(other, given, other.complete(given, shared)),
+        )

@@ -1,0 +1,131 @@
+"""Read a tensor's memory as that of another layout: axes exchanged, rows at another stride, groups for items."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from refsd.causes.generic.error_places import joined
+from refsd.golden.operation import Params
+
+# Parameters that divide axis 1, the channels, into so many groups.
+_GROUPS = ("groups", "num_groups")
+_LANES = (4, 8, 16, 32)
+# The longest mask whose tokens are tried from every one on.
+_TOKENS = 64
+
+
+def reread(x: np.ndarray, one: int, other: int) -> np.ndarray:
+    """Read the flat data as a tensor with the two axes swapped."""
+    shape = [*x.shape]
+    shape[one], shape[other] = shape[other], shape[one]
+    return np.ascontiguousarray(x).reshape(shape).swapaxes(one, other)
+
+
+def restored(x: np.ndarray, one: int, other: int) -> np.ndarray:
+    """Store the tensor with the two axes swapped, and read it in the right shape."""
+    return np.ascontiguousarray(x.swapaxes(one, other)).reshape(x.shape)
+
+
+def strided(x: np.ndarray, stride: int) -> np.ndarray:
+    """Read rows of n numbers, which lie one behind the other, at a larger stride; zeros lie behind the last."""
+    *outer, L, n = x.shape
+    flat = np.pad(x.reshape(-1, L * n), ((0, 0), (0, L * (stride - n))))
+    return flat.reshape(-1, L, stride)[..., :n].reshape(*outer, L, n)
+
+
+def of_strides(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
+    """Yield changes where rows of n numbers are sought nearer or farther than n numbers behind one another."""
+    if x.ndim < 2 or x.shape[-2] < 2 or x.shape[-1] < 2:
+        return
+    L, n = x.shape[-2:]
+    for stride in dict.fromkeys((1, n - 1, n + 1, 2 * n, L)):
+        if stride != n and stride > 0:
+            yield (
+                f"{name}: its rows are sought at a stride of {stride} numbers, not {n}",
+                lambda x, s=stride: _read_on(x, s, L),
+            )
+    if x.ndim > 2:
+        yield (
+            f"{name}: its rows are sought at a stride of 1 number, not {n}, from where the first item begins",
+            lambda x: _read_on(x, 1, x.size // x.shape[-1]),
+        )
+
+
+def of_lanes(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
+    """Yield changes of what vector instructions read: lanes that get lost, blocks from a wrong address."""
+    for axis, n in enumerate(x.shape):
+        for lanes in (b for b in _LANES if n > b):
+            i = np.arange(n)
+            where = f"{name}, axis {axis}"
+            if n % lanes and axis == x.ndim - 1:
+                kept = (i % lanes < n % lanes) | (i >= n - n % lanes)
+                yield (
+                    f"{where}: of each {lanes} lanes those are lost that the last {n % lanes} do not fill",
+                    lambda x, k=kept: np.where(k, x, 0),
+                )
+            for step in (lanes // 2, 2 * lanes):
+                at = i // lanes * step + i % lanes
+                yield (
+                    f"{where}: {lanes} at a time, from an address that advances by {step} (lanes)",
+                    lambda x, a=axis, at=at: x.take(np.where(at < x.shape[a], at, at % x.shape[a]), a),
+                )
+
+
+def _read_on(x: np.ndarray, stride: int, L: int) -> np.ndarray:
+    """Read rows at another stride, L from where their item begins; the memory goes on, and ends with zeros."""
+    n = x.shape[-1]
+    flat = np.ascontiguousarray(x).ravel()
+    first = np.arange(x.size // (L * n))[:, None] * L * n + np.arange(L) * stride
+    at = first[..., None] + np.arange(n)
+    return np.where(at < flat.size, flat[np.minimum(at, flat.size - 1)], 0).reshape(x.shape)
+
+
+def of_groups(name: str, x: np.ndarray, params: Params, axes: list[str]) -> Iterator[tuple[str, Callable]]:
+    """Yield changes where the groups that a parameter makes of an axis change places with the items."""
+    for param, count in params.items():
+        if param not in _GROUPS or not isinstance(count, int) or count < 2 or x.ndim < 3 or x.shape[0] < 2:
+            continue
+        axis = 1
+        if x.shape[axis] % count == 0:
+            which = f"{name}: items and {param} (of axis {axes[axis] or axis})"
+            split = (x.shape[0], count, x.shape[1] // count, *x.shape[2:])
+            for words, read in (("exchanged in memory", reread), ("stored in the other order", restored)):
+                yield (
+                    f"{which} {words}",
+                    lambda x, s=split, r=read: r(x.reshape(s), 0, 1).reshape(x.shape),
+                )
+
+
+def of_tokens(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
+    """Yield changes of what belongs to tokens: positions counted, a mask whose streams are in the other order."""
+    if x.dtype.kind in "iu" and x.ndim > 1 and x.shape[-2] > 1:
+        yield (
+            f"{name} not read: positions are counted, 0, 1, 2, ...",
+            lambda x: np.broadcast_to(np.arange(x.shape[-2])[:, None], x.shape).astype(x.dtype),
+        )
+    square = x.ndim > 2 and 1 < x.shape[-1] == x.shape[-2] <= _TOKENS
+    if square and np.isneginf(x).any():
+        for by in range(1, x.shape[-1]):
+            yield (
+                f"{name}: of two streams in the other order, its first token is token {by}",
+                lambda x, by=by: np.roll(x, (by, by), (-2, -1)),
+            )
+
+
+def of_slices(inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Yield inputs of one shape as slices of one tensor (a fused qkv), whose rows an engine reads as if dense.
+
+    Each slice begins where it should; its next row is sought behind it, where the next slice lies.
+    """
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name, x in inputs.items():
+        if x.ndim >= 3 and x.dtype.kind == "f":
+            alike.setdefault(x.shape, []).append(name)
+    for shape, names in alike.items():
+        if len(names) < 2:
+            continue
+        axis = 2 if len(shape) > 3 else len(shape) - 1
+        memory = np.stack([inputs[name] for name in names], axis=axis).ravel()
+        row = int(np.prod(shape[axis:]))
+        dense = {name: memory[i * row :][: inputs[name].size].reshape(shape) for i, name in enumerate(names)}
+        yield f"{joined(names, 'and')}, slices of one tensor, are read as if dense", dense

@@ -1,0 +1,104 @@
+"""Try bugs that no page lists on one call of an operation: in its blocks, steps, constants, declaration.
+
+They come after the listed bugs, which have better names, and before causes that are fitted to the error alone.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain
+
+import numpy as np
+
+from refsd.causes.operation.block_parts import wrong_values
+from refsd.causes.operation.code_values import code_values
+from refsd.causes.operation.divided_by_zero import divided_by_zero
+from refsd.causes.operation.effective_weights import affine_inputs, effective_weights
+from refsd.causes.operation.fitted_constants import fitted
+from refsd.causes.operation.generated_mutants import generated
+from refsd.causes.operation.head_counts import head_counts
+from refsd.causes.operation.looked_up import looked_up
+from refsd.causes.operation.overflows import overflows
+from refsd.causes.operation.read_slices import read_slices
+from refsd.causes.operation.row_sums import row_sums
+from refsd.causes.operation.scale_bits import scale_bits
+from refsd.causes.operation.small_floats import misread_floats
+from refsd.causes.operation.steps import bordered, stepwise
+from refsd.golden.mutations import Inapplicable, answer
+from refsd.golden.operation import Inputs, Operation, Params
+from refsd.golden.operations import OPERATIONS
+from refsd.numerics.tensor import stored
+
+# Seconds of CPU for one call; bytes of answers to keep for fitted_causes.py, which tries them in one place alone.
+BUDGET = 7.0
+KEPT = 200_000_000
+
+Named = Iterator[tuple[str, np.ndarray]]
+
+
+def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool = False) -> Named:
+    """Yield (name, wrong answer in float32, of the right shape), the likeliest first, until the time is over.
+
+    params: complete
+    found:  the engine's answer, of the right shape
+    gap:    found is one constant or not finite where it is wrong (see is_gap): try only wrongly read blocks,
+            divisions by zero and overflows
+    """
+    end = time.process_time() + BUDGET
+    computed = (
+        lambda: head_counts(op, inputs, params),
+        lambda: stepwise(op, inputs, params),
+        lambda: row_sums(op, inputs, params, found),
+        lambda: looked_up(op, inputs, params, found),
+        lambda: bordered(op, inputs, params),
+        lambda: fitted(op, inputs, params, found),
+        lambda: effective_weights(op, inputs, params, found),
+        lambda: affine_inputs(op, inputs, params, found),
+        lambda: read_slices(op, inputs, params, found),
+        lambda: generated(op, inputs, params, OPERATIONS),
+    )
+    for make in (
+        lambda: _of_blocks(op, inputs, params),
+        lambda: _of_codes(op, inputs, found),
+        lambda: divided_by_zero(op, inputs, params, found),
+        lambda: overflows(op, inputs, params, found),
+        *(() if gap else computed),
+    ):
+        with suppress(Inapplicable):
+            for name, y in make():
+                if time.process_time() > end:
+                    return
+                if y.shape == found.shape:
+                    yield name, y
+
+
+def _of_blocks(op: Operation, inputs: Inputs, params: Params) -> Named:
+    """Yield the answers with one part of the blocks of an input changed."""
+    for name, tensor in inputs.items():
+        for phrase, values in chain(wrong_values(tensor), scale_bits(tensor), misread_floats(tensor)):
+            yield phrase, answer(op, {**inputs, name: stored(values)}, params)
+
+
+def _of_codes(op: Operation, inputs: Inputs, found: np.ndarray) -> Named:
+    """Yield the expanded values with some codes read as others."""
+    for tensor in inputs.values() if op.name == "dequantize" else ():
+        yield from ((phrase, y.astype(np.float32)) for phrase, y in code_values(tensor, found))
+
+
+def explaining(
+    candidates: Named, explains: Callable[[np.ndarray], bool], tried: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the candidates that explain an answer; add the others to `tried`, up to KEPT bytes in all.
+
+    explains: a candidate's answer in float64 -> whether it explains the engine's
+    """
+    suspects: dict[str, np.ndarray] = {}
+    room = KEPT - sum(y.nbytes for y in tried.values())
+    for name, y in candidates:
+        wrong = y.astype(np.float64)
+        if explains(wrong):
+            suspects.setdefault(name, wrong)
+        elif room > wrong.nbytes:
+            room -= wrong.nbytes
+            tried.setdefault(name, wrong)
+    return suspects

@@ -1,0 +1,1 @@
+"""Causes in a stage of the pipeline."""

@@ -1,0 +1,223 @@
+"""Candidates for a wrong input or setting, made from the stage's own declaration.
+
+Each setting is replaced: by another case's value, its default, or a common mistake with a number or text. Each
+input is left out, exchanged with another input, or taken from another item.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from itertools import permutations
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (its types by name)
+import numpy as np
+
+from refsd.causes.generic.relations import ELEMENTWISE
+from refsd.golden.judge import Mutant
+from refsd.golden.operation import REQUIRED
+from refsd.stages.stage import Change, Params, Stage, Tensors
+
+_NUMBERS: dict[str, Callable[[float], float]] = {
+    "squared": lambda v: v * v,
+    "its root": lambda v: v**0.5,
+    "its reciprocal": lambda v: 1 / v,
+    "of the other sign": lambda v: -v,
+    "doubled": lambda v: 2 * v,
+    "halved": lambda v: v / 2,
+    "1 less it": lambda v: 1 - v,
+    "one more": lambda v: v + 1,
+    "one less": lambda v: v - 1,
+    "left out": lambda v: 0,
+    "as if 1": lambda v: 1,
+}
+_TEXTS: dict[str, Callable[[str], str]] = {
+    "in lower case": str.lower,
+    "in capitals": str.upper,
+    "without blanks at its ends": str.strip,
+    "with all white space as single blanks": lambda text: " ".join(text.split()),
+    "with its line ends as blanks": lambda text: re.sub(r"[\r\n]+", " ", text),
+    "without its runs of white space": lambda text: re.sub(r"\s{2,}", "", text),
+    "without its white space": lambda text: re.sub(r"\s+", "", text),
+    "without its line ends": lambda text: re.sub(r"[\r\n]+", "", text),
+    "up to its first line end": lambda text: text.partition("\n")[0],
+    "in composed characters (NFC)": lambda text: unicodedata.normalize("NFC", text),
+    "in decomposed characters (NFD)": lambda text: unicodedata.normalize("NFD", text),
+    "in compatible characters (NFKC)": lambda text: unicodedata.normalize("NFKC", text),
+    "without accents": lambda text: "".join(
+        c for c in unicodedata.normalize("NFD", text) if not unicodedata.combining(c)
+    ),
+    "in ASCII alone": lambda text: text.encode("ascii", "ignore").decode(),
+    "with its UTF-8 bytes read as Latin-1": lambda text: text.encode().decode("latin-1"),
+    "without its emoji": lambda text: "".join(c for c in text if ord(c) < 0x10000),
+    "with a blank in front": lambda text: " " + text,
+    "without its brackets": lambda text: re.sub(r"[()\[\]]", "", text),
+    "without its weights": lambda text: re.sub(r":\s*[\d.]+\s*(?=\))", "", text),
+    "without its backslashes": lambda text: text.replace("\\", ""),
+    "with its backslashes kept, those that escape too": lambda text: re.sub(r"\\([()\[\]])", r"\\\\\\\1", text),
+    "with its line ends as an unknown character": lambda text: re.sub(r"\r?\n", "\uffff", text),
+    "with its line ends as an unknown character and a blank": lambda text: re.sub(r"\r?\n", "\uffff ", text),
+    "without its commas": lambda text: text.replace(",", ""),
+    "left out": lambda text: "",
+}
+
+
+# A longer text, in characters, is not the name of a choice.
+_SHORT = 40
+
+
+def settings(stage: Stage, params: Params) -> Iterator[Mutant[Change]]:
+    """Yield candidates that replace one parameter by another value."""
+    for name, own in params.items():
+        for phrase, other in _others(stage, name, own):
+            yield Mutant(phrase, Change(params=_set(name, other)))
+
+
+def numbers(params: Params) -> Iterator[tuple[str, float, Callable[[float], Callable[[Params], Params]]]]:
+    """Yield the numeric parameters that can be solved for: name, value, and value -> change of the parameters.
+
+    An integer is solved for as a real number, then rounded.
+    """
+    for name, own in params.items():
+        if isinstance(own, int | float) and not isinstance(own, bool):
+            yield name, own, lambda v, name=name: _set(name, v)
+        elif isinstance(own, dict):
+            for key, value in own.items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    yield (
+                        f"{key}",
+                        float(value),
+                        lambda v, name=name, key=key: lambda p: {**p, name: {**p[name], key: v}},
+                    )
+
+
+def exchanged(tensors: Tensors) -> Iterator[Mutant[Change]]:
+    """Yield candidates where one input is left out, moved along an axis, or exchanged with another input."""
+    for name, y in tensors.items():
+        for phrase, move in _moves(y):
+            yield Mutant(f"{name} {phrase}", Change(tensors=_moved(name, move)))
+        for other, z in tensors.items():
+            if other != name and z.shape == y.shape and z.dtype == y.dtype:
+                yield Mutant(f"{other} in place of {name}", Change(tensors=_replaced(name, other)))
+                if other > name:
+                    yield Mutant(f"{name} and {other} swapped", Change(tensors=_swapped(name, other)))
+
+
+def scaled(name: str) -> Callable[[float], Callable[[Tensors], Tensors]]:
+    return lambda factor: lambda tensors: {**tensors, name: tensors[name] * tensors[name].dtype.type(factor)}
+
+
+def _set(name: str, value: Any) -> Callable[[Params], Params]:
+    return lambda params: {**params, name: value}
+
+
+def _set_option(name: str, key: str) -> Callable[[float], Callable[[Params], Params]]:
+    return lambda value: lambda params: {**params, name: {**params[name], key: value}}
+
+
+def _moved(name: str, move: Callable[[np.ndarray], np.ndarray]) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {**tensors, name: move(tensors[name]).astype(tensors[name].dtype)}
+
+
+def _replaced(name: str, other: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {**tensors, name: tensors[other]}
+
+
+def _swapped(one: str, other: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {**tensors, one: tensors[other], other: tensors[one]}
+
+
+def _others(stage: Stage, name: str, own: Any) -> Iterator[tuple[str, Any]]:
+    seen = [own]
+
+    def new(value: Any) -> bool:
+        if any(value is one or (type(value) is type(one) and value == one) for one in seen):
+            return False
+        seen.append(value)
+        return True
+
+    if isinstance(own, bool):
+        yield (f"{name} is taken for {not own}", not own)
+        return
+    if isinstance(own, int | float):
+        for phrase, change in _NUMBERS.items():
+            try:
+                value = change(own)
+            except (ValueError, ZeroDivisionError, OverflowError):
+                continue
+            if isinstance(value, complex) or (isinstance(own, int) and value != int(value)):
+                continue
+            value = int(value) if isinstance(own, int) else float(value)
+            if new(value):
+                yield f"{name} {phrase}: {value:.6g} for {own:.6g}", value
+    if isinstance(own, str):
+        for phrase, change in _TEXTS.items() if " " in own or not own.isidentifier() else ():
+            if new(change(own)):
+                yield f"the {name} {phrase}", change(own)
+    if isinstance(own, list) and new(own[::-1]):
+        yield f"{name} in reverse order", own[::-1]
+    if isinstance(own, dict):
+        for key in own:
+            yield f"{name}: {key} left out", {k: v for k, v in own.items() if k != key}
+    if isinstance(own, str | int | float | list | None) and not (isinstance(own, str) and " " in own):
+        default = stage.params[name]
+        values = [] if default is REQUIRED else [default]
+        values += [case.params[name] for case in stage.cases if name in case.params]
+        for value in values:
+            short = isinstance(value, int | float | list | None) or (
+                isinstance(value, str) and len(value) <= _SHORT
+            )
+            if short and new(value):
+                yield f"{name} is {value} for {own}", value
+
+
+def _in_turn(n: int, parts: int, apart: bool) -> np.ndarray:
+    """Return the order that brings every `parts`th of n together, or else takes from that many parts in turn."""
+    i = np.arange(n)
+    return i.reshape(-1, parts).T.ravel() if apart else i.reshape(parts, -1).T.ravel()
+
+
+# Types of stored numbers, and those that their bytes are taken for.
+_READ = tuple(permutations(("float32", "float16", "bfloat16"), 2))
+
+
+def _reread(x: np.ndarray, of: str, to: str) -> np.ndarray:
+    """Read the bytes of a type as numbers of another; what lies behind the end is zero."""
+    data = np.ascontiguousarray(x.astype(np.dtype(of))).tobytes().ljust(4 * x.size, b"\0")
+    read = np.frombuffer(data, np.dtype(to))[: x.size].reshape(x.shape).astype(np.float32)
+    return np.where(np.isfinite(read), read, 0).astype(x.dtype)
+
+
+def _moves(y: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
+    yield "left out: zeros", np.zeros_like
+    if y.dtype.kind in "iu":
+        yield "all ones", np.ones_like
+        yield "inverted: 0 for 1", lambda x: 1 - np.minimum(x, 1)
+    else:
+        yield "of the other sign", np.negative
+        yield "all ones", np.ones_like
+        yield from ELEMENTWISE.items()
+        for of, to in _READ:
+            yield f"with {of}'s bytes read as {to}'s", lambda x, of=of, to=to: _reread(x, of, to)
+    if y.ndim > 1 and y.shape[0] > 1:
+        yield "of the first item for all items", lambda x: np.broadcast_to(x[:1], x.shape).copy()
+        yield "of the last item for all items", lambda x: np.broadcast_to(x[-1:], x.shape).copy()
+        yield "of the next item", lambda x: np.roll(x, -1, axis=0)
+    for axis in range(y.ndim):
+        if y.shape[axis] > 1:
+            yield f"in reverse along axis {axis}", lambda x, axis=axis: np.flip(x, axis)
+            yield f"one further along axis {axis}", lambda x, axis=axis: np.roll(x, 1, axis)
+            if y.shape[axis] % 2 == 0:
+                yield (
+                    f"with halves of axis {axis} swapped",
+                    (lambda x, axis=axis: np.roll(x, x.shape[axis] // 2, axis)),
+                )
+            for parts in (p for p in (2, 3) if y.shape[axis] % p == 0 and y.shape[axis] > p):
+                for by, words in ((parts, f"every {parts}th together"), (-1, f"{parts} parts taken in turn")):
+                    yield (
+                        f"in another order along axis {axis}: {words}",
+                        lambda x, a=axis, p=parts, by=by: np.take(x, _in_turn(x.shape[a], p, by > 0), a),
+                    )
+        for other in range(axis + 1, y.ndim):
+            if y.shape[axis] == y.shape[other] > 1:
+                yield f"with axes {axis} and {other} exchanged", lambda x, a=axis, b=other: np.swapaxes(x, a, b)

@@ -1,0 +1,252 @@
+"""Explain a wrong answer of a stage where no known bug does: try each mechanism at each place.
+
+In turn: other settings and inputs, numbers solved for, patterns in the wrong output itself, the reference's
+formulas with one thing changed. A cause is reported only if the rest of the error is an honest run's rounding.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from refsd.causes.generic.fitted_causes import fitted_causes
+from refsd.causes.generic.formula_variants import Number, Text
+from refsd.causes.generic.relations import relation
+from refsd.causes.generic.running_code import TooLong, apart, at_most, executed, swapped
+from refsd.causes.generic.sequences import sequence_difference
+from refsd.causes.generic.solved_numbers import digits, is_plain, shown, solved
+from refsd.causes.stage.candidates import exchanged, numbers, scaled, settings
+from refsd.causes.stage.elsewhere import last_resorts
+from refsd.causes.stage.looks import PARTS, WHOLE, output_causes
+from refsd.causes.stage.members import member_causes
+from refsd.causes.stage.scene import Scene
+from refsd.golden.judge import Answer
+from refsd.stages.stage import Change
+
+# CPU seconds for the whole search for one answer, and for one changed formula.
+_SECONDS, _ONE = 4.0, 0.2
+_MODULES = ("samplers", "tokenizers", "pipelines", "families", "adapters", "stages", "models", "weights", "kernels")
+_NOT = ("refsd.stages.stage", "refsd.stages")
+_MOST = 4
+# A solved number is likely if it has fewer digits, or a name. Almost any number explains _SINGLE different errors.
+_FEW, _SINGLE = 4, 3
+
+
+def known_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
+    """Return the known bugs that explain the first wrong output, where others may be right.
+
+    known: known bug -> the answer with it
+    """
+    there = _explaining(scene, known) if scene.wrong else []
+    return [name for name in there if scene.consistent(known[name])][:_MOST]
+
+
+def searched_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
+    """Return the causes that were searched for, the likeliest first; empty if nothing explains the answer.
+
+    Last comes a known bug that would have made an earlier output wrong, which is right. known: as above
+    """
+    if not scene.wrong:
+        return []
+    found = sorted(apart(_search, _SECONDS, scene, known))
+    phrases = list(dict.fromkeys(phrase for *_, phrase in found))
+    return (phrases or _explaining(scene, known))[:_MOST] or last_resorts(scene) or _sequence(scene)
+
+
+def _explaining(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
+    return [name for name, answer in known.items() if scene.explained(answer)]
+
+
+def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
+    """Yield [rank, rank within it, phrase] of each cause, low ranks being likely; stop after a likely one."""
+    for likely, search in enumerate((_settings, _exchanged, _of_members)):
+        named = list(search(scene))
+        yield from ([likely, 0.0, phrase] for phrase in named)
+        if named:
+            return
+    solved_for = [*_numbers(scene), *_scaled_inputs(scene)]
+    yield from ([3 if digits < _FEW else 6, digits, phrase] for digits, phrase in solved_for)
+    if any(digits < _FEW for digits, _ in solved_for):
+        return
+    looks = output_causes(scene, WHOLE) or _in_place(scene, known) or output_causes(scene, PARTS)
+    yield from ([4, 0.0, phrase] for phrase in looks)
+    if not looks:
+        yield from _changed_formulas(scene)
+
+
+def _answer(scene: Scene, change: Change | None = None) -> Answer | None:
+    with np.errstate(all="ignore"):
+        try:
+            own = scene.inputs._replace(tensors=dict(scene.inputs.tensors), params=dict(scene.inputs.params))
+            answer = scene.stage.answer(own, change)
+            arrays = {name: np.asarray(y) for name, y in (answer or {}).items()}
+        except TooLong:
+            raise
+        except Exception:  # a changed formula may fail in any way: then it explains nothing
+            return None
+    return arrays if arrays and all(y.dtype.kind in "fiub" for y in arrays.values()) else None
+
+
+def _settings(scene: Scene) -> Iterator[str]:
+    for name, change in settings(scene.stage, scene.inputs.params):
+        if _explains(scene, _answer(scene, change)):
+            yield name
+
+
+def _exchanged(scene: Scene) -> Iterator[str]:
+    for name, change in exchanged(scene.inputs.tensors):
+        if _explains(scene, _answer(scene, change)):
+            yield name
+
+
+def _of_members(scene: Scene) -> Iterator[str]:
+    yield from member_causes(scene, lambda change: _answer(scene, Change(tensors=change)))
+
+
+def _explains(scene: Scene, answer: Answer | None) -> bool:
+    return answer is not None and scene.explained(answer) and scene.consistent(answer)
+
+
+def _error(scene: Scene, answer: Answer | None) -> np.ndarray | None:
+    """Return found - answer at the first wrong output, flat, in units of the bound; None if shapes differ."""
+    name = scene.wrong
+    if answer is None or name not in answer or np.shape(answer[name]) != scene.found[name].shape:
+        return None
+    limit = scene.limits[name].limit
+    y = np.asarray(answer[name], np.float64)
+    unit = np.where(limit > 0, limit, 1.0) if limit.shape == y.shape else 1.0
+    return ((np.asarray(scene.found[name], np.float64) - y) / unit).ravel()
+
+
+def _different_errors(scene: Scene) -> int:
+    """Count the different errors of the wrong output."""
+    found, truth = np.ravel(scene.found[scene.wrong]), np.ravel(scene.truth[scene.wrong])
+    if found.shape != truth.shape:
+        return 0
+    return int(np.unique(np.round((found - truth).astype(np.float64), 12)).size)
+
+
+def _solved(
+    scene: Scene, phrase: Callable[[float], str], value: float, run: Callable[[float], Answer | None]
+) -> Iterator[tuple[float, str]]:
+    """Yield (digits, phrase) of the solved number if it explains the answer; fewer digits are likelier."""
+    if scene.stage.outputs[scene.wrong].size is None:
+        return
+    best = solved(float(value), lambda v: _error(scene, run(v)))
+    best = round(best) if best is not None and isinstance(value, int) else best
+    if best is not None and isinstance(value, int) and best < 0 < value:
+        return  # a count, which no engine takes for a negative number
+    if best is None or abs(best - value) <= 1e-6 * abs(value) or not scene.explained(run(best)):
+        return
+    others = {name: number for name, number in scene.numbers.items() if number != value}
+    related = relation(best, float(value), others)
+    if related or is_plain(best) or _different_errors(scene) > _SINGLE:
+        told = f" ({related})" if related else ""
+        count = min(digits(best), _FEW - 1) if related else digits(best)
+        yield count + min(abs(best - value) / abs(value or 1), 9) / 10, phrase(best) + told
+
+
+def _numbers(scene: Scene) -> Iterator[tuple[float, str]]:
+    for name, value, change in numbers(scene.inputs.params):
+        run = lambda v, change=change: _answer(scene, Change(params=change(v)))
+        yield from _solved(scene, lambda v, n=name, o=value: f"{n} is {shown(v)} for {o:.6g}", value, run)
+
+
+def _scaled_inputs(scene: Scene) -> Iterator[tuple[float, str]]:
+    for name, y in scene.inputs.tensors.items():
+        if y.dtype.kind == "f":
+            change = scaled(name)
+            run = lambda v, change=change: _answer(scene, Change(tensors=change(v)))
+            yield from _solved(scene, lambda v, n=name: f"{n} is multiplied by {shown(v)}", 1.0, run)
+
+
+# --- the reference's formulas ------------------------------------------------------------------------------------
+
+
+def _is_formula(module: str) -> bool:
+    return module.startswith("refsd.") and module not in _NOT and module.split(".")[1] in _MODULES
+
+
+def _texts(scene: Scene) -> list[Text]:
+    texts = []
+    for function in executed(lambda: _answer(scene), _is_formula):
+        try:
+            texts.append(Text(function))
+        except LookupError:
+            continue
+    return texts
+
+
+def _changed_formulas(scene: Scene) -> Iterator[list]:
+    """Yield the causes from formulas with one thing changed, then with one number solved for."""
+    texts = _texts(scene)
+    for order, text in enumerate(texts):
+        for variant in text.variants():
+            with swapped(text.function, variant.code):
+                answer = _in_time(lambda: _answer(scene))
+            if _in_time(lambda answer=answer: scene.explained(answer)):
+                yield [5, variant.rank + order / 1000, variant.phrase]
+    for text in texts:
+        for number in text.numbers():
+            run = lambda v, text=text, number=number: _in_time(lambda: _with(scene, text, number, v))
+            phrase = lambda v, n=number: f"{n.phrase}: {shown(v)} for {n.value:.6g}"
+            yield from ([6, count, words] for count, words in _solved(scene, phrase, number.value, run))
+
+
+def _in_time(run: Callable[[], Any]) -> Any:
+    """Run; return None if a changed formula takes too long, or its result cannot be compared."""
+    try:
+        with at_most(_ONE):
+            return run()
+    except (TooLong, ValueError, TypeError, IndexError):
+        return None
+
+
+def _with(scene: Scene, text: Text, number: Number, value: float) -> Answer | None:
+    function: FunctionType = text.function
+    if number.site is None:
+        defaults: list[Any] = list(function.__defaults__ or ())
+        if number.position >= len(defaults):
+            return None
+        defaults[number.position] = value
+        changed: Any = swapped(function, None, tuple(defaults))
+    else:
+        code = text.with_number(number, value)
+        changed = swapped(function, code) if code is not None else nullcontext()
+    with changed:
+        return _answer(scene)
+
+
+# --- what the output shows ---------------------------------------------------------------------------------------
+
+
+def _in_place(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
+    """Return the known bugs that explain a part of the first wrong output."""
+    name = scene.wrong
+    output = scene.stage.outputs[name]
+    found, truth = scene.found[name], scene.truth[name]
+    if output.size is None or found.shape != truth.shape:
+        return []
+    suspects = {bug: np.asarray(y[name]) for bug, y in known.items() if name in y and y[name].shape == truth.shape}
+    channel = output.axes.index("channel") if "channel" in output.axes else -1
+    causes = fitted_causes(found, truth, scene.honest[name], channel, suspects)
+    return [f"{name}: {_in_its_axes(cause, output.axes)}" for cause in causes]
+
+
+def _in_its_axes(phrase: str, axes: tuple[str, ...]) -> str:
+    """Name the axes: "the last 4 of 9 along axis 1" -> "the last 4 of 9 tokens"."""
+    phrase = re.sub(r" \(channels\)", "", phrase)
+    return re.sub(r"along axis (\d+)", lambda m: f"{axes[int(m[1])]}s", phrase)
+
+
+def _sequence(scene: Scene) -> list[str]:
+    name = scene.wrong
+    output = scene.stage.outputs[name]
+    if output.size is not None or len(output.axes) != 2:
+        return []
+    found, truth = np.asarray(scene.found[name]), np.asarray(scene.truth[name])
+    phrase = sequence_difference(found, truth, output.axes[-1], output.spelled)
+    return [f"{name}: {phrase}"] if phrase else []

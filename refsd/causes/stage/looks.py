@@ -1,0 +1,277 @@
+"""Find patterns in a wrong output itself: a multiple, a sum of inputs, another order or shape, extra slices."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from refsd.causes.generic.relations import ELEMENTWISE, relation
+from refsd.causes.generic.solved_numbers import shown
+from refsd.causes.stage.elsewhere import constant_in_part, masked, wrong_term
+from refsd.causes.stage.scene import Scene
+
+# Elements required for each fitted number.
+_EACH = 8
+
+
+def output_causes(scene: Scene, looks: tuple) -> list[str]:
+    """Return the first pattern that leaves only an honest run's rounding. looks: WHOLE or PARTS"""
+    name = scene.wrong
+    found, truth = np.asarray(scene.found[name], np.float64), np.asarray(scene.truth[name], np.float64)
+    if not np.isfinite(found).all() or not np.isfinite(truth).all():
+        return []
+    for look in looks:
+        phrase = next(look(scene, name, found, truth), None)
+        if phrase:
+            return [phrase]
+    return []
+
+
+def _linear(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """A multiple of the truth, an offset, or both; of a single number only a factor that is named or round."""
+    if found.shape != truth.shape or scene.stage.outputs[name].size is None:
+        return
+    t, y = truth.ravel(), found.ravel()
+    if t.size == 1 and t[0]:
+        factor = float(y[0] / t[0])
+        told = _told(y[0], t[0], scene.numbers)
+        if told or "(" in shown(factor) or abs(factor - round(factor, 2)) < 1e-6 * abs(factor):
+            yield f"{name} is {shown(factor)} times what it should be{told}"
+        return
+    if t.size < _EACH:
+        least = 3
+    else:
+        least = 1
+    if t.size >= least + 1 and (t @ t) > 0:
+        factor = float(t @ y / (t @ t))
+        if scene.agrees(name, factor * truth, 4 * max(abs(factor), 1)):
+            times = f"{shown(factor)} times what it should be{_told(factor, 1.0, scene.numbers)}"
+            yield f"{name} is {times if factor else '0 throughout'}"
+            return
+        offset = float(np.mean(y - t))
+        if scene.agrees(name, truth + offset, 4):
+            yield f"{shown(offset)} is added to {name}"
+            return
+        if np.ptp(t) > 0 and t.size >= _EACH:
+            factor, offset = np.polyfit(t, y, 1)
+            if scene.agrees(name, factor * truth + offset, 4 * max(abs(factor), 1)):
+                yield f"{name} is {shown(float(factor))} times what it should be, and {shown(float(offset))}"
+
+
+def _told(value: float, right: float, others: dict[str, float]) -> str:
+    """Return the relation of a number to the right one or to others, in brackets; "" if there is none."""
+    found = relation(float(value), float(right), others)
+    return f" ({found})" if found else ""
+
+
+def _counted(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """Numbers of the items along an axis, up from 0 or 1 or down, where something else is asked for."""
+    if found.shape != truth.shape:
+        return
+    for axis, n in enumerate(truth.shape):
+        i = np.arange(n).reshape([-1 if a == axis else 1 for a in range(truth.ndim)])
+        counts = {
+            "counted from 0": i,
+            "counted from 1": i + 1,
+            "counted down to 0": n - 1 - i,
+            "counted down to 1": n - i,
+            "counted from 0, as a share of all": i / n,
+            "counted from 0 to 1": i / max(n - 1, 1),
+            "counted down from 1": 1 - i / n,
+            "counted down from 1 to 0": 1 - i / max(n - 1, 1),
+        }
+        for words, count in counts.items() if n > 2 else ():
+            if np.allclose(found, count, rtol=1e-6, atol=1e-6):
+                word = scene.stage.outputs[name].axes[axis]
+                yield f"{name}: the index of each {word}, {words}, in place of its value"
+                return
+
+
+def _function(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """A function of each number of the truth: its square, its logarithm, the power of two above it."""
+    if found.shape != truth.shape or scene.stage.outputs[name].size is None or truth.size < _EACH:
+        return
+    for words, function in ELEMENTWISE.items():
+        with np.errstate(all="ignore"):
+            y = function(truth)
+        if np.isfinite(y).all() and scene.agrees(name, y, 8 * max(1.0, _slope(y, truth))):
+            yield f"{name} {words}"
+            return
+
+
+def _slope(y: np.ndarray, of: np.ndarray) -> float:
+    """Return how much larger a function's numbers are than those that it is of."""
+    return float(np.abs(y).max() / np.abs(of).max()) if np.abs(of).max() else 1.0
+
+
+def _whole_numbers(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """The truth's numbers cut or rounded to whole ones, whose fractions it has."""
+    if (
+        found.shape != truth.shape
+        or scene.stage.outputs[name].size is None
+        or np.array_equal(np.rint(truth), truth)
+    ):
+        return
+    for words, change in (("cut to", np.trunc), ("rounded to", np.rint), ("raised to", np.ceil)):
+        if np.array_equal(found, change(truth)):
+            yield f"{name}: {words} whole numbers"
+            return
+
+
+def _of_inputs(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """A weighted sum of inputs and other outputs; the truth is one too, with other weights."""
+    if scene.stage.outputs[name].size is None or found.shape != truth.shape:
+        return
+    terms = {
+        other: np.asarray(y, np.float64)
+        for source in (scene.inputs.tensors, scene.found)
+        for other, y in source.items()
+        if other != name and np.shape(y) == truth.shape and np.asarray(y).dtype.kind == "f"
+    }
+    for other, y in scene.found.items():  # draws of several steps
+        if other != name and np.ndim(y) == truth.ndim + 1 and np.shape(y)[1:] == truth.shape:
+            terms |= {f"{other} {i}": np.asarray(one, np.float64) for i, one in enumerate(y)}
+    if not terms or truth.size < _EACH * len(terms):
+        return
+    columns = np.stack([y.ravel() for y in terms.values()], axis=1)
+    if not np.isfinite(columns).all() or np.linalg.matrix_rank(columns) < len(terms):
+        return
+    weights = [np.linalg.lstsq(columns, y.ravel(), rcond=None)[0] for y in (found, truth)]
+    own, right = (np.where(np.abs(w) < 1e-5 * np.abs(w).max(), 0, w) for w in weights)
+    if not scene.agrees(name, (columns @ own).reshape(found.shape), 8):
+        return
+    if not np.allclose((columns @ right).reshape(truth.shape), truth, rtol=1e-4, atol=1e-4 * np.abs(truth).max()):
+        return
+    parts = []
+    gone = [i for i in range(len(own)) if right[i] and not own[i]]
+    new = [i for i in range(len(own)) if own[i] and not right[i]]
+    if len(gone) == len(new) == 1 and np.isclose(own[new[0]], right[gone[0]], rtol=1e-4):
+        names = list(terms)
+        parts.append(f"{names[new[0]]} stands in place of {names[gone[0]]}")
+        own[new[0]], own[gone[0]] = 0.0, right[gone[0]]
+    for other, a, b in zip(terms, own, right, strict=True):
+        if abs(a - b) > 1e-4 * max(abs(a), abs(b)):
+            if not b:
+                parts.append(f"{other} is in it, {shown(a)} times")
+            elif not a:
+                parts.append(f"{other} is left out")
+            else:
+                weights = {f"the factor of {o}": w for o, w in zip(terms, right, strict=True) if o != other and w}
+                parts.append(
+                    f"{other} is multiplied by {shown(a)} for {shown(b)}{_told(a, b, scene.numbers | weights)}"
+                )
+    if parts:
+        yield f"in {name} {' and '.join(parts)}"
+
+
+def _reordered(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """The truth's slices in another order along one axis."""
+    if found.shape != truth.shape:
+        return
+    axes = scene.stage.outputs[name].axes
+    for axis, n in enumerate(truth.shape):
+        for phrase, order in _orders(n):
+            if scene.agrees(name, np.take(truth, order, axis), 4):
+                yield f"{name}: {axes[axis]}s {phrase}"
+                return
+
+
+def _orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
+    i = np.arange(n)
+    if n < 2:
+        return
+    yield "in reverse order", i[::-1]
+    if n > 2:
+        yield "in reverse order but for the last", np.append(i[-2::-1], n - 1)
+        yield "in reverse order but for the first", np.append(0, i[:0:-1])
+    yield "each the one before", np.maximum(i - 1, 0)
+    yield "each the next", np.minimum(i + 1, n - 1)
+    yield "each the one before, in a circle", np.roll(i, 1)
+    yield "each the next, in a circle", np.roll(i, -1)
+    yield "all the first", 0 * i
+    yield "all the last", 0 * i + n - 1
+    if n % 2 == 0:
+        yield "with the halves swapped", np.roll(i, n // 2)
+        yield "with neighbours swapped", i ^ 1
+        yield "with the halves in turn", i % 2 * (n // 2) + i // 2
+        yield "taken apart: even ones, then odd ones", i % (n // 2) * 2 + i // (n // 2)
+
+
+def _more_slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """More or fewer slices along one axis: name those that are missing, extra, repeated or another item's."""
+    axes = scene.stage.outputs[name].axes
+    if found.ndim != truth.ndim:
+        return
+    apart = [a for a in range(truth.ndim) if found.shape[a] != truth.shape[a]]
+    if len(apart) != 1:
+        return
+    axis = apart[0]
+    n, m = truth.shape[axis], found.shape[axis]
+    count = f"{m} {axes[axis]}s for {n}"
+    common = np.arange(min(n, m))
+    same = np.allclose(np.take(found, common, axis), np.take(truth, common, axis), rtol=1e-5, atol=1e-6)
+    if m < n:
+        if same:
+            yield f"{name} has {count}: the last {n - m} are left out"
+        elif np.allclose(found, np.take(truth, np.arange(n - m, n), axis), rtol=1e-5, atol=1e-6):
+            yield f"{name} has {count}: the first {n - m} are left out"
+        return
+    if axis == 0 or not np.issubdtype(truth.dtype, np.floating):
+        if same:
+            yield f"{name} has {count}: {m - n} are too many at the end"
+        return
+    of_items = [np.moveaxis(one, axis - 1, 0) for one in truth]
+    slices = [(b, j) for b in range(len(truth)) for j in range(n)]
+    stacked = np.stack([of_items[b][j] for b, j in slices])
+    own = [np.moveaxis(one, axis - 1, 0) for one in found]
+    sources = []
+    for b, rows in enumerate(own):
+        for row in rows:
+            near = np.abs(stacked - row).reshape(len(slices), -1).max(axis=1)
+            if near.min() > 1e-4 * (1 + np.abs(row).max()):
+                return
+            sources.append((b, slices[int(np.argmin(near))]))
+    if any(b != source[0] for b, source in sources):
+        yield f"{name} has {count}: those of all items stand in every item"
+    else:
+        yield f"{name} has {count}: some stand there twice"
+
+
+def _reshaped(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """The truth's numbers in the right order, in another shape."""
+    if found.shape == truth.shape or found.size != truth.size:
+        return
+    limit = np.broadcast_to(scene.limits[name].limit, truth.shape).ravel()
+    if (np.abs(found.ravel() - truth.ravel()) <= limit + 2.0**-20 * np.abs(truth.ravel())).all():
+        shapes = f"{list(found.shape)} for {list(truth.shape)}"
+        yield f"{name} has the right numbers, as {shapes}{_joined(scene, name, found)}"
+
+
+def _joined(scene: Scene, name: str, found: np.ndarray) -> str:
+    """Return ": item and channel joined" if two axes of the truth are one; else ""."""
+    axes, right = scene.stage.outputs[name].axes, scene.truth[name].shape
+    for i in range(len(right) - 1):
+        if found.shape == (*right[:i], right[i] * right[i + 1], *right[i + 2 :]):
+            return f": {axes[i]} and {axes[i + 1]} joined"
+    return ""
+
+
+def _multiple_in_part(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """A multiple of the truth at some elements, for example where a mask is 0."""
+    if scene.stage.outputs[name].size is None or found.shape != truth.shape:
+        return
+    limit = np.broadcast_to(scene.limits[name].limit, truth.shape)
+    wrong = np.abs(found - truth) > limit
+    t, y = truth[wrong], found[wrong]
+    if t.size < _EACH or not (t @ t):
+        return
+    factor = float(t @ y / (t @ t))
+    if not scene.agrees(name, np.where(wrong, factor * truth, truth), 4 * max(abs(factor), 1)):
+        return
+    what = f"{shown(factor)} times what it should be" if abs(factor) > 1e-6 else "0"
+    yield f"{name} is {what} {masked(scene, name, wrong, truth != 0) or f'at {t.size} of {truth.size} elements'}"
+
+
+WHOLE = (
+    *(_counted, _linear, _whole_numbers, _function, _of_inputs, wrong_term, _reordered, _more_slices, _reshaped),
+)
+PARTS = (constant_in_part, _multiple_in_part)

@@ -1,0 +1,1 @@
+"""Causes in a sampler's steps."""

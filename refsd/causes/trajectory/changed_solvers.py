@@ -1,0 +1,178 @@
+"""Solvers and schedules with one thing in their text changed, held against an engine's trajectory.
+
+Where no known bug explains a trajectory, each formula that the reference ran is changed in one place: another
+variable, a term dropped, a statement left out. The cause is quoted in the solver's own words.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.causes.generic.formula_variants import Text
+from refsd.causes.generic.running_code import TooLong, apart, at_most, executed, swapped
+from refsd.causes.generic.solved_numbers import shown
+from refsd.causes.trajectory.moved_history import moved_history
+from refsd.golden.case import Case
+from refsd.trajectory.forms import Forms, forms
+from refsd.trajectory.run import Dump, sigmas_of, solver_of
+
+# CPU seconds for one trajectory, and for one changed formula.
+_SECONDS, _ONE = 8.0, 0.3
+# The same for all histories.
+_HISTORY = 4.0
+_MOST = 4
+_NOT = ("refsd.samplers.latents", "refsd.samplers.step")
+
+
+class Told(NamedTuple):
+    """
+    explains: forms -> whether with them every step is the engine's
+    near:     sigmas -> whether they are the engine's
+    """
+
+    case: Case
+    y: Dump
+    right_sigmas: bool
+    explains: Callable[[Forms], bool]
+    near: Callable[[np.ndarray], bool]
+
+
+def changed_solvers(told: Told) -> list[str]:
+    """What explains the trajectory, the likeliest first; nothing where the right solver does."""
+    if told.right_sigmas and told.explains(forms(solver_of(told.case), told.y.sigmas)):
+        return []
+    moved = list(apart(lambda: _moved(told), _HISTORY)) if told.right_sigmas else []
+    if moved:
+        return moved[0]
+    search = _solver if told.right_sigmas else _schedule
+    found = sorted(apart(lambda: search(told), _SECONDS))
+    return list(dict.fromkeys(phrase for _, _, phrase in found))[:_MOST]
+
+
+def _moved(told: Told) -> Iterator[list]:
+    right = forms(solver_of(told.case), told.y.sigmas)
+    phrase = moved_history(right, told.explains)
+    if phrase:
+        yield [phrase]
+
+
+def _solver(told: Told) -> Iterator[list]:
+    right = forms(solver_of(told.case), told.y.sigmas)
+
+    def explains(form: Forms) -> bool:
+        same = form.rows.shape == right.rows.shape and np.array_equal(form.steps, right.steps)
+        return same and bool(np.isfinite(form.rows).all()) and told.explains(form)
+
+    yield from _search(lambda: forms(solver_of(told.case), told.y.sigmas.copy()), explains)
+
+
+def _schedule(told: Told) -> Iterator[list]:
+    def explains(sigmas: np.ndarray) -> bool:
+        same = np.shape(sigmas) == told.y.sigmas.shape and np.isfinite(sigmas).all()
+        return bool(same) and told.near(np.asarray(sigmas))
+
+    yield from _search(lambda: sigmas_of(told.case), explains)
+
+
+def _search(run: Callable, explains: Callable) -> Iterator[list]:
+    """[kind of change, order of the function, phrase] of each change with which the run explains the engine's."""
+    for order, function in enumerate(executed(run, _is_formula)):
+        try:
+            text = Text(function)
+        except LookupError:
+            continue
+        for variant in text.variants():
+            with swapped(function, variant.code):
+                found = _in_time(run)
+            if found is not None and _in_time(lambda found=found: explains(found)):
+                yield [variant.rank, order, variant.phrase]
+
+
+def _is_formula(module: str) -> bool:
+    return module.startswith("refsd.samplers") and module not in _NOT
+
+
+def _in_time(run: Callable):
+    try:
+        with np.errstate(all="ignore"), at_most(_ONE):
+            return run()
+    except TooLong:
+        return None
+    except Exception:  # a changed formula may fail in any way; then it explains nothing
+        return None
+
+
+def first_wrong(expected: np.ndarray, limits: np.ndarray, y: Dump) -> int | None:
+    """The first call that is not shown what the engine's own earlier ones lead to; that of the end is the last."""
+    states = np.concatenate([y.x, y.latent[None]]).astype(np.float64)
+    wrong = (np.abs(states - expected) - 4 * limits).reshape(len(states), -1).max(axis=1) > 0
+    return int(np.argmax(wrong)) if wrong.any() else None
+
+
+def changed_weights(form: Forms, expected: np.ndarray, limits: np.ndarray, y: Dump, noise: np.ndarray) -> str:
+    """The first wrong call as a sum of what came before it: the weights that differ; "" where no sum fits."""
+    states, k = np.concatenate([y.x, y.latent[None]]).astype(np.float64), first_wrong(expected, limits, y)
+    if not k:
+        return ""
+    terms, right = _terms(form, k, y, noise)
+    elsewhere = _other_sigma(form, k, states[k], limits[k], y)
+    if elsewhere:
+        return elsewhere
+    last = (f"x[{k - 1}]", f"denoised[{k - 1}]")
+    few = [i for i, (name, weight) in enumerate(zip(terms, right, strict=True)) if weight or name in last]
+    for some in (few, list(range(len(terms)))):
+        own = _fitted([list(terms.values())[i] for i in some], states[k], limits[k])
+        if own is not None:
+            return _told(k, y, [list(terms)[i] for i in some], own, [right[i] for i in some])
+    return ""
+
+
+def _other_sigma(form: Forms, k: int, state: np.ndarray, limit: np.ndarray, y: Dump) -> str:
+    """If a straight step along the slope is right, and the engine's goes to another sigma: which."""
+    right = form.rows[k]
+    straight = np.zeros_like(right)
+    straight[[k - 1, form.calls + k - 1]] = right[k - 1], 1 - right[k - 1]
+    if not np.allclose(right, straight, atol=1e-9):
+        return ""
+    x, denoised = (np.asarray(of[k - 1], np.float64) for of in (y.x, y.denoised))
+    share = float(np.vdot(x - denoised, state - denoised) / (np.vdot(x - denoised, x - denoised) or 1.0))
+    rest = np.abs(denoised + share * (x - denoised) - state)
+    if not (rest <= 4 * limit + 2.0**-18 * np.abs(state).max()).all():
+        return ""
+    where, sigma = f"x[{k}]" if k < len(y.x) else "latent", float(form.sigmas[k - 1])
+    return f"{where} goes to sigma {shown(share * sigma)}, where it should go to {shown(right[k - 1] * sigma)}"
+
+
+def _fitted(terms: list[np.ndarray], state: np.ndarray, limit: np.ndarray) -> np.ndarray | None:
+    """The weights under which the terms are the state."""
+    columns = np.stack([np.ravel(t) for t in terms], axis=1).astype(np.float64) if terms else np.zeros((1, 0))
+    if not terms or len(columns) < 4 * len(terms) or np.linalg.matrix_rank(columns) < len(terms):
+        return None
+    own = np.linalg.lstsq(columns, state.ravel(), rcond=None)[0]
+    rest = np.abs((columns @ own).reshape(state.shape) - state)
+    return own if (rest <= 4 * limit + 2.0**-18 * np.abs(state).max()).all() else None
+
+
+def _told(k: int, y: Dump, names: list[str], own: np.ndarray, right: list[float]) -> str:
+    least = 1e-4 * np.abs(own).max()
+    parts = [
+        f"{name} {shown(a)} times for {shown(b)}" if abs(a) > least else f"{name} left out"
+        for name, a, b in zip(names, own, right, strict=True)
+        if abs(a - b) > least
+    ]
+    where = f"x[{k}]" if k < len(y.x) else "latent"
+    return f"in {where} {' and '.join(parts[:_MOST])}" if parts else ""
+
+
+def _terms(form: Forms, k: int, y: Dump, noise: np.ndarray) -> tuple[dict[str, np.ndarray], list[float]]:
+    """What call k may be a sum of, by name, and the right weights."""
+    terms, right = {}, []
+    for block, (name, source) in enumerate((("x", y.x), ("denoised", y.denoised))):
+        for j in range(min(k, form.calls)):
+            terms[f"{name}[{j}]"] = source[j]
+            right.append(float(form.rows[k, block * form.calls + j]))
+    for j in range(form.draws):
+        terms[f"noise {j + 1}"] = noise[1 + j]
+        right.append(float(form.rows[k, form.known + j]))
+    return terms, right

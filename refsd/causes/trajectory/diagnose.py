@@ -1,0 +1,141 @@
+"""Find the known bug of an engine's trajectory: apply each bug to the reference and see whether both then agree."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from refsd.causes.trajectory.changed_solvers import Told, changed_solvers, changed_weights, first_wrong
+from refsd.causes.trajectory.mutants import MUTANTS, Change
+from refsd.causes.trajectory.simulate import answer
+from refsd.golden.case import Case
+from refsd.golden.rounding import unit
+from refsd.numerics.profiles import Numerics
+from refsd.numerics.tensor import StoredTensor
+from refsd.trajectory import model as analytic
+from refsd.trajectory.forms import Forms, forms, sensitivities
+from refsd.trajectory.measure import forced, sigma_limits
+from refsd.trajectory.run import Dump, can_be_stepped, from_one, output_names, sigmas_of, solver_of
+
+
+def diagnose(
+    case: Case, inputs: Mapping[str, StoredTensor], found: Mapping[str, np.ndarray], numerics: Numerics
+) -> list[str]:
+    """Name the bugs with which the reference reproduces every step of the engine.
+
+    Returns [] if outputs are missing, have a wrong shape or are not finite.
+    """
+    names, solver = output_names(case), solver_of(case)
+    if not found.keys() >= set(names):
+        return []
+    y = Dump(**{name: np.asarray(found[name], np.float64) for name in names})
+    one = inputs["noise"].shape[1:]
+    calls = y.x.shape[:1]
+    shapes = (case.params["steps"] + 1,), (*calls, *one), (*calls, *one), one, (*calls, *one)
+    outputs = [*y.outputs().values()]
+    if any(a.shape != shape for a, shape in zip(outputs, shapes, strict=False)):
+        return []
+    if not all(np.isfinite(a).all() for a in outputs):
+        return _not_finite(y)
+    u = unit(numerics.compute_dtype)
+    if not can_be_stepped(case, y.sigmas):
+        return []
+    if solver.flow:
+        y = y._replace(sigmas=from_one(y.sigmas))
+    form = forms(solver, y.sigmas)
+    if len(form.rows) != len(y.x) + 1:
+        return []
+    noise = np.asarray(inputs["noise"].values(), np.float64)
+    slopes = sensitivities(solver, y.sigmas)
+    right_sigmas = _near(case, y.sigmas, sigmas_of(case), u)
+    named = []
+    for name, change in MUTANTS:
+        if not change.of(solver):
+            continue
+        told = change.sigmas(case) if change.sigmas is not None else None
+        if (change.sigmas is None) != right_sigmas or (told is not None and not _near(case, y.sigmas, told, u)):
+            continue
+        if change.sigmas is not None and told is None:
+            continue
+        if _explains(case, form, y, noise, u, slopes, change):
+            named.append(name)
+    if not named and right_sigmas and _looks_back_at_the_end(form, y, noise, u, slopes):
+        return ["the last step is of second order, where it should be of first"]
+    if named:
+        return named
+    told = Told(
+        case,
+        y,
+        right_sigmas,
+        lambda form: _explains(case, form, y, noise, u, slopes, Change()),
+        lambda sigmas: _near(case, y.sigmas, sigmas, u),
+    )
+    changed = changed_solvers(told)
+    if changed or not right_sigmas:
+        return changed
+    expected, limits = forced(form, y, noise, u, slopes)
+    before = first_wrong(expected, limits, y)
+    if before is None or not _answers_agree(case, form, y, u, Change(), before):
+        return []
+    weights = changed_weights(form, expected, limits, y, noise)
+    return [weights] if weights else []
+
+
+def _not_finite(y: Dump) -> list[str]:
+    """Where numbers cease to be finite, if all before are: a step to 0 divides by it, or takes its logarithm."""
+    states = np.concatenate([y.x, y.latent[None]])
+    wrong = [not np.isfinite(state).all() for state in states]
+    if not any(wrong) or not np.isfinite(y.sigmas).all():
+        return []
+    k = wrong.index(True)
+    if k < len(y.x):
+        return [f"x[{k}] is not finite, what the model is shown before is"]
+    kind = "NaN" if np.isnan(y.latent).any() else "infinite"
+    return [f"the last step gives {kind}: it divides by the last sigma, 0, or takes its logarithm"]
+
+
+def _looks_back_at_the_end(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> bool:
+    """True if only the end is wrong: it is off by a multiple of the last change of denoised."""
+    expected, limits = forced(form, y, noise, u, slopes)
+    if len(y.denoised) < 2 or not (np.abs(y.x - expected[:-1]) <= 4 * limits[:-1]).all():
+        return False
+    change, error = y.denoised[-1] - y.denoised[-2], y.latent - expected[-1]
+    share = float(np.vdot(error, change) / (np.vdot(change, change) or 1.0))
+    rest = np.abs(error - share * change)
+    return share != 0 and bool((rest <= 4 * limits[-1] + 16 * u * np.abs(share * change)).all())
+
+
+def _near(case: Case, sigmas: np.ndarray, others: np.ndarray, u: float) -> bool:
+    if len(sigmas) != len(others):
+        return False
+    return bool(np.all(np.abs(sigmas - others) <= sigma_limits(case, others, u)))
+
+
+def _explains(
+    case: Case, form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray, change: Change
+) -> bool:
+    if change.rows is not None:
+        rows = change.rows(case, form, y.sigmas)
+        if rows is None or np.array_equal(rows, form.rows):
+            return False
+        form = form._replace(rows=rows)
+    expected, limits = forced(form, y, noise, u, slopes)
+    shown = np.concatenate([y.x, y.latent[None]])
+    if not (np.abs(shown - expected) <= 4 * limits).all():
+        return False
+    return _answers_agree(case, form, y, u, change)
+
+
+def _answers_agree(case: Case, form: Forms, y: Dump, u: float, change: Change, calls: int | None = None) -> bool:
+    """Whether the model's answers, or the first few, are those of a model with this change."""
+    guidances, flow = (3 * case.params["guidance"], 0.0), solver_of(case).flow
+    columns = [column for column in (y.denoised, y.uncond) if column is not None]
+    for k, sigma in enumerate(form.sigmas[:calls]):
+        answers = answer(case, form, y.sigmas, k, y.x[k], sigma, change)
+        for found, right, guidance in zip(columns, answers, guidances, strict=False):
+            # No guidance bug weighs a term by more than three times the case's guidance plus 2.
+            limit = analytic.limit(y.x[k], float(sigma), guidance + 2, u, flow)
+            if flow and change.answers is not None:  # (x - denoised) / sigma
+                limit = (limit + 16 * u * np.abs(y.x[k])) / min(float(sigma), 1.0)
+            if not (np.abs(found[k] - right) <= 4 * limit).all():
+                return False
+    return True

@@ -1,0 +1,55 @@
+"""A trajectory with a known bug, computed from the sampler's linear form."""
+
+import numpy as np
+
+# Samplers that use the outputs of earlier steps, with one model call a step.
+from refsd.causes.trajectory.mutants import Change, ModelCall, guided_by
+from refsd.golden.case import Case
+from refsd.trajectory.forms import Forms, forms
+from refsd.trajectory.run import Dump, by_forms, signal_of, solver_of
+
+
+def simulate(case: Case, noise: np.ndarray, sigmas: np.ndarray, change: Change | None = None) -> Dump | None:
+    """Compute a trajectory with a bug from its rows, in the dtype of noise; None if the bug makes no difference.
+
+    Wrong sigmas within 1e-3 (relative) of the right ones make no difference.
+
+    change: None gives the trajectory of an honest engine that adds in another order than the sampler.
+    """
+    solver = solver_of(case)
+    if change is not None and not change.of(solver):
+        return None
+    if change is not None and change.sigmas is not None:
+        other = change.sigmas(case)
+        if other is None or np.allclose(other, sigmas, rtol=1e-3, atol=0):
+            return None
+        sigmas = other
+    form = forms(solver, sigmas)
+    if form.draws >= len(noise):
+        return None
+    if change is not None and change.rows is not None:
+        wrong = change.rows(case, form, sigmas)
+        if wrong is None or np.array_equal(wrong, form.rows):
+            return None
+        form = form._replace(rows=wrong)
+    calls = iter(range(form.calls))
+    return by_forms(form, sigmas, lambda x, sigma: answer(case, form, sigmas, next(calls), x, sigma, change), noise)
+
+
+def answer(
+    case: Case, form: Forms, sigmas: np.ndarray, k: int, x: np.ndarray, sigma: float, change: Change | None
+) -> tuple[np.ndarray, ...]:
+    """Compute the model outputs at call k, with the bug if it changes the model or its sigma."""
+    if change is not None and change.steps_on is not None:
+        other = change.steps_on(case)
+        assert other is not None
+        sigma, sigmas = float(forms(solver_of(case), other).sigmas[k]), other
+    call = ModelCall(
+        x,
+        float(sigma),
+        float(sigmas[form.steps[k] + 1]),
+        float(case.params["guidance"]),
+        signal_of(solver_of(case), float(sigma)),
+    )
+    answers = guided_by(lambda g: g) if change is None or change.answers is None else change.answers
+    return answers(call)[: form.answers]

@@ -1,0 +1,164 @@
+"""Judge operations: their pages compute the answers and derive the bounds."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from refsd.causes.generic.description import describe
+from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
+from refsd.causes.operation.precisions import in_precisions
+from refsd.causes.operation.unlisted import explaining, unlisted
+from refsd.golden import operations
+from refsd.golden.case import Case
+from refsd.golden.explanation import Nearest, Scene
+from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
+from refsd.golden.metrics import Metrics, measure, not_asked_for
+from refsd.golden.mutations import with_bug
+from refsd.golden.operations import OPERATIONS
+from refsd.golden.rounding import Bound, unit
+from refsd.golden.verdict import judge
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.machine import one_answer
+from refsd.numerics.profiles import Numerics
+
+
+class OperationJudge(Judge):
+    def takes(self, op: str) -> bool:
+        return op in OPERATIONS
+
+    def what(self, case: Case) -> str:
+        return OPERATIONS[case.op].what
+
+    def complete(self, case: Case, inputs: Inputs) -> dict[str, Any]:
+        return OPERATIONS[case.op].complete(inputs, case.params)
+
+    def answer(self, case: Case, inputs: Inputs, arithmetic: Arithmetic) -> dict[str, np.ndarray]:
+        with one_answer(arithmetic.numerics):
+            return operations.run(case.op, arithmetic, inputs, case.params)
+
+    def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
+        channel, limits = OPERATIONS[standard.case.op].channel, _bound(standard)
+        y = measure("y", found.get("y"), standard.truth["y"], standard.honest["y"], limits, channel, floating=True)
+        return [y, *not_asked_for(found, standard.truth)]
+
+    def limits(self, standard: Standard) -> Answer:
+        return {"y": _bound(standard).limit}
+
+    def mutants(self, case: Case) -> Sequence[Mutant]:
+        return OPERATIONS[case.op].mutants
+
+    def wrong_answer(self, case: Case, inputs: Inputs, mutant: Mutant) -> Answer | None:
+        y = with_bug(mutant, OPERATIONS[case.op], inputs, case.params)
+        return None if y is None else {"y": y}
+
+    def diagnose(self, standard: Standard, found: Answer) -> list[str]:
+        """List the bugs that explain the answer by explanation.py's rule; fits only if an element misses its bound.
+
+        A mutant answers in float32: adding the honest run's error stands for a mutant under the engine's numerics.
+        The verdict must pass with the mutant's answer as the truth.
+        """
+        case, inputs, truth, honest, numerics, _ = standard
+        y = found.get("y")
+        if y is None or y.shape != truth["y"].shape:
+            return []
+        op = OPERATIONS[case.op]
+        limits = op.bound_of(numerics, inputs, case.params, truth["y"])
+        error = honest["y"].astype(np.float64) - truth["y"]
+        scene = _scene(standard, found, limits)
+
+        def explains(wrong: np.ndarray) -> bool:
+            with np.errstate(invalid="ignore", over="ignore"):
+                near = wrong + error
+            if not scene.explained_by({"y": near}):
+                return False
+            room = _room(limits, wrong, truth["y"], numerics)
+            return judge([measure("y", y, wrong, near, room, op.channel)]).passed
+
+        def of_shape(answers: Iterator[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+            return (
+                (name, wrong)
+                for name, wrong in answers
+                if wrong.shape == y.shape and not np.array_equal(wrong, honest["y"])
+            )
+
+        tried: dict[str, np.ndarray] = {}
+        listed = explaining(of_shape(self._wrong_answers(case, inputs, numerics)), explains, tried)
+        if listed:
+            return scene.nearest({name: {"y": wrong + error} for name, wrong in listed.items()})
+        # Inside the bound a rounding that is not independent fits almost any constant.
+        if (np.abs(y - truth["y"]) <= limits.limit).all():
+            return []
+        gap = is_gap(y, truth["y"], honest["y"], op.channel)
+        others = unlisted(op, inputs, op.complete(inputs, case.params), y, gap)
+        suspects = explaining(of_shape(others), explains, tried)
+        if suspects:
+            near = scene.nearest({name: {"y": wrong + error} for name, wrong in suspects.items()})
+            return [name for name in suspects if name in near]
+        return fitted_causes(y, truth["y"], honest["y"], op.channel, tried)
+
+    def _wrong_answers(self, case: Case, inputs: Inputs, numerics: Numerics) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the answers of the page's known bugs, then those of lower precisions."""
+        op = OPERATIONS[case.op]
+        for mutant in op.mutants:
+            answer = self.wrong_answer(case, inputs, mutant)
+            if answer is not None:
+                yield mutant.name, answer["y"]
+        yield from in_precisions(op, inputs, case.params, numerics)
+
+    def describe(self, standard: Standard, found: Answer) -> list[str]:
+        case, truth, honest = standard.case, standard.truth, standard.honest
+        y = found.get("y")
+        if y is None or y.shape != truth["y"].shape:
+            return []
+        return describe(y, truth["y"], honest["y"], OPERATIONS[case.op].channel)
+
+    def nearest(self, standard: Standard, found: Answer) -> Nearest | None:
+        case, truth, honest = standard.case, standard.truth, standard.honest
+        y = found.get("y")
+        if y is None or y.shape != truth["y"].shape:
+            return None
+        op = OPERATIONS[case.op]
+        limits = op.bound_of(standard.numerics, standard.inputs, case.params, truth["y"])
+        error = honest["y"].astype(np.float64) - truth["y"]
+        answers = ((m.name, self.wrong_answer(case, standard.inputs, m)) for m in op.mutants)
+        suspects = (
+            (name, {"y": wrong["y"].astype(np.float64) + error})
+            for name, wrong in answers
+            if wrong is not None and wrong["y"].shape == y.shape and np.isfinite(wrong["y"]).all()
+        )
+        return _scene(standard, found, limits).nearest_cause(suspects)
+
+
+def _bound(standard: Standard) -> Bound:
+    """Return the bound of "y", with the parameters that deviations replace."""
+    case = standard.case
+    op, params = OPERATIONS[case.op], dict(case.params)
+    for deviation in standard.deviations:
+        if deviation.op == case.op:
+            params |= {name: value for name, value in deviation.sets.items() if name in op.params}
+    return op.bound_of(standard.numerics, standard.inputs, params, standard.truth["y"])
+
+
+def _scene(standard: Standard, found: Answer, limits: Bound) -> Scene:
+    """Return the answers in units of the bound plus one rounding."""
+    scale = limits.limit + _ulps(standard.truth["y"], unit(standard.numerics.compute_dtype))
+    return Scene(found, standard.truth, standard.honest, {"y": np.where(scale > 0, scale, 1.0)})
+
+
+def _room(limits: Bound, wrong: np.ndarray, truth: np.ndarray, numerics: Numerics) -> Bound:
+    """Return the right answer's bound, enlarged by the rounding of the wrong one."""
+    more = 8 * _ulps(wrong, max(unit(numerics.compute_dtype), unit(numerics.storage_dtype)))
+    # A bug that makes numbers larger makes the roundings before it larger, too.
+    times = max(1.0, _rms(wrong) / (_rms(truth) or 1.0))
+    return Bound(times * limits.limit + more, times * limits.spread + more / 8)
+
+
+def _ulps(y: np.ndarray, u: float) -> np.ndarray:
+    """Return u times the magnitude of each number, or times the RMS of all if that is more."""
+    return u * np.maximum(np.abs(y), _rms(y))
+
+
+def _rms(y: np.ndarray) -> float:
+    """Return the RMS of the finite numbers, counting the others as 0."""
+    return float(np.sqrt(np.mean(np.where(np.isfinite(y), y, 0.0) ** 2))) if y.size else 0.0

@@ -1,0 +1,63 @@
+"""A bug in one place alone is named with its place; zeros, NaN and foreign memory are told; noise has no cause."""
+
+import numpy as np
+import pytest
+
+from refsd.causes.generic.fitted_causes import fitted_causes
+
+RNG = np.random.default_rng(7)
+TRUTH = RNG.standard_normal((4, 77))
+HONEST = TRUTH * (1 + 2.0**-24 * RNG.standard_normal(TRUTH.shape))
+SHIFTED = np.roll(TRUTH, 1, axis=0)
+SUSPECTS = {"the row before": SHIFTED, "doubled": 2 * TRUTH}
+POISON = np.frombuffer(b"\xff" * 4, np.float32)[0]
+TAIL = "in the last 5 of 77 along axis 1 (channels), after the last whole block of 8"
+
+
+def _with_tail(y):
+    found = HONEST.copy()
+    found[:, 72:] = np.broadcast_to(y, TRUTH.shape)[:, 72:]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (_with_tail(SHIFTED), f"the row before, {TAIL} alone"),
+        (_with_tail(0.0), f"nothing is computed: zeros, {TAIL}"),
+        (_with_tail(3.5), f"nothing is written, {TAIL}: constant 3.5"),
+        (np.broadcast_to(HONEST[:, :1], TRUTH.shape), "the first of 77 along axis 1 stands at all"),
+        (np.zeros_like(TRUTH), "nothing is computed: zeros"),
+        (_with_tail(np.nan), None),
+        (
+            _with_tail(POISON),
+            f"memory that nobody wrote is read, {TAIL}: 20 of 308 elements are NaN with bits that",
+        ),
+        (
+            np.where(np.arange(308).reshape(4, 77) % 50 == 7, 10.0 ** np.linspace(-37, 37, 77), HONEST),
+            "memory that nobody wrote is read: 7 of 308 elements hold unrelated values, up to 1e+37, where all",
+        ),
+        (
+            np.where(np.abs(TRUTH) > 2, np.copysign(np.inf, TRUTH), HONEST),
+            "numbers overflow: infinite where the truth is beyond 2",
+        ),
+        (_with_tail(np.inf), None),
+        (HONEST + np.where(np.arange(77) < 64, 0.1 * RNG.standard_normal(TRUTH.shape), 0), None),
+        (np.full_like(TRUTH, np.nan), None),
+    ],
+)
+def test_the_cause_and_its_place(found, says):
+    causes = fitted_causes(found, TRUTH, HONEST, -1, SUSPECTS)
+    assert causes == [] if says is None else causes[0].startswith(says), causes
+
+
+def test_nan_of_a_known_bug_is_that_bug():
+    wrong = np.where(np.arange(4)[:, None] == 2, np.nan, TRUTH)
+    found = np.where(np.isnan(wrong), np.nan, HONEST)
+    assert fitted_causes(found, TRUTH, HONEST, -1, {"NaN of row 2": wrong}) == ["NaN of row 2"]
+
+
+def test_blocks_with_scales_of_their_own_are_told():
+    truth = RNG.standard_normal((3, 64))
+    found = (truth.reshape(3, 2, 32) * np.array([[[2.0], [0.5]], [[3.0], [1.5]], [[0.2], [4.0]]])).reshape(3, 64)
+    assert fitted_causes(found, truth, truth, -1, {}) == ["blocks of 32 have other scales"]

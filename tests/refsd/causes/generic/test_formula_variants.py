@@ -1,0 +1,140 @@
+"""A function's text gives every usual bug in it; a number is solved for; a changed run does no harm."""
+
+import itertools
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from refsd.causes.generic.formula_variants import Text
+from refsd.causes.generic.running_code import TooLong, apart, at_most, executed, swapped
+from refsd.causes.generic.sequences import sequence_difference
+from refsd.causes.generic.solved_numbers import digits, is_plain, shown, solved
+
+
+def _slope(x, denoised, sigma, sigma_next, share=0.25):
+    d = (x - denoised) / sigma
+    return x + d * (sigma_next - sigma) * share
+
+
+def _loop(n):
+    while n > 0:
+        n -= 1
+    return n
+
+
+def _phrases():
+    return {variant.phrase: variant for variant in Text(_slope).variants()}
+
+
+@pytest.mark.parametrize(
+    ("phrase", "value"),
+    [
+        ("slope: sigma_next in place of sigma, in d = (x - denoised) / sigma", 8 + (8 - 2) / 1.0 * (1 - 4) * 0.25),
+        ("slope: - denoised left out, in d = (x - denoised) / sigma", 8 + 8 / 4 * (1 - 4) * 0.25),
+        ("slope: * share left out, in return x + d * (sigma_next - sigma) * share", 8 + 6 / 4 * (1 - 4)),
+        ("slope: * share twice, in return x + d * (sigma_next - sigma) * share", 8 + 6 / 4 * (1 - 4) * 0.0625),
+        ("slope: x left out, in return x + d * (sigma_next - sigma) * share", 6 / 4 * (1 - 4) * 0.25),
+    ],
+)
+def test_a_function_with_one_thing_changed(phrase, value):
+    with swapped(_slope, _phrases()[phrase].code):
+        assert _slope(8.0, 2.0, 4.0, 1.0) == pytest.approx(value)
+    assert _slope(8.0, 2.0, 4.0, 1.0) == pytest.approx(8 + 6 / 4 * -3 * 0.25)
+
+
+def test_a_number_in_a_text_is_another():
+    numbers = {number.phrase: number for number in Text(_slope).numbers()}
+    default = numbers["slope, share"]
+    assert default.value == 0.25 and default.position == 0
+
+
+def test_a_loop_that_might_not_end_has_no_variants():
+    with pytest.raises(LookupError, match="never end"):
+        Text(_loop)
+
+
+def test_the_functions_of_a_run():
+    assert executed(lambda: _slope(8.0, 2.0, 4.0, 1.0), lambda module: module == __name__)[-1] is _slope
+    assert not executed(lambda: _slope(8.0, 2.0, 4.0, 1.0), lambda module: False)
+
+
+def test_what_is_done_apart_leaves_nothing_behind():
+    kept = [1]
+
+    def work():
+        yield ["before"]
+        kept.append(2)
+        with swapped(_loop, (lambda n: n).__code__):
+            yield [_loop(5)]
+        raise RuntimeError
+
+    assert apart(work, 1.0) == [["before"], [5]]
+    assert kept == [1]
+
+
+def test_what_never_ends_is_ended():
+    def work():
+        try:
+            with at_most(0.05):
+                while True:
+                    pass
+        except TooLong:
+            yield ["late"]
+        while True:
+            pass
+
+    assert apart(work, 0.2) == [["late"]]
+
+
+def test_without_timers_a_thread_ends_what_takes_too_long(monkeypatch):
+    monkeypatch.delattr(signal, "setitimer")
+    begun = time.monotonic()
+    with pytest.raises(TooLong), at_most(0.05):
+        while time.monotonic() < begun + 20:
+            pass
+    with at_most(0.05):
+        quick = 1
+    time.sleep(0.1)
+    assert quick and time.monotonic() - begun < 10
+
+
+def test_where_nothing_can_be_forked_a_new_process_is_started(monkeypatch):
+    monkeypatch.delattr(os, "fork")
+    assert apart(itertools.combinations, 1.0, "abc", 2) == [["a", "b"], ["a", "c"], ["b", "c"]]
+    monkeypatch.setattr(sys, "executable", "no-such-python")
+    assert apart(itertools.combinations, 1.0, "abc", 2) == []
+
+
+def test_a_number_is_solved_for():
+    s = np.linspace(0.1, 1, 9)
+
+    def shifted(a):
+        return a * s / (1 + (a - 1) * s)
+
+    best = solved(3.0, lambda a: shifted(1.15) - shifted(a))
+    assert best == pytest.approx(1.15, rel=1e-6)
+    assert solved(3.0, lambda a: np.ones(9)) is None
+    assert shown(np.pi / 2) == "1.5708 (pi / 2)" and shown(1.15000001) == "1.15"
+    assert is_plain(1.16) and is_plain(1 / 3) and not is_plain(1.23457)
+    assert digits(1.16) == 3 and digits(np.pi) == 2 and digits(3000.0) == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "phrase"),
+    [
+        ([[1, 5, 6, 7, 2, 0, 0]], None),
+        ([[1, 5, 7, 2, 0, 0, 0]], "token 2 (6) left out"),
+        ([[5, 6, 7, 2, 0, 0, 0]], "the first token (1) left out"),
+        ([[1, 5, 6, 0, 0, 0, 0]], "cut off after token 2: 2 are missing"),
+        ([[1, 5, 6, 7, 2, 2, 2]], "padding is 2 for 0"),
+        ([[1, 5, 6, 7, 2]], "5 tokens for 7: "),
+        ([[1, 5, 9, 8, 7, 2, 0]], "tokens 2 to 2 are 9, 8 for 6"),
+    ],
+)
+def test_how_tokens_differ(found, phrase):
+    told = sequence_difference(np.array(found), np.array([[1, 5, 6, 7, 2, 0, 0]]), "token")
+    assert told is None if phrase is None else phrase in (told or "")

@@ -1,0 +1,29 @@
+"""Rows of a table that are added in place of others, as positions cut from another corner, are found again."""
+
+import numpy as np
+
+from refsd.causes.model.observed import Call
+from refsd.causes.model.place import Place
+from refsd.numerics.profiles import FLOAT32
+from refsd.numerics.tensor import stored
+
+
+def _named(found: np.ndarray, x: np.ndarray, own: np.ndarray, table: np.ndarray) -> dict[str, np.ndarray]:
+    weights = {"pos_embed": stored(table), "other": stored(table[:, :3])}
+    place = Place("add", found, None, None, None, weights, FLOAT32)  # type: ignore[arg-type]
+    return dict(place._other_rows(Call("add", {"a": stored(x), "b": stored(own)}, {})))
+
+
+def test_other_rows_of_a_table_are_named():
+    random = np.random.default_rng(7)
+    table, x = (random.normal(size=shape).astype(np.float32) for shape in ((60, 8), (2, 6, 8)))
+    right, wrong = np.arange(21, 27), np.array([0, 1, 2, 10, 11, 12])
+    named = _named((x + table[wrong]).astype(np.float64), x, table[None, right], table)
+    assert [*named] == ["b: rows of pos_embed from 0 on, where those from 21 on belong"]
+    assert np.allclose(next(iter(named.values())), x + table[wrong], atol=1e-6)
+
+
+def test_what_is_no_row_of_a_table_is_not_taken_for_one():
+    table = np.ones((60, 8), np.float32)
+    x = np.zeros((2, 6, 8), np.float32)
+    assert not _named(x.astype(np.float64), x, x[:1] + 2, table)

@@ -1,0 +1,249 @@
+"""Families that are fitted to a wrong answer name it, on an answer that is made here by hand, and nothing else."""
+
+import math
+
+import numpy as np
+import pytest
+
+from refsd.causes.generic.fitted_causes import fitted_causes
+from refsd.causes.operation.divided_by_zero import divided_by_zero
+from refsd.causes.operation.effective_weights import affine_inputs, effective_weights
+from refsd.causes.operation.function_steps import NAMES, other_functions
+from refsd.causes.operation.generated_mutants import generated
+from refsd.causes.operation.head_counts import head_counts
+from refsd.causes.operation.looked_up import looked_up
+from refsd.causes.operation.memory_layouts import of_lanes, of_strides
+from refsd.causes.operation.product_steps import rope_steps
+from refsd.causes.operation.row_sums import row_sums
+from refsd.golden.mutations import answer
+from refsd.golden.operations import OPERATIONS
+from refsd.numerics.tensor import stored
+
+RNG = np.random.default_rng(5)
+
+
+def _normal(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def _call(op, params=None, **inputs):
+    page, tensors = OPERATIONS[op], {name: stored(x) for name, x in inputs.items()}
+    return page, tensors, page.complete(tensors, params or {})
+
+
+def _named(family, call, found):
+    return [(name, y) for name, y in family(*call, np.asarray(found, np.float64))]
+
+
+CONV = _call(
+    "conv2d",
+    {"padding": (1, 1, 0, 0)},
+    x=_normal(2, 3, 9, 12),
+    weight=_normal(4, 3, 3, 2),
+    bias=_normal(4),
+)
+LINEAR = _call("linear", x=_normal(3, 20, 24), weight=_normal(10, 24), bias=_normal(10))
+
+
+def _with(call, **changed):
+    page, inputs, params = call
+    return answer(page, {**inputs, **{name: stored(x) for name, x in changed.items()}}, params)
+
+
+def test_weights_at_other_taps_of_a_filter():
+    weight = CONV[1]["weight"].values().copy()
+    weight[:, :, [0, 2], [1, 0]] = weight[:, :, [2, 0], [0, 1]]
+    ((name, y),) = _named(effective_weights, CONV, found := _with(CONV, weight=weight))
+    assert "[0, 1] has the weights of [2, 0], [2, 0] has the weights of [0, 1]" in name
+    np.testing.assert_allclose(y, found, rtol=1e-4, atol=1e-4)
+
+
+def test_inputs_that_are_not_read():
+    weight = LINEAR[1]["weight"].values().copy()
+    weight[:, [3, 17]] = 0
+    ((name, _),) = _named(effective_weights, LINEAR, _with(LINEAR, weight=weight))
+    assert name == "input 3, 17 of 24 not read"
+
+
+@pytest.mark.parametrize("call", [CONV, LINEAR])
+def test_right_answers_and_noise_have_no_other_weights(call):
+    right = answer(*call)
+    assert not _named(effective_weights, call, right)
+    assert not _named(effective_weights, call, right + 0.1 * RNG.standard_normal(right.shape))
+    assert not _named(affine_inputs, call, right)
+
+
+def test_a_range_taken_for_another():
+    told = _named(affine_inputs, CONV, found := _with(CONV, x=2 * CONV[1]["x"].values() - 1))
+    assert told[0][0] == "x is 2 times itself less 1"
+    np.testing.assert_allclose(told[0][1], found, rtol=1e-4, atol=1e-4)
+
+
+ROWS = _call("layer_norm", x=_normal(6, 77) + 0.5, weight=1 + _normal(77) / 4, bias=_normal(77))
+
+
+def _normed(call, mean, variance):
+    values = {name: tensor.values().astype(np.float64) for name, tensor in call[1].items()}
+    return (values["x"] - mean) / np.sqrt(variance + call[2]["eps"]) * values["weight"] + values["bias"]
+
+
+def _of(x, count):
+    mean = x.sum(1, keepdims=True) / count
+    return mean, ((x - mean) ** 2).sum(1, keepdims=True) / count
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (lambda x: _of(x[:, :64], 64), "mean and variance are those of the first 64 of 77"),
+        (lambda x: _of(x[:, 13:], 64), "mean and variance are those of the last 64 of 77"),
+        (lambda x: _of(np.delete(x, np.s_[32:64], 1), 45), "mean and variance lack numbers 32 to 63 of 77"),
+    ],
+)
+def test_statistics_of_other_numbers(part, says):
+    found = _normed(ROWS, *part(ROWS[1]["x"].values().astype(np.float64)))
+    told = _named(row_sums, ROWS, found)
+    assert told and told[0][0].startswith(says), told
+    np.testing.assert_allclose(told[0][1], found, rtol=1e-4, atol=1e-4)
+
+
+def test_statistics_that_are_read_on_into_the_next_row():
+    x = ROWS[1]["x"].values().astype(np.float64)
+    flat = x.ravel()
+    read = np.stack([np.r_[flat[77 * i : 77 * i + 128], np.full(128, np.nan)][:128] for i in range(6)])
+    mean, square = np.nansum(read, 1)[:, None] / 77, np.nansum(read**2, 1)[:, None] / 77
+    told = _named(row_sums, ROWS, _normed(ROWS, mean, square - mean**2))
+    assert told[0][0] == "mean and variance are read on into the next row, 128 numbers for 77, divided by 77"
+
+
+def test_right_rows_and_noise_have_no_other_statistics():
+    right = answer(*ROWS)
+    assert not _named(row_sums, ROWS, right)
+    assert not _named(row_sums, ROWS, right + 0.1 * RNG.standard_normal(right.shape))
+    assert not _named(row_sums, ROWS, 1.03 * right)
+
+
+def test_rows_of_a_table():
+    ids = RNG.integers(2, 30, (2, 9)).astype(np.int32)
+    call = _call("embedding", ids=ids, weight=_normal(33, 24))
+    table = call[1]["weight"].values()
+    assert [name for name, _ in _named(looked_up, call, table[ids - 1])] == [
+        "other rows of the table are looked up: ids one less"
+    ]
+    odd = np.where(ids == ids[0, 0], 31, ids)
+    assert f"31 for {ids[0, 0]}" in _named(looked_up, call, table[odd])[0][0]
+    assert not _named(looked_up, call, table[ids])
+    assert not _named(looked_up, call, table[ids] + 0.1 * RNG.standard_normal((2, 9, 24)))
+
+
+def test_other_numbers_of_heads():
+    q, k, v = (_normal(2, 7, 4, 16) for _ in range(3))
+    call = _call("attention", q=q, k=k, v=v)
+    two = {name: x.reshape(2, 7, 2, 32) for name, x in (("q", q), ("k", k), ("v", v))}
+    scores = np.einsum("blhd,bjhd->bhlj", two["q"], two["k"]).astype(np.float64) / math.sqrt(32)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    found = np.einsum("bhlj,bjhd->blhd", weights / weights.sum(-1, keepdims=True), two["v"]).reshape(q.shape)
+    answers = dict(head_counts(*call))
+    assert [name for name, y in answers.items() if np.allclose(y, found, rtol=1e-4, atol=1e-5)] == [
+        "2 heads of 32 channels, not 4 of 16"
+    ]
+    masked = _call("attention", q=q, k=k, v=v, mask=_normal(1, 4, 7, 7))
+    assert not dict(head_counts(*masked))
+
+
+def test_functions_are_the_operations_own():
+    """Each activation's own function, as the table has it, is the operation; no other one is."""
+    x = _normal(5, 40)
+    for op in NAMES:
+        page, inputs, params = _call(op, x=x)
+        right = answer(page, inputs, params)
+        values = {"x": x.astype(np.float64)}
+        named = {name for name, y in other_functions(op, values, params) if np.allclose(y, right, atol=1e-6)}
+        assert not named, op
+
+
+def test_a_gate_of_another_function():
+    x = _normal(5, 40)
+    gate, value = np.split(x.astype(np.float64), 2, -1)
+    answers = dict(other_functions("swiglu", {"x": x.astype(np.float64)}, {}))
+    mish = gate * np.tanh(np.log1p(np.exp(gate))) * value
+    assert [name for name, y in answers.items() if np.allclose(y, mish)] == ["Mish for SiLU"]
+
+
+def test_positions_and_frequencies_of_few_bits():
+    import ml_dtypes
+
+    x, ids = _normal(1, 9, 2, 8).astype(np.float64), (np.arange(9, dtype=np.int32) * 37)[None, :, None]
+    coarse = lambda t: np.asarray(t, np.float64).astype(ml_dtypes.bfloat16).astype(np.float64)
+    angle = coarse(coarse(ids[..., 0, None]) * coarse(100.0 ** (-np.arange(0, 8, 2) / 8)))[:, :, None]
+    one, two = x[..., ::2], x[..., 1::2]
+    parts = one * np.cos(angle) - two * np.sin(angle), one * np.sin(angle) + two * np.cos(angle)
+    found = np.stack(parts, -1).reshape(x.shape)
+    params = {"axes_dim": (8,), "theta": 100.0, "halves": False}
+    named = [n for n, y in rope_steps("rope", {"x": x, "ids": ids}, params) if np.allclose(y, found, atol=1e-12)]
+    assert named == ["positions, frequencies and angles rounded to bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda ids: ids / 8, "positions are multiplied by 0.125"),
+        (lambda ids: ids + 1, "positions are one more"),
+    ],
+)
+def test_other_positions(change, says):
+    x, ids = _normal(1, 9, 2, 8), (np.arange(9, dtype=np.int32) * 3)[None, :, None]
+    angle = (change(ids[..., 0, None].astype(np.float64)) * 100.0 ** (-np.arange(0, 8, 2) / 8))[:, :, None]
+    turned = (x[..., ::2] + 1j * x[..., 1::2]) * np.exp(1j * angle)
+    found = np.stack([turned.real, turned.imag], -1).reshape(x.shape)
+    params = {"axes_dim": (8,), "theta": 100.0, "halves": False}
+    values = {"x": x.astype(np.float64), "ids": ids}
+    assert [n for n, y in rope_steps("rope", values, params) if np.allclose(y, found, atol=1e-6)] == [says]
+
+
+def test_rows_at_another_stride_and_lost_lanes():
+    x = _normal(2, 4, 11)
+    read = {name: change(x) for name, change in (*of_strides("x", x), *of_lanes("x", x))}
+    flat = x.ravel()
+    np.testing.assert_array_equal(
+        read["x: its rows are sought at a stride of 10 numbers, not 11"][0, 2], flat[20:31]
+    )
+    np.testing.assert_array_equal(
+        read["x: its rows are sought at a stride of 1 number, not 11, from where the first item begins"][1, 3],
+        flat[7:18],
+    )
+    lost = read["x, axis 2: of each 8 lanes those are lost that the last 3 do not fill"]
+    assert not lost[..., 3:8].any() and np.array_equal(lost[..., [0, 1, 2, 8, 9, 10]], x[..., [0, 1, 2, 8, 9, 10]])
+    lanes = read["x, axis 2: 4 at a time, from an address that advances by 2 (lanes)"]
+    np.testing.assert_array_equal(lanes, x[..., [0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6]])
+
+
+def test_nan_where_a_block_is_zero():
+    x = _normal(4, 64)
+    x[2, 32:] = 0
+    call = _call("linear", x=x, weight=_normal(5, 64))
+    found = answer(*call).copy()
+    found[2] = np.nan
+    ((name, y),) = _named(divided_by_zero, call, found)
+    assert name == "NaN where a block of 32 of x is zero"
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(found))
+    found[1] = np.nan
+    assert not _named(divided_by_zero, call, found)
+    assert not _named(divided_by_zero, call, answer(*call))
+
+
+def test_memory_that_is_not_moved():
+    call = _call("patchify", {"patch": 2}, x=_normal(2, 3, 4, 6))
+    named = dict(generated(*call, {}))
+    np.testing.assert_array_equal(
+        named["nothing is moved: x as it lies in memory"].ravel(), call[1]["x"].values().ravel()
+    )
+
+
+def test_slices_at_other_places():
+    truth = RNG.standard_normal((6, 5, 40))
+    honest = truth * (1 + 2.0**-24 * RNG.standard_normal(truth.shape))
+    found = honest[:, [0, 1, 2, 2, 3]].copy()
+    found[:, 2] = RNG.standard_normal((6, 40))
+    (cause,) = fitted_causes(found, truth, honest, -1, {})
+    assert cause.startswith("right slices stand at other places: ") and "axis 1" in cause

@@ -1,0 +1,174 @@
+"""Bugs that no page lists: each is put into an answer, and named by the judge of operations."""
+
+import numpy as np
+import pytest
+
+from refsd.cases import CASES
+from refsd.causes.operation.generated_mutants import generated, letters
+from refsd.causes.operation.unlisted import explaining, unlisted
+from refsd.golden.judge import Standard
+from refsd.golden.mutations import answer
+from refsd.golden.operations import OPERATIONS
+from refsd.judges.operation import OperationJudge
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32, FLOAT64
+from refsd.numerics.tensor import stored
+
+# A search has some seconds of CPU.
+pytestmark = pytest.mark.jitted
+
+JUDGE = OperationJudge()
+CONV = "conv2d/f32/3x3-n2-c33-k20-h9-w14"
+
+
+def named(case_name, wrong):
+    """What the judge says of a wrong answer. wrong: operation, inputs, complete parameters -> y"""
+    case = CASES[case_name]
+    inputs = case.realize()
+    op = OPERATIONS[case.op]
+    truth, honest = (JUDGE.answer(case, inputs, Arithmetic(n)) for n in (FLOAT64, FLOAT32))
+    y = np.asarray(wrong(op, inputs, op.complete(inputs, case.params)), np.float32)
+    return JUDGE.diagnose(Standard(case, inputs, truth, honest, FLOAT32), {"y": y})
+
+
+def other(**changes):
+    return lambda op, inputs, params: answer(op, inputs, {**params, **changes})
+
+
+def of_slices(name, axis, source):
+    """An input's slices along an axis are others: source has one index for each; -1 for zeros."""
+
+    def wrong(op, inputs, params):
+        x = inputs[name].values()
+        changed = np.where(
+            np.expand_dims(np.array(source) < 0, [*range(x.ndim - 1)]).swapaxes(axis, -1), 0, x.take(source, axis)
+        )
+        return answer(op, {**inputs, name: stored(changed.astype(np.float32))}, params)
+
+    return wrong
+
+
+def times(name, factor):
+    def wrong(op, inputs, params):
+        return answer(op, {**inputs, name: stored(np.float32(factor) * inputs[name].values())}, params)
+
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("case", "wrong", "cause"),
+    [
+        ("rms_norm/f32/tiny-x33x320", other(eps=3e-5), "eps is 3e-05, not 1e-06"),
+        ("rope/f32/flux-n2-l20-h3-d128", other(theta=1234.0), "theta is 1234, not 1e+04"),
+        (
+            "attention/f32/self-b2-l35-j35-h2-d40",
+            other(scale=80**-0.5),
+            "scale is 1/sqrt(B D) = 0.1118, not 0.1581",
+        ),
+        ("linear/f32/awkward-x2x33x77-o20", times("bias", 2), "bias is multiplied by 2"),
+        ("group_norm/f32/plain-n2-c64-h9-w7-g32", other(num_groups=16), "num_groups is 16, not 32"),
+        (
+            "conv2d/f32/uneven-n1-c7-k20-h14-w17",
+            other(padding=(1, 3, 0, 1)),
+            "padding is (1, 3, 0, 1), not (2, 2, 0, 1)",
+        ),
+        ("leaky_relu/f32/bend-x33x77", other(slope=0.3), "slope is 0.3, not 0.2"),
+    ],
+)
+def test_constants_are_fitted_and_named(case, wrong, cause):
+    assert named(case, wrong)[0] == cause
+
+
+def _q_of_k(op, inputs, params):
+    q, k = inputs["q"].values(), inputs["k"].values()
+    return answer(op, {**inputs, "q": stored(np.where(np.arange(40) % 2, k, q))}, params)
+
+
+def _zero_keys(op, inputs, params):
+    more = {n: stored(np.pad(inputs[n].values(), ((0, 0), (0, 29), (0, 0), (0, 0)))) for n in ("k", "v")}
+    return answer(op, {**inputs, **more}, params)
+
+
+def _other_axis(op, inputs, params):
+    q, k, v = (inputs[n].values().astype(np.float64).transpose(0, 2, 1, 3) for n in ("q", "k", "v"))
+    s = np.exp(q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5)
+    return (s / s.sum(axis=2, keepdims=True) @ v).transpose(0, 2, 1, 3)
+
+
+SELF = "attention/f32/self-b2-l35-j35-h2-d40"
+
+
+@pytest.mark.parametrize(
+    ("case", "wrong", "cause"),
+    [
+        (SELF, _q_of_k, "the odd channels of q read from k"),
+        (SELF, _zero_keys, "axis J of k and v padded with zeros to a multiple of 32, which are read"),
+        (SELF, _other_axis, "softmax over the queries, not over the keys"),
+        (
+            "group_norm/f32/plain-n2-c64-h9-w7-g32",
+            lambda op, i, p: np.concatenate(
+                [answer(op, i, p)[:1], answer(op, {**i, "x": stored(i["x"].values()[:1])}, p)]
+            ),
+            "second item of the batch reads the first",
+        ),
+        (CONV, of_slices("weight", 2, [0, -1, -1]), "weight, axis R: the first slice alone is read"),
+        (CONV, of_slices("weight", 3, [0, 1, -1]), "weight, axis S: 2 of 3 slices not read"),
+        (CONV, of_slices("weight", 3, [2, 1, 2]), "weight, axis S: another slice is read: 2 for 0"),
+        (
+            "linear/f8_e4m3/tokens-x9x256-o20",
+            of_slices("x", 1, [i % 16 for i in range(256)]),
+            "x, axis K: the first tile of 16 is read again for all",
+        ),
+        ("silu/f32/bend-x33x77", lambda op, i, p: np.tanh(i["x"].values()), "tanh for SiLU"),
+        (
+            "swiglu/f32/x2x33x154",
+            lambda op, i, p: -answer(op, i, p),
+            "the result is multiplied by -1 (its sign is the other)",
+        ),
+        ("layer_norm/f32/awkward-x33x77", lambda op, i, p: i["x"].values(), "layer_norm left out: x is the result"),
+    ],
+)
+def test_mechanisms_are_named(case, wrong, cause):
+    assert named(case, wrong)[0] == cause
+
+
+@pytest.mark.parametrize("case", [SELF, CONV, "layer_norm/f32/awkward-x33x77"])
+def test_noise_has_no_cause(case):
+    def noisy(op, inputs, params):
+        y = answer(op, inputs, params)
+        return y + 0.01 * np.random.default_rng(5).standard_normal(y.shape)
+
+    assert named(case, noisy) == []
+
+
+def test_letters_are_those_of_the_declaration():
+    assert letters(OPERATIONS["attention"], "k", 4) == ["B", "J", "G", "D"]
+    assert letters(OPERATIONS["conv2d"], "weight", 4) == ["K", "", "R", "S"]
+    assert letters(OPERATIONS["linear"], "x", 3) == ["", "", "K"]
+
+
+def test_what_is_generated_has_the_right_shape_and_differs():
+    for name in ("conv2d/f32/groups-n2-c24-k18-h9-w11", "embedding/f32/v33-d256", "lora/f32/r3-x2x5x77-o6"):
+        case = CASES[name]
+        op, inputs = OPERATIONS[case.op], case.realize()
+        params = op.complete(inputs, case.params)
+        right = answer(op, inputs, params)
+        wrong = dict(generated(op, inputs, params, OPERATIONS))
+        assert wrong
+        assert all(y.shape == right.shape and not np.array_equal(y, right) for y in wrong.values())
+
+
+def test_unlisted_ends_with_its_time(monkeypatch):
+    case = CASES[SELF]
+    op, inputs = OPERATIONS[case.op], case.realize()
+    params = op.complete(inputs, case.params)
+    monkeypatch.setattr("refsd.causes.operation.unlisted.BUDGET", -1.0)
+    assert list(unlisted(op, inputs, params, answer(op, inputs, params))) == []
+
+
+def test_explaining_keeps_no_more_than_there_is_room_for(monkeypatch):
+    monkeypatch.setattr("refsd.causes.operation.unlisted.KEPT", 100)
+    tried = {}
+    candidates = iter([("a", np.zeros(10)), ("b", np.zeros(10)), ("c", np.ones(10))])
+    assert [*explaining(candidates, lambda y: bool(y.all()), tried)] == ["c"]
+    assert [*tried] == ["a"]

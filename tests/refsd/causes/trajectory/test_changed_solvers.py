@@ -1,0 +1,57 @@
+"""A solver with one thing changed in its text is named where no known bug explains a trajectory."""
+
+import numpy as np
+import pytest
+
+from refsd.cases import CASES
+from refsd.causes.generic.formula_variants import Text
+from refsd.causes.generic.running_code import swapped
+from refsd.causes.trajectory.diagnose import diagnose
+from refsd.numerics.profiles import FLOAT32
+from refsd.samplers.dpmpp_2s_ancestral import dpmpp_2s_ancestral
+from refsd.samplers.heun import heun
+from refsd.trajectory.run import answer
+
+pytestmark = pytest.mark.jitted
+
+
+@pytest.mark.parametrize(
+    ("case", "sampler", "phrase"),
+    [
+        ("heun/karras", heun, "heun: sigma in place of sigma_next, in d_2 = (x_2 - denoised_2) / sigma_next"),
+        (
+            "dpmpp2s_a/karras-eta-0.6",
+            dpmpp_2s_ancestral,
+            "dpmpp_2s_ancestral: sigma_next in place of sigma_mid, in denoised_2 = model(x_2, sigma_mid)",
+        ),
+    ],
+)
+def test_a_changed_solver_is_named(case, sampler, phrase):
+    asked = CASES[f"trajectory/{case}"]
+    inputs, function = asked.realize(), sampler.__wrapped__
+    variant = next(v for v in Text(function).variants() if v.phrase == phrase)
+    with swapped(function, variant.code):
+        found = answer(asked, inputs, np.dtype(np.float32))
+    assert diagnose(asked, inputs, found, FLOAT32)[0] == phrase
+
+
+def test_weights_that_no_formula_gives_are_told():
+    case = CASES["trajectory/euler/karras"]
+    inputs = case.realize()
+    found = answer(case, inputs, np.dtype(np.float32))
+    latent = found["x"][-1] * np.float32(0.25) + found["denoised"][-1] * np.float32(0.5)
+    (named,) = diagnose(case, inputs, {**found, "latent": latent}, FLOAT32)
+    assert named == "in latent x[4] 0.25 times for 0 and denoised[4] 0.5 times for 1"
+
+
+def test_a_wrong_sigma_is_told_and_a_division_by_the_last():
+    case = CASES["trajectory/euler/karras"]
+    inputs = case.realize()
+    found = answer(case, inputs, np.dtype(np.float32))
+    share = np.float32(0.3 * found["sigmas"][0])
+    x = found["x"].copy()
+    x[1] = found["denoised"][0] + (found["x"][0] - found["denoised"][0]) * np.float32(0.3)
+    (named,) = diagnose(case, inputs, {**found, "x": x}, FLOAT32)
+    assert named.startswith(f"x[1] goes to sigma {share:.4g}")
+    (named,) = diagnose(case, inputs, {**found, "latent": found["latent"] * np.float32(np.nan)}, FLOAT32)
+    assert named.startswith("the last step gives NaN: it divides by the last sigma")
