@@ -52,7 +52,7 @@ BUDGETS = {
     "refsd/models": 3_600,
     "refsd/networks": 5_800,
     "refsd/onnx": 4_000,
-    "refsd/pipelines": 3_850,
+    "refsd/pipelines": 3_900,
     "refsd/profiling": 1_550,
     "refsd/progress": 250,
     "refsd/reports": 1_850,
