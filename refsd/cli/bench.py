@@ -3,12 +3,19 @@
 import json as json_module
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from refsd.cli.parts import T5XXL, ClipG, ClipL, DiffusionModel, Llm, Vae, part_files
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from refsd.bench import BenchRequest
+    from refsd.bench.kernels import KernelRequest
 
 WHAT = ("unet", "vae", "diffusion", "kernels")
 
@@ -17,6 +24,7 @@ def register(app: typer.Typer) -> None:
     app.command("bench")(bench)
 
 
+# Over 80 lines, of which 60 declare its options.
 def bench(
     what: Annotated[
         str,
@@ -74,12 +82,9 @@ def bench(
     json: Annotated[Path | None, typer.Option(help="Write every time to this file.")] = None,
 ) -> None:
     """Time refsd in float32 against its peers: interleaved runs, each contender in its own process."""
-    from rich.console import Console
-
     from refsd.golden.input_file import note_input
     from refsd.golden.output_file import Outputs, write_file
     from refsd.numerics.errors import BadInput
-    from refsd.numerics.printable import printable
 
     if what not in WHAT:
         raise BadInput(f"{what}: expected {', '.join(WHAT)}")
@@ -88,54 +93,76 @@ def bench(
     for option, file in (("--json", json), ("--card", card)):
         if file is not None:
             Outputs().add(option, file)
-    progress, console = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 160, emoji=False)
     if what == "kernels":
-        from refsd.bench import kernels
-        from refsd.bench.kernel_tables import notes, tables
+        from refsd.bench.kernels import KernelRequest
 
         places = {
             "ggml": str(ggml or os.environ.get("REFSD_GGML") or ""),
             "ggml-llamafile": str(ggml_llamafile or os.environ.get("REFSD_GGML_NEWEST") or ""),
         }
-        with progress.status("kernels") as status:
-            result = kernels.bench(
-                kernels.KernelRequest(tuple(only or ["*"]), places, threads, runs, presets), status.update
-            )
-        for one in tables(result):
-            console.print(one)
-        for line in notes(result):
-            console.print(printable(line), highlight=False, markup=False)
-        written = {
-            "setups": result.setups,
-            "rows": {
-                name: {column: cell._asdict() for column, cell in cells.items()}
-                for name, cells in result.cells.items()
-            },
-        }
+        written = _kernels(KernelRequest(tuple(only or ["*"]), places, threads, runs, presets))
     else:
         from refsd.bench import USUAL, BenchRequest
-        from refsd.bench import bench as measure
-        from refsd.bench.table import table, warnings
-        from refsd.golden.case import ModelRecipe
 
         parts = part_files(diffusion_model, vae, None, clip_l, clip_g, t5xxl, llm, None)
         if what == "diffusion" and model is None and diffusion_model is None:
             raise BadInput("bench diffusion: no model: name one with --model or --diffusion-model")
-        with progress.status("recipe weights") as status:
-            if model is None and what in ("unet", "vae"):
-                from refsd.weights.model_files import model_files
-
-                model = model_files(ModelRecipe("sd15", "f16"), "ldm")
-            chosen = tuple(contender or USUAL), sd_cli_llamafile
-            request = BenchRequest(what, model, sd_cli, runs, parts, side, tokens, threads, avx2, *chosen)
-            entries = measure(request, status.update)
-        console.print(table(entries))
-        for line in warnings(entries):
-            console.print(printable(line), highlight=False, markup=False)
-        written = {name: entry._asdict() for name, entry in entries.items()}
-        if card is not None:
-            from refsd.bench.card import machine_card
-
-            write_file(card, machine_card(entries, avx2).encode())
+        chosen = tuple(contender or USUAL), sd_cli_llamafile
+        request = BenchRequest(what, model, sd_cli, runs, parts, side, tokens, threads, avx2, *chosen)
+        written = _models(request, card)
     if json is not None:
         write_file(json, json_module.dumps(written, indent=2).encode())
+
+
+def _kernels(request: "KernelRequest") -> dict[str, Any]:
+    """Time kernels, and print tables -> what --json writes."""
+    from refsd.bench.kernel_tables import notes, tables
+    from refsd.bench.kernels import bench
+
+    progress, console = _consoles()
+    with progress.status("kernels") as status:
+        result = bench(request, status.update)
+    for one in tables(result):
+        console.print(one)
+    _print(console, notes(result))
+    rows = {
+        name: {column: cell._asdict() for column, cell in cells.items()} for name, cells in result.cells.items()
+    }
+    return {"setups": result.setups, "rows": rows}
+
+
+def _models(request: "BenchRequest", card: Path | None) -> dict[str, Any]:
+    """Time a step or a decode of a model, and print a table -> what --json writes. card: file for a machine card"""
+    from refsd.bench import bench
+    from refsd.bench.table import table, warnings
+    from refsd.golden.case import ModelRecipe
+    from refsd.golden.output_file import write_file
+
+    progress, console = _consoles()
+    with progress.status("recipe weights") as status:
+        if request.model is None and request.what in ("unet", "vae"):
+            from refsd.weights.model_files import model_files
+
+            request = request._replace(model=model_files(ModelRecipe("sd15", "f16"), "ldm"))
+        entries = bench(request, status.update)
+    console.print(table(entries))
+    _print(console, warnings(entries))
+    if card is not None:
+        from refsd.bench.card import machine_card
+
+        write_file(card, machine_card(entries, request.avx2).encode())
+    return {name: entry._asdict() for name, entry in entries.items()}
+
+
+def _consoles() -> "tuple[Console, Console]":
+    """Return a console for progress, and one for tables."""
+    from rich.console import Console
+
+    return Console(stderr=True), Console(width=None if sys.stdout.isatty() else 160, emoji=False)
+
+
+def _print(console: "Console", lines: Iterable[str]) -> None:
+    from refsd.numerics.printable import printable
+
+    for line in lines:
+        console.print(printable(line), highlight=False, markup=False)

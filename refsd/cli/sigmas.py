@@ -126,7 +126,7 @@ def _of_model(
     from refsd.families import VARIANTS
     from refsd.golden.wording import did_you_mean
     from refsd.numerics.errors import BadInput
-    from refsd.pipelines.plan import scheduled, truncated
+    from refsd.pipelines.noise_levels import scheduled, truncated
     from refsd.pipelines.sampling import default_schedule
     from refsd.samplers.schedules import SCHEDULES
     from refsd.samplers.schedules.flow import FLOW_SCHEDULES

@@ -1,13 +1,13 @@
 """Resolve settings, model and engine convention into a Plan: every value that decides the pictures, checked.
 
-This module makes all checks of settings, before any computation except the trial run of `prediction_of`.
+This module and noise_levels.py make all checks of settings, before any computation except the trial run of
+`prediction_of`.
 """
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,14 @@ from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
 from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.guidance_rule import GuidanceRule
+from refsd.pipelines.noise_levels import SamplingRule, noise_levels
 from refsd.pipelines.options import check_between
 from refsd.pipelines.picture_size import check_images, drawn_size
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prediction import PREDICTIONS, prediction_of
-from refsd.pipelines.scheduler_config import ConfiguredSchedule, ScheduledLevels, SchedulerConfig, scheduler_config
+from refsd.pipelines.scheduler_config import scheduler_config
 from refsd.pipelines.settings import Settings
-from refsd.samplers.levels import SD_LEVELS, DiscreteLevels, FlowLevels, Levels
+from refsd.samplers.levels import Levels
 from refsd.samplers.parameterization import Prediction
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
@@ -100,6 +101,15 @@ class Plan:
         return same | {"sigmas": self.sigmas.tolist()} | self.guidance_rule.changed()
 
 
+class _Guidance(NamedTuple):
+    """Fields of Plan. notice: a line for the user; "": none"""
+
+    cfg_scale: float
+    image_cfg_scale: float | None
+    guided: bool
+    notice: str
+
+
 def resolve(
     pipe: Pipeline,
     settings: Settings,
@@ -117,65 +127,16 @@ def resolve(
     if pipe.editing(convention) and images.references and not pipe.denoiser.params.get("zero_cond_t"):
         notices += ("no file says that these are the weights of Edit 2511; if they are: --qwen-image-zero-cond-t",)
     check_images(pipe, convention, images, width, height)
-
-    # sampler, schedule, prediction type: from the user, the folder, the convention or the family
-    scheduler = scheduler_config(pipe.checkpoint)
-    configured = scheduler if convention.reads_scheduler else None
-    sampler = settings.sampler or (configured.sampler() if configured and flow is None else None)
-    sampler = sampler or convention.sampler or own.sampler
-    method = sampling.method(sampler, settings.eta, flow is not None)
-    schedule = settings.schedule or sampling.default_schedule(sampler, convention.row(own.schedule))
-    steps = settings.steps or own.steps
-    prediction = None if flow else prediction_of(pipe.checkpoint, scheduler, pipe.denoiser, settings.prediction)
     P = pipe.autoencoder.pixels
     latent_shape = 1, pipe.denoiser.latent_channels, height // P, width // P
-
-    def levels_of(steps: int) -> Levels:
-        if flow is not None:
-            return flow.levels(_shift(pipe, convention, settings, scheduler, latent_shape, steps))
-        return unet_levels(convention, scheduler, prediction or "eps")
-
-    # noise levels of the steps
-    ignored = convention.full_strength_ignores_init and own.extra_channels == "inpaint" and settings.strength == 1
-    from_image = second_pass is not None or (images.init is not None and not ignored)
-    levels, folder = levels_of(steps), None
-    unchosen = settings.schedule is None and settings.sigmas is None and schedule == convention.row(own.schedule)
-    if configured is not None and unchosen:
-        folder = _folder_schedule(pipe, configured, settings, images, sampler, steps, levels, from_image)
-    truncation = second_pass or (convention.truncation if flow is None else convention.flow_truncation)
-    truncation = truncation if from_image else None
-    sigmas = _sigmas(pipe, settings, schedule, steps, levels_of, truncation, folder)
-
-    # scales of the first and the last latents
-    unit_noise, last_scale = schedule not in convention.sigma_schedules, 1.0
-    if isinstance(levels, DiscreteLevels):
-        method = method.of_schedule(levels, None if folder is None else steps)
-    if folder is not None:
-        schedule, unit_noise = folder.name, folder.unit_noise
-        last_scale = 1 / math.sqrt(1 + float(sigmas[-1]) ** 2)
-        levels = ScheduledLevels(levels.sigmas, folder)
-    first_noise = float(sigmas[0])
-    if flow is None and not from_image and unit_noise:
-        first_noise = convention.first_noise(first_noise, float(levels.sigmas[-1]))
-
-    # guidance
-    cfg_scale = own.cfg_scale if settings.cfg_scale is None else settings.cfg_scale
-    image_cfg_scale = None
-    if own.extra_channels == "edit":
-        scales = settings.image_cfg_scale, convention.image_cfg_scale, cfg_scale
-        image_cfg_scale = next(scale for scale in scales if scale is not None)
-    if settings.negative_prompt and cfg_scale == 1:
-        why = f"{own.title}'s guidance is distilled into its weights; " if own.cfg_scale == 1 else ""
-        notices += (f"--negative-prompt is not read: {why}it needs a --cfg-scale other than 1",)
-    guided = cfg_scale != 1 or image_cfg_scale not in (None, 1) or method.cfg_pp
-    skippable = pipe.denoiser.fits.get("skip_layers")
-    layers = None if skippable is None else skippable.n
-    settings.guidance_rule.check_use(own.title, layers, guided, own.extra_channels == "edit")
+    rule = _sampling_rule(pipe, convention, settings)
+    noise = noise_levels(pipe, convention, settings, images, rule, latent_shape, second_pass)
+    guidance = _guidance(pipe, convention, settings, noise.method)
     return Plan(
         convention=convention,
         prompt=settings.prompt,
         negative_prompt=settings.negative_prompt,
-        guided=guided,
+        guided=guidance.guided,
         clip_skip=settings.clip_skip,
         width=width,
         height=height,
@@ -183,32 +144,57 @@ def resolve(
         images=images,
         rng=settings.rng or convention.rng,
         seeds=tuple(settings.seed + b for b in range(settings.batch_count)),
-        from_image=from_image,
-        first_noise=first_noise,
-        sampler=sampler,
-        method=method,
+        sampler=rule.sampler,
         eta=settings.eta,
         sampler_rng=settings.sampler_rng,
-        schedule=schedule,
-        steps=steps,
+        steps=rule.steps,
         strength=settings.strength,
         flow_shift=settings.flow_shift,
         custom_sigmas=settings.sigmas is not None,
-        sigmas=sigmas,
-        last_scale=last_scale,
-        levels=levels,
-        prediction=prediction,
-        output=flow.prediction if flow else PREDICTIONS[prediction or "eps"][0],
-        cfg_scale=cfg_scale,
-        image_cfg_scale=image_cfg_scale,
+        prediction=rule.prediction,
+        output=flow.prediction if flow else PREDICTIONS[rule.prediction or "eps"][0],
+        cfg_scale=guidance.cfg_scale,
+        image_cfg_scale=guidance.image_cfg_scale,
         guidance=(settings.guidance or own.guidance) if _embeds_guidance(pipe) else None,
         guidance_rule=settings.guidance_rule,
         control_strength=settings.control_strength,
         ip_scale=settings.ip_scale,
         tiling=settings.tiling,
         circular=settings.circular,
-        notices=notices,
+        notices=notices + ((guidance.notice,) if guidance.notice else ()),
+        **noise._asdict(),
     )
+
+
+def _sampling_rule(pipe: Pipeline, convention: Convention, settings: Settings) -> SamplingRule:
+    """Settle sampler, schedule, steps and prediction type."""
+    own, flow = pipe.variant, pipe.variant.flow
+    scheduler = scheduler_config(pipe.checkpoint)
+    configured = scheduler if convention.reads_scheduler else None
+    sampler = settings.sampler or (configured.sampler() if configured and flow is None else None)
+    sampler = sampler or convention.sampler or own.sampler
+    method = sampling.method(sampler, settings.eta, flow is not None)
+    schedule = settings.schedule or sampling.default_schedule(sampler, convention.row(own.schedule))
+    prediction = None if flow else prediction_of(pipe.checkpoint, scheduler, pipe.denoiser, settings.prediction)
+    return SamplingRule(scheduler, configured, sampler, method, schedule, settings.steps or own.steps, prediction)
+
+
+def _guidance(pipe: Pipeline, convention: Convention, settings: Settings, method: sampling.Method) -> _Guidance:
+    """Settle the scales of guidance. Raises BadInput for a rule of guidance without effect."""
+    own, notice = pipe.variant, ""
+    cfg_scale = own.cfg_scale if settings.cfg_scale is None else settings.cfg_scale
+    image_cfg_scale = None
+    if own.extra_channels == "edit":
+        scales = settings.image_cfg_scale, convention.image_cfg_scale, cfg_scale
+        image_cfg_scale = next(scale for scale in scales if scale is not None)
+    if settings.negative_prompt and cfg_scale == 1:
+        why = f"{own.title}'s guidance is distilled into its weights; " if own.cfg_scale == 1 else ""
+        notice = f"--negative-prompt is not read: {why}it needs a --cfg-scale other than 1"
+    guided = cfg_scale != 1 or image_cfg_scale not in (None, 1) or method.cfg_pp
+    skippable = pipe.denoiser.fits.get("skip_layers")
+    layers = None if skippable is None else skippable.n
+    settings.guidance_rule.check_use(own.title, layers, guided, own.extra_channels == "edit")
+    return _Guidance(cfg_scale, image_cfg_scale, guided, notice)
 
 
 def check_ranges(settings: Settings) -> None:
@@ -256,97 +242,3 @@ def _check_use(pipe: Pipeline, settings: Settings) -> None:
 def _embeds_guidance(pipe: Pipeline) -> bool:
     fits = pipe.denoiser.fits
     return "guidance" in fits and fits["guidance"].holds(1)
-
-
-def unet_levels(convention: Convention, scheduler: SchedulerConfig | None, prediction: str) -> Levels:
-    levels = PREDICTIONS[prediction][1]
-    if levels is not SD_LEVELS or scheduler is None:
-        return levels
-    trained = scheduler.levels()
-    if trained is not SD_LEVELS and not convention.reads_scheduler:
-        low, high = trained.sigmas[[0, -1]]
-        raise BadInput(
-            f"{scheduler.path}: sigmas of {low:.6g} to {high:.6g} in {len(trained.sigmas)} steps; "
-            f"stable-diffusion.cpp knows {SD_LEVELS.sigmas[0]:.6g} to {SD_LEVELS.sigmas[-1]:.6g} in 1000 only: "
-            "say --like diffusers"
-        )
-    return trained
-
-
-def _shift(pipe, convention, settings, scheduler, latent_shape, steps: int) -> float:
-    """Return a flow's shift: from the flag, the folder, or the family's rule for this size and number of steps."""
-    if settings.flow_shift is not None:
-        return pipe.variant.flow.from_flag(settings.flow_shift)
-    shift = scheduler.shift() if scheduler is not None and convention.reads_scheduler else None
-    if shift is not None:
-        return shift
-    side = pipe.denoiser.patch
-    _, _, h, w = latent_shape
-    return convention.row(pipe.variant.flow.shift)(-(-h // side) * -(-w // side), steps)
-
-
-def _folder_schedule(
-    pipe, configured: SchedulerConfig, settings, images, sampler: str, steps: int, levels: Levels, from_image: bool
-) -> ConfiguredSchedule | None:
-    """Return the diffusers folder's schedule; None for a flow or an EDM model, which use the family's."""
-    if pipe.variant.flow is not None:
-        configured.check_flow(pipe.variant.schedule["diffusers"])
-    if not isinstance(levels, DiscreteLevels):
-        return None
-    if sampler in ("pndm", "pndm_v") and from_image and settings.strength < 1:
-        raise BadInput(f"{configured.path}: {sampler} does not start from --init-img: say --sampling-method euler")
-    corrected = pipe.variant.corrects_scheduler and images.control is None
-    return configured.schedule(sampler, steps, levels, corrected)
-
-
-def _sigmas(
-    pipe,
-    settings,
-    name: str,
-    steps: int,
-    levels_of,
-    truncation: Truncation | None,
-    folder: ConfiguredSchedule | None,
-) -> np.ndarray:
-    """Return the sigmas, [n + 1], float64, falling. Raises BadInput if steps and strength leave none.
-
-    truncation: None if sampling starts from noise alone
-    """
-    if settings.sigmas is not None:
-        return np.array(settings.sigmas, np.float64)
-
-    def schedule(steps: int) -> np.ndarray:
-        return scheduled(name, steps, levels_of(steps), pipe.variant.title) if folder is None else folder.sigmas
-
-    return truncated(name, steps, settings.strength, truncation, schedule)
-
-
-def scheduled(name: str, steps: int, levels: Levels, title: str) -> np.ndarray:
-    """Return a schedule's sigmas, [n + 1]. Raises BadInput for a flow's schedule of a model that is none."""
-    if name not in FLOW_SCHEDULES:
-        return SCHEDULES[name](steps, levels)
-    if not isinstance(levels, FlowLevels):
-        raise BadInput(f"--scheduler {name}: {title} is no rectified flow")
-    return FLOW_SCHEDULES[name](steps, levels)
-
-
-def truncated(
-    name: str,
-    steps: int,
-    strength: float,
-    truncation: Truncation | None,
-    schedule: Callable[[int], np.ndarray],
-) -> np.ndarray:
-    """Return the sigmas that a strength leaves of a schedule; all of them if there is no truncation.
-
-    Raises BadInput if steps and strength leave none, and for steps that the schedule does not have.
-    """
-    try:
-        if truncation is None or strength == 1:
-            return schedule(steps)
-        sigmas = truncation(steps, strength, schedule)
-    except ValueError as error:
-        raise BadInput(f"--scheduler {name}, --steps {steps}: {error}") from None
-    if len(sigmas) < 2:
-        raise BadInput(f"--strength {strength:g} of --steps {steps} leaves no step: raise one of them")
-    return sigmas

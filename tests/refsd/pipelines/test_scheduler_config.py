@@ -12,8 +12,9 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines.conditioning_images import ConditioningImages
+from refsd.pipelines.noise_levels import unet_levels
 from refsd.pipelines.pipeline import open_pipeline
-from refsd.pipelines.plan import resolve, unet_levels
+from refsd.pipelines.plan import resolve
 from refsd.pipelines.prediction import PREDICTIONS
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.scheduler_config import scheduler_config

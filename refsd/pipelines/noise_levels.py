@@ -1,0 +1,182 @@
+"""The noise levels of a picture's steps: from the user's sigmas, a folder's schedule or a schedule's name."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.conventions.pictures import Convention
+from refsd.conventions.sampling import Truncation
+from refsd.numerics.errors import BadInput
+from refsd.pipelines import sampling
+from refsd.pipelines.conditioning_images import ConditioningImages
+from refsd.pipelines.pipeline import Pipeline
+from refsd.pipelines.prediction import PREDICTIONS
+from refsd.pipelines.scheduler_config import ConfiguredSchedule, ScheduledLevels, SchedulerConfig
+from refsd.pipelines.settings import Settings
+from refsd.samplers.levels import SD_LEVELS, DiscreteLevels, FlowLevels, Levels
+from refsd.samplers.schedules import SCHEDULES
+from refsd.samplers.schedules.flow import FLOW_SCHEDULES
+
+
+class SamplingRule(NamedTuple):
+    """How the model is sampled: each value from the user, the folder, the convention or the family.
+
+    scheduler:  of the diffusers folder; None: there is none
+    configured: the same, if the convention reads it
+    """
+
+    scheduler: SchedulerConfig | None
+    configured: SchedulerConfig | None
+    sampler: str
+    method: sampling.Method
+    schedule: str
+    steps: int
+    prediction: str | None
+
+
+class NoiseLevels(NamedTuple):
+    """The noise levels of the steps, and the scales of the first and last latents: fields of Plan."""
+
+    from_image: bool
+    method: sampling.Method
+    schedule: str
+    levels: Levels
+    sigmas: np.ndarray
+    first_noise: float
+    last_scale: float
+
+
+def noise_levels(
+    pipe: Pipeline,
+    convention: Convention,
+    settings: Settings,
+    images: ConditioningImages,
+    rule: SamplingRule,
+    latent_shape: tuple[int, int, int, int],
+    second_pass: Truncation | None,
+) -> NoiseLevels:
+    """Settle the sigmas of the steps, the levels that they lie on, and the scales of the first and last latents."""
+    own, flow, method, schedule, steps = pipe.variant, pipe.variant.flow, rule.method, rule.schedule, rule.steps
+
+    def levels_of(steps: int) -> Levels:
+        if flow is not None:
+            return flow.levels(_shift(pipe, convention, settings, rule.scheduler, latent_shape, steps))
+        return unet_levels(convention, rule.scheduler, rule.prediction or "eps")
+
+    ignored = convention.full_strength_ignores_init and own.extra_channels == "inpaint" and settings.strength == 1
+    from_image = second_pass is not None or (images.init is not None and not ignored)
+    levels, folder = levels_of(steps), None
+    unchosen = settings.schedule is None and settings.sigmas is None and schedule == convention.row(own.schedule)
+    if rule.configured is not None and unchosen:
+        folder = _folder_schedule(pipe, rule.configured, settings, images, rule.sampler, steps, levels, from_image)
+    truncation = second_pass or (convention.truncation if flow is None else convention.flow_truncation)
+    truncation = truncation if from_image else None
+    sigmas = _sigmas(pipe, settings, schedule, steps, levels_of, truncation, folder)
+
+    unit_noise, last_scale = schedule not in convention.sigma_schedules, 1.0
+    if isinstance(levels, DiscreteLevels):
+        method = method.of_schedule(levels, None if folder is None else steps)
+    if folder is not None:
+        schedule, unit_noise = folder.name, folder.unit_noise
+        last_scale = 1 / math.sqrt(1 + float(sigmas[-1]) ** 2)
+        levels = ScheduledLevels(levels.sigmas, folder)
+    first_noise = float(sigmas[0])
+    if flow is None and not from_image and unit_noise:
+        first_noise = convention.first_noise(first_noise, float(levels.sigmas[-1]))
+    return NoiseLevels(from_image, method, schedule, levels, sigmas, first_noise, last_scale)
+
+
+def unet_levels(convention: Convention, scheduler: SchedulerConfig | None, prediction: str) -> Levels:
+    levels = PREDICTIONS[prediction][1]
+    if levels is not SD_LEVELS or scheduler is None:
+        return levels
+    trained = scheduler.levels()
+    if trained is not SD_LEVELS and not convention.reads_scheduler:
+        low, high = trained.sigmas[[0, -1]]
+        raise BadInput(
+            f"{scheduler.path}: sigmas of {low:.6g} to {high:.6g} in {len(trained.sigmas)} steps; "
+            f"stable-diffusion.cpp knows {SD_LEVELS.sigmas[0]:.6g} to {SD_LEVELS.sigmas[-1]:.6g} in 1000 only: "
+            "say --like diffusers"
+        )
+    return trained
+
+
+def _shift(pipe, convention, settings, scheduler, latent_shape, steps: int) -> float:
+    """Return a flow's shift: from the flag, the folder, or the family's rule for this size and number of steps."""
+    if settings.flow_shift is not None:
+        return pipe.variant.flow.from_flag(settings.flow_shift)
+    shift = scheduler.shift() if scheduler is not None and convention.reads_scheduler else None
+    if shift is not None:
+        return shift
+    side = pipe.denoiser.patch
+    _, _, h, w = latent_shape
+    return convention.row(pipe.variant.flow.shift)(-(-h // side) * -(-w // side), steps)
+
+
+def _folder_schedule(
+    pipe, configured: SchedulerConfig, settings, images, sampler: str, steps: int, levels: Levels, from_image: bool
+) -> ConfiguredSchedule | None:
+    """Return the diffusers folder's schedule; None for a flow or an EDM model, which use the family's."""
+    if pipe.variant.flow is not None:
+        configured.check_flow(pipe.variant.schedule["diffusers"])
+    if not isinstance(levels, DiscreteLevels):
+        return None
+    if sampler in ("pndm", "pndm_v") and from_image and settings.strength < 1:
+        raise BadInput(f"{configured.path}: {sampler} does not start from --init-img: say --sampling-method euler")
+    corrected = pipe.variant.corrects_scheduler and images.control is None
+    return configured.schedule(sampler, steps, levels, corrected)
+
+
+def _sigmas(
+    pipe,
+    settings,
+    name: str,
+    steps: int,
+    levels_of,
+    truncation: Truncation | None,
+    folder: ConfiguredSchedule | None,
+) -> np.ndarray:
+    """Return the sigmas, [n + 1], float64, falling. Raises BadInput if steps and strength leave none.
+
+    truncation: None if sampling starts from noise alone
+    """
+    if settings.sigmas is not None:
+        return np.array(settings.sigmas, np.float64)
+
+    def schedule(steps: int) -> np.ndarray:
+        return scheduled(name, steps, levels_of(steps), pipe.variant.title) if folder is None else folder.sigmas
+
+    return truncated(name, steps, settings.strength, truncation, schedule)
+
+
+def scheduled(name: str, steps: int, levels: Levels, title: str) -> np.ndarray:
+    """Return a schedule's sigmas, [n + 1]. Raises BadInput for a flow's schedule of a model that is none."""
+    if name not in FLOW_SCHEDULES:
+        return SCHEDULES[name](steps, levels)
+    if not isinstance(levels, FlowLevels):
+        raise BadInput(f"--scheduler {name}: {title} is no rectified flow")
+    return FLOW_SCHEDULES[name](steps, levels)
+
+
+def truncated(
+    name: str,
+    steps: int,
+    strength: float,
+    truncation: Truncation | None,
+    schedule: Callable[[int], np.ndarray],
+) -> np.ndarray:
+    """Return the sigmas that a strength leaves of a schedule; all of them if there is no truncation.
+
+    Raises BadInput if steps and strength leave none, and for steps that the schedule does not have.
+    """
+    try:
+        if truncation is None or strength == 1:
+            return schedule(steps)
+        sigmas = truncation(steps, strength, schedule)
+    except ValueError as error:
+        raise BadInput(f"--scheduler {name}, --steps {steps}: {error}") from None
+    if len(sigmas) < 2:
+        raise BadInput(f"--strength {strength:g} of --steps {steps} leaves no step: raise one of them")
+    return sigmas
