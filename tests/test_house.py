@@ -71,12 +71,30 @@ BUDGETS = {
     "samplers": 5_350,
 }
 
-# Rooms of refsd that do not know others.
-KNOWS_NOTHING_OF = {
-    "refsd/conventions": ("refsd.engines", "refsd.families", "refsd.pipelines", "refsd.stages", "refsd.weights"),
-    "refsd/onnx": ("refsd.engines",),
-    "refsd/tokenizers": ("refsd.conventions",),
-}
+# The floors inside refsd, the lowest first: its folders, and its loose files. Each imports from lower floors only.
+ROOMS = (
+    ("adapters", "circular", "files"),
+    ("module", "tokenizers"),
+    ("conventions", "networks", "progress"),
+    ("models",),
+    ("families",),
+    ("weights",),
+    ("components",),
+    ("pipelines",),
+    ("stages", "trajectory"),
+    ("cases", "causes"),
+    ("corpus", "judges", "pytest_plugin"),
+    ("export", "reports", "submissions"),
+    ("diagnosis", "onnx", "scoreboard"),
+    ("engines",),
+    ("bench", "disagreement", "goldens", "profiling", "requests", "watching"),
+    ("api", "shrinking"),
+    ("fuzzing",),
+    ("cluster",),
+    ("commands",),
+    ("cli",),
+)
+LOOSE = {"__init__", "__main__", "adapters", "api", "circular", "module", "pytest_plugin", "watching"}
 
 
 def floor_of(module: str) -> str:
@@ -107,12 +125,23 @@ def test_imports_run_one_way(floor):
                 assert floor_of(name) in MAY_IMPORT[floor], f"{path.relative_to(ROOT)} imports {name}"
 
 
-@pytest.mark.parametrize("room", KNOWS_NOTHING_OF)
-def test_a_room_does_not_know_others(room):
-    for path in sorted((ROOT / room).rglob("*.py")):
-        for name in imports(path):
-            known = [other for other in KNOWS_NOTHING_OF[room] if f"{name}.".startswith(f"{other}.")]
-            assert not known, f"{path.relative_to(ROOT)} imports {name}"
+def test_every_room_of_refsd_stands_on_a_floor():
+    folders = {init.parent.name for init in (ROOT / "refsd").glob("*/__init__.py")}
+    loose = {path.stem for path in (ROOT / "refsd").glob("*.py")}
+    assert loose == LOOSE
+    assert sorted(room for floor in ROOMS for room in floor) == sorted(folders | loose - {"__init__", "__main__"})
+
+
+@pytest.mark.parametrize("number", range(len(ROOMS)), ids=lambda number: "+".join(ROOMS[number]))
+def test_a_room_of_refsd_imports_from_lower_floors(number):
+    above = {room for floor in ROOMS[number:] for room in floor}
+    for room in ROOMS[number]:
+        pages = [path for path in (ROOT / "refsd" / room).rglob("*.py")] or [ROOT / "refsd" / f"{room}.py"]
+        for path in pages:
+            rooms = {name.split(".")[1] for name in imports(path) if name.startswith("refsd.")}
+            assert not rooms & (above - {room}), (
+                f"{path.relative_to(ROOT)} imports {sorted(rooms & (above - {room}))}"
+            )
 
 
 def test_no_import_runs_in_a_circle():
