@@ -19,7 +19,8 @@ from refsd.golden.engine import (
     ServingEngine,
     TappedEngine,
 )
-from refsd.golden.examination import Examination, describe, examine, explain, nearest
+from refsd.golden.examination import Examination, examine, explain
+from refsd.golden.explanation import Explanation
 from refsd.golden.forcing import wrong_alone
 from refsd.golden.fusions import wrong_fusion
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
@@ -242,21 +243,12 @@ def _of_requests(runner: Runner, engine: Engine, judge: Judge, answered: Answere
 
 def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, examined: Examination) -> dict[str, Any]:
     """Return the Result fields that say why an answer fails. An exception in the search keeps the verdict."""
-    causes, looks, near = (), (), None
     try:
-        causes = tuple(explain(judge, standard, found, taps, examined))
-        if not causes:
-            looks = tuple(describe(judge, standard, found, taps, examined))
-            near = nearest(judge, standard, found, taps, examined)
+        why = explain(judge, standard, found, taps, examined)
     except Exception as error:
-        looks = (f"the search for a cause failed: {type(error).__name__}: {_line(error)}",)
-    phrases = (
-        [f"the reference agrees if {' or '.join(causes)}"]
-        if causes
-        else [*looks, *([near.phrase] if near and near.telling else [])]
-    )
-    reason = "; ".join(filter(None, [examined.verdict.reason, examined.way, *phrases[:2]]))
-    return {"reason": reason, "causes": causes, "looks": looks, "nearest": near}
+        why = Explanation(looks=[f"the search for a cause failed: {type(error).__name__}: {_line(error)}"])
+    reason = "; ".join(filter(None, [examined.verdict.reason, examined.way, *why.phrases[:2]]))
+    return {"reason": reason, "causes": tuple(why.causes), "looks": tuple(why.looks), "nearest": why.nearest}
 
 
 def _way(examined: Examination) -> list[Step]:

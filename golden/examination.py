@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from refsd.golden.explanation import Nearest
+from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Answer, Judge, Standard, Trace
 from refsd.golden.metrics import Metrics, not_asked_for
 from refsd.golden.verdict import NO_WITNESS, Judgement, judge, judge_output
@@ -90,31 +90,13 @@ def _no_tap(name: str, known: Sequence[str]) -> str:
     return f"{name!r} is the name of no tap of this case{did_you_mean(name, known)}"
 
 
-def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination) -> list[str]:
-    """List what explains an answer that does not conform, the likeliest first; at the first wrong tap, if one is.
+def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination) -> Explanation:
+    """Search for what explains an answer that does not conform; at the first wrong tap, if one is.
 
-    Empty where a tap's name is unknown: then the taps are not what the engine says they are.
+    Nothing where a tap's name is unknown: then the taps are not what the engine says they are.
     """
     if examined.unknown:
-        return []
+        return Explanation()
     if examined.wrong:
-        return kind.explain_tap(standard, {**taps, **found}, examined.wrong[0])
-    return kind.diagnose(standard, found)
-
-
-def describe(kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination) -> list[str]:
-    """Describe the first wrong tap, or the answer, where nothing explains it; the surest phrase first."""
-    if examined.unknown:
-        return []
-    if examined.wrong:
-        return kind.describe_tap(standard, {**taps, **found}, examined.wrong[0])
-    return kind.describe(standard, found)
-
-
-def nearest(kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination) -> Nearest | None:
-    """Return the known bug that comes nearest to the first wrong tap, or the answer, where nothing explains it."""
-    if examined.unknown:
-        return None
-    if examined.wrong:
-        return kind.nearest_at_tap(standard, {**taps, **found}, examined.wrong[0])
-    return kind.nearest(standard, found)
+        return kind.explain(standard, {**taps, **found}, examined.wrong[0])
+    return kind.explain(standard, found)

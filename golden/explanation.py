@@ -9,7 +9,7 @@ nearness is measured along the bug's own effect: truth (or honest run) at 0, the
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -63,6 +63,26 @@ class Nearest(msgspec.Struct, frozen=True):
     def phrase(self) -> str:
         much = "" if abs(self.times - 1) <= _AWAY else f", {self.times:.2g} times as strong,"
         return f"the nearest known bug, {self.cause!r}{much or ','} explains {self.percent} % of the error"
+
+
+class Explanation(NamedTuple):
+    """What explains a wrong answer.
+
+    causes:  bugs with which the reference agrees with it, the likeliest first
+    looks:   if there are none: phrases that describe the error, the surest first
+    nearest: if there are none: the known bug that explains more than half of the error; None if there is none
+    """
+
+    causes: Sequence[str] = ()
+    looks: Sequence[str] = ()
+    nearest: Nearest | None = None
+
+    @property
+    def phrases(self) -> list[str]:
+        """Return the causes in one phrase; else the looks, and the nearest bug if it is telling."""
+        if self.causes:
+            return [f"the reference agrees if {' or '.join(self.causes)}"]
+        return [*self.looks, *([self.nearest.phrase] if self.nearest and self.nearest.telling else [])]
 
 
 class Scene(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from refsd.golden.case import Case
-from refsd.golden.explanation import Nearest
+from refsd.golden.explanation import Explanation
 from refsd.golden.metrics import Metrics
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
@@ -137,29 +137,12 @@ class Judge(ABC):
         """Compute all of the reference's own taps in float64."""
         return NOTHING
 
-    def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
-        """List what explains a wrong tap (or output), the likeliest first. found: as for `trace`."""
-        return []
-
-    def describe_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
-        """Describe a wrong tap (or output) that nothing explains, the surest phrase first."""
-        return []
-
     @abstractmethod
-    def diagnose(self, standard: Standard, found: Answer) -> list[str]:
-        """List the bugs that make the reference agree with a wrong answer, the likeliest first."""
+    def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
+        """Search for what explains a wrong answer.
 
-    def describe(self, standard: Standard, found: Answer) -> list[str]:
-        """Describe an answer that nothing explains, the surest phrase first."""
-        return []
-
-    def nearest(self, standard: Standard, found: Answer) -> Nearest | None:
-        """Return the known bug that explains more than half of an unexplained error; None if there is none."""
-        return None
-
-    def nearest_at_tap(self, standard: Standard, found: Answer, tap: str) -> Nearest | None:
-        """Return the same for a wrong tap (or output). found: as for `trace`."""
-        return None
+        tap: the first wrong tap (or output), where `found` has taps, as for `trace`; "": search by the outputs
+        """
 
 
 class Judges:

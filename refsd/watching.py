@@ -13,7 +13,7 @@ import contextlib
 import inspect
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -274,13 +274,13 @@ class _Watcher:
             return judged._replace(unseen=unseen)
         place = examined.place
         reasons = [verdict.reason, examined.way]
-        causes: list[str] = []
+        causes: Sequence[str] = ()
         if self._causes and place and seconds < _PATIENCE:
             standard = Standard(
                 case, inputs, {k: v for k, v in found.items() if k not in trace.names}, {}, self._numerics
             )
-            causes = judge.explain_tap(standard, found, place)
-            reasons += [] if causes else judge.describe_tap(standard, found, place)[:2]
+            why = judge.explain(standard, found, place)
+            causes, reasons = why.causes, [*reasons, *why.looks[:2]]
         own = self._modules(place)
         seconds = time.perf_counter() - begun
         reason = "; ".join(filter(None, reasons))

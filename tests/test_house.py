@@ -31,7 +31,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 10_650,
+    "golden": 10_600,
     "kernels": 10_800,
     "numerics": 1_450,
     "refsd": 1_450,
@@ -136,12 +136,10 @@ def test_every_room_of_refsd_stands_on_a_floor():
 def test_a_room_of_refsd_imports_from_lower_floors(number):
     above = {room for floor in ROOMS[number:] for room in floor}
     for room in ROOMS[number]:
-        pages = [path for path in (ROOT / "refsd" / room).rglob("*.py")] or [ROOT / "refsd" / f"{room}.py"]
-        for path in pages:
+        for path in [*(ROOT / "refsd" / room).rglob("*.py")] or [ROOT / "refsd" / f"{room}.py"]:
             rooms = {name.split(".")[1] for name in imports(path) if name.startswith("refsd.")}
-            assert not rooms & (above - {room}), (
-                f"{path.relative_to(ROOT)} imports {sorted(rooms & (above - {room}))}"
-            )
+            wrong = sorted(rooms & (above - {room}))
+            assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 
 def test_no_import_runs_in_a_circle():

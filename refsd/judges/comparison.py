@@ -7,7 +7,7 @@ import numpy as np
 
 from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
-from refsd.golden.examination import Examination, describe, explain, nearest
+from refsd.golden.examination import Examination, explain
 from refsd.golden.judge import Standard, Trace
 from refsd.golden.taps import measure_taps
 from refsd.golden.wording import counted, did_you_mean
@@ -79,14 +79,8 @@ def with_case(
     stored = "" if known else storage_mistake(kind, standard, stored_as)
     if stored:
         return Comparison(examined, absent, notes=notes, stored=stored)
-    causes = explain(kind, standard, given, taps, examined)
-    if causes:
-        return Comparison(examined, absent, causes, notes)
-    looks = describe(kind, standard, given, taps, examined)
-    near = nearest(kind, standard, given, taps, examined)
-    return Comparison(
-        examined, absent, notes=notes, looks=[*looks, *([near.phrase] if near and near.telling else [])]
-    )
+    why = explain(kind, standard, given, taps, examined)
+    return Comparison(examined, absent, [*why.causes], notes, looks=[] if why.causes else why.phrases)
 
 
 def with_files(found: Tensors, truth: Tensors, honest: Tensors) -> Comparison:

@@ -17,7 +17,7 @@ from refsd.causes.model.place import Place
 from refsd.components import COMPONENTS, forward
 from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
-from refsd.golden.explanation import Nearest
+from refsd.golden.explanation import Explanation, Nearest
 from refsd.golden.judge import NOTHING, Answer, Inputs, Judge, Mutant, Standard, Trace
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
@@ -224,19 +224,18 @@ class ModelJudge(Judge):
 
         return spread_of_runs(run, truths, numerics, deviations, kept)
 
-    def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
+    def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
+        if not tap:
+            causes = self._causes(standard, found)
+            return Explanation(causes, nearest=None if causes else self._nearest(standard, found))
         end = time.process_time() + _SEARCH
         outputs = {name: found[name] for name in standard.truth if name in found}
-        return self.place(standard, found, tap).explain(lambda: self._known(standard, outputs, MUTANTS, end), end)
+        place = self.place(standard, found, tap)
+        causes = place.explain(lambda: self._known(standard, outputs, MUTANTS, end), end)
+        return Explanation(causes) if causes else Explanation(causes, place.describe(), place.nearest())
 
-    def describe_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
-        return self.place(standard, found, tap).describe()
-
-    def nearest_at_tap(self, standard: Standard, found: Answer, tap: str) -> Nearest | None:
-        return self.place(standard, found, tap).nearest()
-
-    def nearest(self, standard: Standard, found: Answer) -> Nearest | None:
-        """Only for tiny models, and of as many bugs as time allows."""
+    def _nearest(self, standard: Standard, found: Answer) -> Nearest | None:
+        """Return the nearest known bug; only for tiny models, and of as many bugs as time allows."""
         case, end = standard.case, time.process_time() + _NEAREST
         if not comparable(standard, found) or case.model is None or not case.model.tiny:
             return None
@@ -321,7 +320,7 @@ class ModelJudge(Judge):
                 return taps, {}
             return taps, change.outputs(y) or {}
 
-    def diagnose(self, standard: Standard, found: Answer) -> list[str]:
+    def _causes(self, standard: Standard, found: Answer) -> list[str]:
         """Return the causes that explain an engine's answer, by the rule of golden/explanation.py.
 
         Tries in turn, until something explains it or time is up: one factor on the whole answer, a precision that

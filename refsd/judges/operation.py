@@ -11,7 +11,7 @@ from refsd.causes.operation.precisions import in_precisions
 from refsd.causes.operation.unlisted import explaining, unlisted
 from refsd.golden import operations
 from refsd.golden.case import Case
-from refsd.golden.explanation import Nearest, Scene
+from refsd.golden.explanation import Explanation, Nearest, Scene
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
 from refsd.golden.mutations import with_bug
@@ -52,7 +52,13 @@ class OperationJudge(Judge):
         y = with_bug(mutant, OPERATIONS[case.op], inputs, case.params)
         return None if y is None else {"y": y}
 
-    def diagnose(self, standard: Standard, found: Answer) -> list[str]:
+    def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
+        causes = self._causes(standard, found)
+        if causes:
+            return Explanation(causes)
+        return Explanation(causes, self._looks(standard, found), self._nearest(standard, found))
+
+    def _causes(self, standard: Standard, found: Answer) -> list[str]:
         """List the bugs that explain the answer by explanation.py's rule; fits only if an element misses its bound.
 
         A mutant answers in float32: adding the honest run's error stands for a mutant under the engine's numerics.
@@ -106,14 +112,14 @@ class OperationJudge(Judge):
                 yield mutant.name, answer["y"]
         yield from in_precisions(op, inputs, case.params, numerics)
 
-    def describe(self, standard: Standard, found: Answer) -> list[str]:
+    def _looks(self, standard: Standard, found: Answer) -> list[str]:
         case, truth, honest = standard.case, standard.truth, standard.honest
         y = found.get("y")
         if y is None or y.shape != truth["y"].shape:
             return []
         return describe(y, truth["y"], honest["y"], OPERATIONS[case.op].channel)
 
-    def nearest(self, standard: Standard, found: Answer) -> Nearest | None:
+    def _nearest(self, standard: Standard, found: Answer) -> Nearest | None:
         case, truth, honest = standard.case, standard.truth, standard.honest
         y = found.get("y")
         if y is None or y.shape != truth["y"].shape:

@@ -16,6 +16,7 @@ import numpy as np
 from refsd.conventions import CARDS
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import ModelFiles
+from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
 from refsd.golden.rounding import Bound
@@ -91,7 +92,10 @@ class PictureJudge(Judge):
     def wrong_answer(self, case: Case, inputs: Inputs, mutant: Mutant[Params]) -> Answer | None:
         return self._drawn(case.model, {**case.params, **mutant.change}, Arithmetic(FLOAT32))
 
-    def diagnose(self, standard: Standard, found: Answer) -> list[str]:
+    def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
+        return Explanation(self._causes(standard, found))
+
+    def _causes(self, standard: Standard, found: Answer) -> list[str]:
         """Return the first known bug with which the reference reproduces the picture."""
         case, until = standard.case, time.monotonic() + _SEARCH
         y = found.get(PIXELS)

@@ -11,6 +11,7 @@ from refsd.causes.stage.elsewhere import elsewhere
 from refsd.causes.stage.scene import Scene
 from refsd.golden import explanation
 from refsd.golden.case import Case
+from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
 from refsd.golden.rounding import Bound, unit
@@ -83,7 +84,10 @@ class StageJudge(Judge):
     def wrong_answer(self, case: Case, inputs: Inputs, mutant: Mutant[Change]) -> Answer | None:
         return self._answer(case, inputs, FLOAT32, mutant.change)
 
-    def diagnose(self, standard: Standard, found: Answer) -> list[str]:
+    def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
+        return Explanation(self._causes(standard, found))
+
+    def _causes(self, standard: Standard, found: Answer) -> list[str]:
         """Return the known bugs with which the reference reproduces the answer, by golden/explanation.py's rule.
 
         If the answer's shape differs from the truth's, only the match with the bug's own answer counts.

@@ -8,6 +8,7 @@ from refsd.causes.trajectory.diagnose import diagnose
 from refsd.causes.trajectory.mutants import MUTANTS, Change
 from refsd.causes.trajectory.simulate import simulate
 from refsd.golden.case import Case
+from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics
 from refsd.numerics.arithmetic import Arithmetic
@@ -46,5 +47,5 @@ class TrajectoryJudge(Judge):
         dump = simulate(case, noise, sigmas_of(case), mutant.change)
         return None if dump is None else dump.outputs()
 
-    def diagnose(self, standard: Standard, found: Answer) -> list[str]:
-        return diagnose(standard.case, standard.inputs, found, standard.numerics)
+    def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
+        return Explanation(diagnose(standard.case, standard.inputs, found, standard.numerics))

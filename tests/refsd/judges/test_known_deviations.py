@@ -63,8 +63,8 @@ def test_a_model_of_full_size_is_held_against_deviations_alone(model_files):
     truth, honest = (judge.answer(case, inputs, Arithmetic(numerics)) for numerics in (FLOAT64, FLOAT32))
     standard = conform.Standard(case, inputs, truth, honest, FLOAT32)
     found = judge.answer(case, inputs, Arithmetic(FLOAT32, (EPS,)))
-    assert judge.diagnose(standard, found) == [f"{EPS.what} ({EPS.name})"]
-    assert judge.diagnose(standard, {name: 1.5 * y for name, y in honest.items()}) == []
+    assert judge.explain(standard, found).causes == [f"{EPS.what} ({EPS.name})"]
+    assert judge.explain(standard, {name: 1.5 * y for name, y in honest.items()}).causes == []
 
 
 def test_only_deviations_that_make_a_difference_are_tried(model_files):

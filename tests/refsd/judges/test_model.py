@@ -204,7 +204,7 @@ def test_a_bug_of_one_block_is_told_its_place(model_files):
     found = kind.wrong_answer(case, inputs, Mutant("one", Change(rename=rename)))
     assert found is not None
     truth, honest = (kind.answer(case, inputs, Arithmetic(numerics)) for numerics in (FLOAT64, FLOAT32))
-    named = kind.diagnose(Standard(case, inputs, truth, honest, FLOAT32), found)
+    named = kind.explain(Standard(case, inputs, truth, honest, FLOAT32), found).causes
     assert named == ["k and v are swapped in model.layers.1"]
 
 

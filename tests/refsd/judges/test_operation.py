@@ -29,7 +29,7 @@ _PLACES = [
 
 
 def _named(case, inputs, found, truth, honest, numerics):
-    return OperationJudge().diagnose(Standard(case, inputs, truth, honest, numerics), found)
+    return OperationJudge().explain(Standard(case, inputs, truth, honest, numerics), found).causes
 
 
 def _answers(case, inputs, numerics):

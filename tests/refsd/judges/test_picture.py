@@ -52,9 +52,9 @@ def test_a_known_bug_is_named(standard, monkeypatch):
     monkeypatch.setattr("refsd.judges.picture.MUTANTS", (mutant,))
     wrong = kind.wrong_answer(of.case, {}, mutant)
     assert not judge(kind.measure(of, wrong)).passed
-    assert kind.diagnose(of, {"pixels": np.floor(wrong["pixels"] + 0.5)}) == ["seed 0"]
-    assert kind.diagnose(of, {"pixels": of.honest["pixels"][..., ::-1]}) == ["blue before red"]
-    assert kind.diagnose(of, {"pixels": of.honest["pixels"] * 0}) == []
+    assert kind.explain(of, {"pixels": np.floor(wrong["pixels"] + 0.5)}).causes == ["seed 0"]
+    assert kind.explain(of, {"pixels": of.honest["pixels"][..., ::-1]}).causes == ["blue before red"]
+    assert kind.explain(of, {"pixels": of.honest["pixels"] * 0}).causes == []
 
 
 def test_bugs_differ_from_the_case():

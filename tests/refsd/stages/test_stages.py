@@ -118,7 +118,7 @@ def test_the_first_wrong_item_is_the_place(name, bug, says):
     ],
 )
 def test_a_known_bug_is_named(name, bug):
-    assert JUDGE.diagnose(_standard(name), _wrong(name, bug))[0] == bug
+    assert JUDGE.explain(_standard(name), _wrong(name, bug)).causes[0] == bug
 
 
 def test_numbers_of_a_bug_that_nobody_knows_are_explained_by_none():
@@ -128,7 +128,7 @@ def test_numbers_of_a_bug_that_nobody_knows_are_explained_by_none():
         "guided": honest + np.float32(0.3) * np.sin(np.arange(honest.size, dtype=np.float32)).reshape(honest.shape)
     }
     assert not _judged(name, found).passed
-    assert JUDGE.diagnose(_standard(name), found) == []
+    assert JUDGE.explain(_standard(name), found).causes == []
 
 
 def test_an_output_that_is_missing_or_of_another_shape_fails():

@@ -9,7 +9,7 @@ import pytest
 from refsd.cases import CASES
 from refsd.causes.model.mutants import MUTANTS
 from refsd.golden import conform, verdict
-from refsd.golden.examination import examine, nearest
+from refsd.golden.examination import examine, explain
 from refsd.golden.judge import Standard
 from refsd.golden.verdict import judge_output
 from refsd.judges import judges
@@ -83,7 +83,7 @@ def traced(model_files, name, arithmetic, numerics):
     trace = kind.trace(case, case.realize(), found, numerics)
     wrong = [m.output for m in trace.taps if not judge_output(m).passed]
     standard = Standard(case, case.realize(), outputs, {}, numerics)
-    return trace, wrong, (kind.explain_tap(standard, found, wrong[0]) if wrong else [])
+    return trace, wrong, (kind.explain(standard, found, wrong[0]).causes if wrong else [])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -184,7 +184,7 @@ def test_another_layers_weights_are_named(model_files):
     found = {**taps, **outputs}
     place = "text_model.encoder.layers.1.self_attn.q_proj"
     standard = Standard(case, case.realize(), outputs, {}, FLOAT32)
-    causes = kind.explain_tap(standard, found, place)
+    causes = kind.explain(standard, found, place).causes
     assert causes == ["it takes the weights of text_model.encoder.layers.1.self_attn.k_proj"]
 
 
@@ -267,7 +267,7 @@ def test_the_nearest_known_bug_is_named_with_its_share(model_files, monkeypatch)
     standard = Standard(case, inputs, truth, honest, FLOAT32)
     outputs, taps = answered(model_files, name, broken(FLOAT32, "linear", None, wrong))
     examined = examine(kind, standard, outputs, taps)
-    near = nearest(kind, standard, outputs, taps, examined)
+    near = explain(kind, standard, outputs, taps, examined).nearest
     assert near.cause == "bias missing" and 80 <= near.percent <= 90
     bug = next(mutant for mutant in MUTANTS if mutant.name == "biases are missing")
     monkeypatch.setattr(model_judge, "MUTANTS", [*MUTANTS[:5], bug])
@@ -276,7 +276,7 @@ def test_the_nearest_known_bug_is_named_with_its_share(model_files, monkeypatch)
         output: y + 0.4 * np.sqrt(np.mean((y - truth[output]) ** 2)) * rng.standard_normal(y.shape)
         for output, y in kind.wrong_answer(case, inputs, bug).items()
     }
-    near = nearest(kind, standard, found, {}, examine(kind, standard, found, {}))
+    near = explain(kind, standard, found, {}, examine(kind, standard, found, {})).nearest
     assert near.cause == bug.name and 80 <= near.percent <= 92
 
 
@@ -299,7 +299,7 @@ def test_a_tap_of_an_unknown_name_is_named_at_once(model_files, monkeypatch):
         return outputs, {**taps, "text_model.encoder.layers.9": np.zeros(3)}
 
     engine.run_tapped = misnamed
-    monkeypatch.setattr(ModelJudge, "diagnose", lambda *_: pytest.fail("sought a cause of a misspelt name"))
+    monkeypatch.setattr(ModelJudge, "explain", lambda *_: pytest.fail("sought a cause of a misspelt name"))
     result = judged(model_files, "clip-l/clip/ended", engine)
     assert (result.status, result.place, result.causes) == (verdict.FAIL, "", ())
     assert result.reason == (
@@ -312,7 +312,7 @@ def test_a_search_for_a_cause_that_fails_leaves_the_verdict(model_files, monkeyp
     def broken_search(*_):
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(ModelJudge, "explain_tap", broken_search)
+    monkeypatch.setattr(ModelJudge, "explain", broken_search)
     name, op, call, wrong, place, _ = BUGS["eps of RMSNorm"]
     result = judged(model_files, name, Tapped(model_files, broken(FLOAT32, op, call, wrong)))
     assert (result.status, result.place, result.causes) == (verdict.FAIL, place, ())

@@ -111,5 +111,5 @@ def test_the_search_at_a_tap_ends_in_time(kind, monkeypatch):
     monkeypatch.setattr(page, "_SEARCH", 24.0)
     monkeypatch.setattr(time, "process_time", lambda: looks.append(len(looks)) or float(len(looks)))
     begun = time.monotonic()
-    assert kind.explain_tap(standard, {**found, **outputs}, tap) == []
+    assert kind.explain(standard, {**found, **outputs}, tap).causes == []
     assert page._SEARCH <= len(looks) <= page._SEARCH + 6 and time.monotonic() - begun < 20

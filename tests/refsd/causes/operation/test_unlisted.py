@@ -28,7 +28,7 @@ def named(case_name, wrong):
     op = OPERATIONS[case.op]
     truth, honest = (JUDGE.answer(case, inputs, Arithmetic(n)) for n in (FLOAT64, FLOAT32))
     y = np.asarray(wrong(op, inputs, op.complete(inputs, case.params)), np.float32)
-    return JUDGE.diagnose(Standard(case, inputs, truth, honest, FLOAT32), {"y": y})
+    return JUDGE.explain(Standard(case, inputs, truth, honest, FLOAT32), {"y": y}).causes
 
 
 def other(**changes):

@@ -21,7 +21,7 @@ def _causes(name, change):
     truth, honest = (Reference(numerics).run(case, inputs) for numerics in (FLOAT64, FLOAT32))
     found = {**honest, **change(case, {k: y.values() for k, y in inputs.items()}, dict(honest))}
     found = {k: np.asarray(y).astype(honest[k].dtype) for k, y in found.items()}
-    return judges().of(case).diagnose(Standard(case, inputs, truth, honest, FLOAT32), found)
+    return judges().of(case).explain(Standard(case, inputs, truth, honest, FLOAT32), found).causes
 
 
 def _start(kept, factor):
