@@ -10,7 +10,6 @@ FOLDERS = {
     "kernels": "Kernels",
     "kernels/quant": "Block types and small floats",
     "kernels/adapters": "Adapters",
-    "refsd/models": "Models",
     "samplers": "Samplers",
     "samplers/schedules": "Schedules",
     "golden/operations": "Operations: bounds, known bugs and cases",
@@ -21,8 +20,12 @@ _ALIGNED = re.compile(r"\s|->|([a-z_]\w*|\w{1,2})(, \w+)*:\s")
 
 
 def page_of(name: str) -> str:
-    """kernels/linear.py -> code/kernels/linear.py.md"""
-    return f"code/{name}.md"
+    """kernels/linear.py -> code/kernels/linear.py.md; models/flux/__init__.py -> code/models/flux.py.md"""
+    return f"code/{_title(name)}.md"
+
+
+def _title(name: str) -> str:
+    return name.replace("/__init__.py", ".py")
 
 
 def write(root: Path, source: Path, linked: set[str]) -> list[str]:
@@ -33,6 +36,8 @@ def write(root: Path, source: Path, linked: set[str]) -> list[str]:
         )
         for folder, title in FOLDERS.items()
     }
+    forwards = sorted((root / "refsd/models").glob("*/__init__.py"))
+    groups["Models"] = [str(path.relative_to(root)) for path in forwards]
     others = sorted(linked - {name for names in groups.values() for name in names})
     groups["Other files that pages name"] = others
     for names in groups.values():
@@ -42,7 +47,7 @@ def write(root: Path, source: Path, linked: set[str]) -> list[str]:
             there.write_text(_page(root, name, there), encoding="utf-8")
     parts = ["# Code\n\nEach file of what computes, prose beside code. Learn says where to begin.\n"]
     for title, names in groups.items():
-        entries = "\n".join(f"{Path(name).name} <{name}.md>" for name in names)
+        entries = "\n".join(f"{Path(_title(name)).name} <{_title(name)}.md>" for name in names)
         parts.append(f"\n## {title}\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n")
     (source / "code" / "index.md").write_text("".join(parts), encoding="utf-8")
     return [name for names in groups.values() for name in names]
@@ -52,7 +57,7 @@ def _page(root: Path, name: str, there: Path) -> str:
     path, text = root / name, (root / name).read_text(encoding="utf-8")
     include = os.path.relpath(path, there.parent)
     language = {".py": "python", ".cpp": "cpp", ".yml": "yaml", ".toml": "toml"}.get(path.suffix, "text")
-    title = f"# {name}\n\n"
+    title = f"# {_title(name)}\n\n"
     if path.suffix != ".py":
         return f"{title}{_code(include, language, [(1, text.count(chr(10)))])}"
     tree = ast.parse(text)

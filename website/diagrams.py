@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
+import code_pages
+
 from refsd.cases import CASES
 from refsd.components import COMPONENTS, forward, load
 from refsd.families import FAMILIES
@@ -214,8 +216,8 @@ def pages() -> dict[str, str]:
         made[f"learn/diagrams/{page}.md"] = (
             f"# {title}\n\nDrawn from a run of `{case_name}` by a tiny copy of the model: the names are those of "
             f"its weights, the shapes those of this run. In all {len(steps)} operations. The same as text: "
-            f"[{code}](../../code/{code}.md).\n\nBlue: products with weights; green: norms; red: attention; "
-            "violet: positions and times.\n\n"
+            f"[{code}](../../{code_pages.page_of(code)}).\n\nBlue: products with weights; green: norms; red: "
+            "attention; violet: positions and times.\n\n"
             f'```{{raw}} html\n<div class="scroll" tabindex="0">{draw(title, case_name, steps)}</div>\n```\n'
         )
         entries.append(f"{title} <{page}>")

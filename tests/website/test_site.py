@@ -17,7 +17,7 @@ SOUGHT = {
     "a Flux block": (
         "notebooks/06_a_flux_block.html",
         "learn/diagrams/flux.html",
-        "code/refsd/models/flux/__init__.py.html",
+        "code/refsd/models/flux.py.html",
     ),
     "the API": ("lookup/api.html",),
 }
