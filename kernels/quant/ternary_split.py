@@ -117,7 +117,7 @@ def _cut(x, weights, order, sums, up):
 
 @kernel(parallel=False, inline=False)
 def _cut_halves(x, weights, order, sums, up):
-    """The same with a shift for each half. Levels are 1 apart: a cut lowers sums by those of what it leaves."""
+    """As _cut, with one shift for each half. Moving an element across a cut changes its level by 1: sums follow."""
     size = x.shape[0]
     for j in range(size):
         i = order[j]

@@ -136,7 +136,7 @@ def reduce_all(
 
 
 def _unreduced(new: New) -> Find:
-    """A find as it was asked, which is what is left of one that ends every worker that reduces it."""
+    """The unreduced failure; used when reducing it crashes every worker."""
     case, result, failure = new
     shapes = {name: list(tensor.shape) for name, tensor in case.inputs.items()}
     title = (*failure.causes, failure.kind)[0]

@@ -1,4 +1,4 @@
-"""What the weights of a recipe model ask of its inputs, told by their shapes alone: no file is made or read."""
+"""Constraints of a recipe model on its inputs, from the shapes of its weights alone: no file is made or read."""
 
 import functools
 from collections.abc import Mapping

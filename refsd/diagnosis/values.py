@@ -1,7 +1,6 @@
 """Find what a file's values show to be wrong: NaN, zeros, lost scales, foreign sizes, copied and exchanged layers.
 
-A tensor is judged by its siblings: those at the same place of other blocks. Where siblings do not tell, nothing is
-claimed.
+Compare each tensor with its siblings, the same tensor of other blocks. Report nothing where the siblings disagree.
 """
 
 import itertools

@@ -22,7 +22,7 @@ _STORAGE = (("silu", "result"), ("layer_norm", "result"), ("linear", "result"), 
 def described(answers: Answers, like: Numerics) -> tuple[Numerics, dict[str, Any]]:
     """Change a profile until it says what was found. -> Numerics, the fields that differ, as JSON has them
 
-    What was not asked, or is not of a kind that a field can say, stays as the profile has it.
+    Fields that were not tested, or that Numerics cannot express, keep the profile's values.
     """
     found = {key: finding.value for key, finding in answers.declared().items()}
     said: dict[str, Any] = {}

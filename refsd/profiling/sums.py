@@ -186,7 +186,7 @@ _ROUNDINGS = {
 def fused(dot: Dot, op: str) -> Ask:
     """Return the question whether products are rounded before they are added: (1 + 2^-12)^2 - (1 + 2^-11) = 2^-24.
 
-    The square stands at each place behind the first in turn, to meet the accumulator of the first.
+    Put the square at each later position in turn, so that it is added to the running sum of the first term.
     """
 
     def ask(asked: Questioner) -> list[Finding]:

@@ -189,7 +189,7 @@ _KNOWN = (
     part("strength squared", scale=lambda strength: strength**2),
     part("the same added without the prompt", unasked=lambda added: added),
     part("run on both halves where one is asked for", halves=_both, told=_both, shown=_both),
-    part("told the texts of both halves where it is run on one", told=_both),
+    part("ControlNet gets cond and uncond text although only one half is run", told=_both),
     part("shown the pictures of both halves where it is run on one", shown=_both),
     part("run on the half without the prompt", halves=_first_half, told=_first_half, shown=_first_half),
     part("told the texts without the prompt", told=_first_half),

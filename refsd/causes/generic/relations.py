@@ -1,4 +1,4 @@
-"""Say what a wrong number is of the right one, or of the case's other numbers: its root, another's reciprocal.
+"""Express a wrong number as a simple function of the right one, or of the case's other numbers: root, reciprocal.
 
 A number that was fitted to an engine's answer tells little by itself. Engines rarely have any number there: they
 forget a root, take one parameter for another, or round to what their memory likes.

@@ -99,12 +99,12 @@ def _function(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> 
 
 
 def _slope(y: np.ndarray, of: np.ndarray) -> float:
-    """Return how much larger a function's numbers are than those that it is of."""
+    """Return max |f(x)| / max |x|."""
     return float(np.abs(y).max() / np.abs(of).max()) if np.abs(of).max() else 1.0
 
 
 def _whole_numbers(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    """The truth's numbers cut or rounded to whole ones, whose fractions it has."""
+    """Detect outputs cut or rounded to whole numbers where the truth has fractions."""
     if (
         found.shape != truth.shape
         or scene.stage.outputs[name].size is None

@@ -104,7 +104,10 @@ def _in_time(run: Callable):
 
 
 def first_wrong(expected: np.ndarray, limits: np.ndarray, y: Dump) -> int | None:
-    """The first call that is not shown what the engine's own earlier ones lead to; that of the end is the last."""
+    """Return the index of the first model call whose latent does not follow from the engine's earlier steps.
+
+    len(calls) for the final latent; None if all follow.
+    """
     states = np.concatenate([y.x, y.latent[None]]).astype(np.float64)
     wrong = (np.abs(states - expected) - 4 * limits).reshape(len(states), -1).max(axis=1) > 0
     return int(np.argmax(wrong)) if wrong.any() else None

@@ -40,7 +40,7 @@ class SdcppStage(NamedTuple):
 
 def refuses(op: str, params: Params) -> str | None:
     if op not in STAGES:
-        return f"sd-cli shows nothing of {op}; of stages it answers {', '.join(STAGES)}"
+        return f"sd-cli does not expose {op}; of the stages it answers {', '.join(STAGES)}"
     return STAGES[op].refuses(params)
 
 

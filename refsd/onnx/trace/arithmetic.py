@@ -45,7 +45,7 @@ class TracingArithmetic(Arithmetic):
         return _DIRECT
 
     def apply(self, kernel: Callable[..., Any], *arrays, **params):
-        """A kernel of NumPy's functions alone runs over traced arrays as it is."""
+        """Run a kernel written in plain NumPy over traced arrays: it needs no rule."""
         if kernel.__name__ in _KERNELS:
             op, names = _KERNELS[kernel.__name__]
             return self._say(op, params, **dict(zip(names, arrays, strict=True)))
