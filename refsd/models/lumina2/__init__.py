@@ -1,6 +1,6 @@
 """The transformer of Lumina-Image 2.0, from which Z-Image descends: the same blocks, without padding tokens.
 
-Key names are those of the original's and ComfyUI's files; networks/lumina2.py maps diffusers' names. Several query
+Key names are those of the original's and ComfyUI's files; network.py maps diffusers' names. Several query
 heads share one key/value head, a SiLU precedes each block's modulation, the time is not multiplied by 1000, and the
 caption stands before the picture. As in Z-Image, the time is 1 - sigma, and the output is minus the velocity, which
 the pipelines negate after guidance.

@@ -1,6 +1,6 @@
 """The transformer of Wan 2.1 and of both experts of Wan 2.2 A14B: frames as tokens, text by cross-attention.
 
-Key names are those of Wan's and ComfyUI's files; networks/wan.py maps diffusers' names. Not here: image embeddings
+Key names are those of Wan's and ComfyUI's files; network.py maps diffusers' names. Not here: image embeddings
 of Wan 2.1's image to video (`img_emb`), and times of each token apart, as Wan 2.2 TI2V-5B's first frame needs them.
 """
 

@@ -1,7 +1,7 @@
 """The transformer of Z-Image: refiner blocks for picture and caption separately, then one stack for both.
 
 Key names are those of the single-file checkpoint (fused `attention.qkv`, `x_embedder`, `final_layer`) and of GGUF
-files; networks/zimage.py maps the split names of Tongyi-MAI's folder. A single file may also hold
+files; network.py maps the split names of Tongyi-MAI's folder. A single file may also hold
 `norm_final.weight`, which diffusers and refsd ignore.
 
 Time runs backwards here: the timestep is 1 - sigma, and the output is minus the flow's velocity. This module does
