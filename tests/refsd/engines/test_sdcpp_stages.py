@@ -78,7 +78,7 @@ def test_the_weights_of_words_are_what_multiplies_their_hidden_states():
         ("stage/clip_tokens/sdcpp-padding-0-long", "SD 1's CLIP alone"),
         ("stage/sigmas/strength-sdcpp-n7", None),
         ("stage/sigmas/flow-discrete-n6", "levels of SD alone"),
-        ("stage/tiles/sdcpp-odd", "of stages it answers stage/clip_tokens, stage/sigmas"),
+        ("stage/tiles/sdcpp-odd", "of the stages it answers stage/clip_tokens, stage/sigmas"),
     ],
 )
 def test_the_rest_is_refused_by_name(name, why):
