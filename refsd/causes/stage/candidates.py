@@ -111,10 +111,6 @@ def _set(name: str, value: Any) -> Callable[[Params], Params]:
     return lambda params: {**params, name: value}
 
 
-def _set_option(name: str, key: str) -> Callable[[float], Callable[[Params], Params]]:
-    return lambda value: lambda params: {**params, name: {**params[name], key: value}}
-
-
 def _moved(name: str, move: Callable[[np.ndarray], np.ndarray]) -> Callable[[Tensors], Tensors]:
     return lambda tensors: {**tensors, name: move(tensors[name]).astype(tensors[name].dtype)}
 

@@ -75,7 +75,6 @@ IP_ADAPTER_SD15 = IPAdapterSize()
 IP_ADAPTER_PLUS_SD15 = IPAdapterSize(1280, tokens=16, width=768, layers=4, keys=768, mlp=3072)
 IP_ADAPTER_FULL_FACE_SD15 = IPAdapterSize(1280, tokens=0)
 IP_ADAPTER_SDXL = IPAdapterSize(1280, 2048, crossing=crossing_of(SDXL))
-IP_ADAPTER_SDXL_VIT_H = IP_ADAPTER_SDXL._replace(seen=1024)
 IP_ADAPTER_PLUS_SDXL = IP_ADAPTER_SDXL._replace(tokens=16, width=1280, layers=4, keys=1280, mlp=5120)
 
 

@@ -1,7 +1,7 @@
 """The component of Lumina 2's transformer."""
 
 from refsd.models.lumina2 import AXES_DIM, EPS, lumina2
-from refsd.models.zimage.component import lengths_of
+from refsd.models.zimage.component import caption_fits, lengths_of
 from refsd.module import Module
 from refsd.networks.component import (
     MASK,
@@ -9,27 +9,11 @@ from refsd.networks.component import (
     VALUE,
     Argument,
     Component,
-    Fit,
-    exactly,
-    multiple_of,
-    rotary_axes,
 )
-
-PATCH = 2
-_NORMS = tuple(f"{stack}.0.attention.q_norm.weight" for stack in ("layers", "noise_refiner", "context_refiner"))
 
 
 def _run(m: Module, x, timesteps, context, context_mask=None, **given):
     return lumina2(m, x, timesteps, context, None if context_mask is None else lengths_of(context_mask), **given)
-
-
-def _fits(m: Module) -> dict[str, Fit]:
-    fits = {
-        "axes_dim": rotary_axes(m, "x_embedder.weight", _NORMS),
-        "C": exactly(m.shape("x_embedder.weight")[1] // PATCH**2),
-        "E": exactly(m.shape("cap_embedder.1.weight")[1]),
-    }
-    return fits | dict.fromkeys("HW", multiple_of(PATCH))
 
 
 COMPONENTS = {
@@ -44,6 +28,6 @@ COMPONENTS = {
         },
         {"out": "N C H W"},
         {"axes_dim": [*AXES_DIM], "eps": EPS},
-        _fits,
+        caption_fits,
     ),
 }

@@ -33,7 +33,6 @@ class Qwen25Size(NamedTuple):
 
 
 QWEN2_5_VL_7B = Qwen25Size()
-QWEN2_5_VL_3B = Qwen25Size(2048, 36, 16, 2, mlp=11008, vocab=151936)
 QWEN3_VL_4B = QWEN3_4B
 QWEN3_VL_8B = Qwen3Size(hidden=4096, mlp=12288)
 

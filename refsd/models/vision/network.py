@@ -30,7 +30,6 @@ class VisionSize(NamedTuple):
 SIGLIP_SO400M = VisionSize()
 CLIP_VIT_L = VisionSize(hidden=1024, layers=24, mlp=4096, tokens=256, projection=768)
 CLIP_VIT_H = VisionSize(hidden=1280, layers=32, mlp=5120, tokens=256, projection=1024)
-CLIP_VIT_BIGG = VisionSize(hidden=1664, layers=48, mlp=8192, tokens=256, projection=1280)
 _TOWER = "vision_model"
 _PATCHES = f"{_TOWER}.embeddings.patch_embedding"
 _POSITIONS = f"{_TOWER}.embeddings.position_embedding.weight"

@@ -35,7 +35,8 @@ def lengths_of(mask) -> np.ndarray:
 _NORMS = tuple(f"{stack}.0.attention.q_norm.weight" for stack in ("layers", "noise_refiner", "context_refiner"))
 
 
-def _fits(m: Module) -> dict[str, Fit]:
+def caption_fits(m: Module) -> dict[str, Fit]:
+    """Constrain a denoiser of captions and pictures: Z-Image, Lumina 2."""
     fits = {
         "axes_dim": rotary_axes(m, "x_embedder.weight", _NORMS),
         "C": exactly(m.shape("x_embedder.weight")[1] // PATCH**2),
@@ -56,6 +57,6 @@ COMPONENTS = {
         },
         {"out": "N C H W"},
         {"axes_dim": [*AXES_DIM], "theta": THETA, "eps": EPS},
-        _fits,
+        caption_fits,
     ),
 }
