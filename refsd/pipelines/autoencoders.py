@@ -1,4 +1,4 @@
-"""Encode pictures to the denoiser's latents and decode them: AutoencoderKL, FLUX.2's, Wan's, a tiny one, none."""
+"""Encode pictures to the denoiser's latents and decode them, by a whole autoencoder, a tiny one, or none."""
 
 import re
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.circular import CircularAxes
+from refsd.models.catalogue import AUTOENCODERS
 from refsd.models.vae.latents import LatentScale
 from refsd.models.vae.tiling import Tiling, tiled_sdcpp
 from refsd.models.vae_flux2 import pack, unpack
@@ -19,7 +20,7 @@ from refsd.weights import Checkpoint
 Draw = Callable[[tuple[int, ...]], np.ndarray]
 
 # The first that the checkpoint has is used; it has a tiny one only if the user gave it.
-KINDS = "tae", "flux2-vae", "wan-vae", "vae"
+KINDS = "tae", *AUTOENCODERS
 
 
 class Autoencoder(NamedTuple):
@@ -30,6 +31,7 @@ class Autoencoder(NamedTuple):
     scale:    scale between AutoencoderKL's latents and the denoiser's; None: they are the same
     packed:   True if the denoiser takes 2x2 squares of the autoencoder's latents as channels
     frames:   True if the autoencoder takes videos: a picture is one frame
+    alpha:    True if its pictures have a fourth channel, alpha
     """
 
     encoder: LoadedComponent | None
@@ -38,6 +40,7 @@ class Autoencoder(NamedTuple):
     scale: LatentScale | None = None
     packed: bool = False
     frames: bool = False
+    alpha: bool = False
 
     @property
     def tiny(self) -> bool:
@@ -49,7 +52,7 @@ class Autoencoder(NamedTuple):
         """Decode latents, optionally in tiles as stable-diffusion.cpp does.
 
         x: [1, C, H, W], in the denoiser's scale
-        -> [1, 3, pixels H, pixels W], about -1..1, not clipped
+        -> [1, 3 or 4, pixels H, pixels W], about -1..1, not clipped
         """
         if self.decoder is None:
             return x
@@ -77,6 +80,8 @@ class Autoencoder(NamedTuple):
     def encode(self, picture: np.ndarray, draw: Draw | None = None, scaled: bool = True) -> np.ndarray:
         """Encode a picture, [1, 3, H, W], -1..1 -> [1, C, H / pixels, W / pixels], in the denoiser's scale.
 
+        An autoencoder with alpha takes the picture as opaque.
+
             z = mean + exp(clip(logvar, -30, 20) / 2) * normal
 
         draw:   source of `normal`; None: return the mean. FLUX.2's and tiny encoders have no logvar
@@ -87,6 +92,8 @@ class Autoencoder(NamedTuple):
         if self.encoder is None:
             return picture
         x = (picture + 1) / 2 if self.tiny else picture
+        if self.alpha and x.shape[1] == 3:
+            x = np.concatenate([x, np.ones_like(x[:, :1])], axis=1)
         posterior = self.encoder({"x": x[:, :, None] if self.frames else x}, "picture")
         if self.frames:
             posterior = {name: y[:, :, 0] for name, y in posterior.items()}
@@ -121,7 +128,8 @@ def open_autoencoder(checkpoint: Checkpoint, arithmetic: Arithmetic, channels: i
     if kind == "vae":
         scale = LatentScale(config["scaling_factor"], config["shift_factor"], "config")
     pixels = _pixels(kind, decoder) * (2 if packed else 1)
-    return Autoencoder(encoder, decoder, pixels, scale, packed, kind == "wan-vae")
+    alpha = encoder.fits["C"].n == 4
+    return Autoencoder(encoder, decoder, pixels, scale, packed, frames=kind == "wan-vae", alpha=alpha)
 
 
 def _pixels(kind: str, decoder: LoadedComponent) -> int:
@@ -130,7 +138,7 @@ def _pixels(kind: str, decoder: LoadedComponent) -> int:
         # A convolution without bias follows each 2x upsampling.
         convolutions = [name for name in m.weights if re.fullmatch(r"decoder\.\d+\.weight", name)]
         return 2 ** sum(name.replace("weight", "bias") not in m.weights for name in convolutions)
-    if kind == "wan-vae":
+    if kind in ("wan-vae", "qwen-image21-vae"):
         return 2 ** sum(name.endswith(".resample.1.weight") for name in m.weights if name.startswith("decoder."))
     levels = m.count("decoder.up")
     return 2**levels if kind == "flux2-vae" else 2 ** (levels - 1)

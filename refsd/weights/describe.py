@@ -8,6 +8,7 @@ from typing import Any
 
 from refsd.files.stored import Header, Weights
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.models.catalogue import AUTOENCODERS
 from refsd.models.vae.latents import LATENT_SCALES
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES
 from refsd.tokenizers import vocabulary
@@ -87,7 +88,7 @@ def tokenizer(path: Path) -> str | None:
 def _latents(checkpoint: Checkpoint) -> str | None:
     """Say how the denoiser scales the latents of the file's autoencoder; None if the file has no autoencoder."""
     parts = checkpoint.components
-    if "flux2-vae" in parts or "wan-vae" in parts or ("tae" in parts and "vae" not in parts):
+    if "vae" not in parts and not parts.keys().isdisjoint(("tae", *AUTOENCODERS)):
         return "as the denoiser has them: nothing to scale"
     if "vae" not in parts:
         return None

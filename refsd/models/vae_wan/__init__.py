@@ -33,7 +33,7 @@ def encode(m: Module, x, latents_mean, latents_std):
     later = frames_per_latent(m["encoder"])
     h = encoder(m["encoder"], x[:, :, : 1 + (x.shape[2] - 1) // later * later])
     mean, logvar = np.split(m.conv3d("conv1", h), 2, axis=1)
-    logvar = m.add(logvar, m.store(-2 * np.log(_channels(latents_std))))
+    logvar = m.add(logvar, m.store(-2 * np.log(of_channels(latents_std, logvar))))
     return to_denoiser(m, mean, latents_mean, latents_std), logvar
 
 
@@ -48,18 +48,20 @@ def decode(m: Module, z, latents_mean, latents_std):
 
 
 def to_denoiser(m: Module, z, latents_mean, latents_std):
-    """Normalise each channel: (z - mean) / std. z [N, Z, F, H, W] -> the same"""
-    return m.multiply(m.add(z, m.store(-_channels(latents_mean))), m.store(1 / _channels(latents_std)))
+    """Normalise each channel: (z - mean) / std. z [N, Z, ...] -> the same"""
+    z = m.add(z, m.store(-of_channels(latents_mean, z)))
+    return m.multiply(z, m.store(1 / of_channels(latents_std, z)))
 
 
 def to_vae(m: Module, x, latents_mean, latents_std):
-    """Undo `to_denoiser`: x std + mean. x [N, Z, F, H, W] -> the same"""
-    return m.add(m.multiply(x, m.store(_channels(latents_std))), m.store(_channels(latents_mean)))
+    """Undo `to_denoiser`: x std + mean. x [N, Z, ...] -> the same"""
+    x = m.multiply(x, m.store(of_channels(latents_std, x)))
+    return m.add(x, m.store(of_channels(latents_mean, x)))
 
 
-def _channels(values):
-    """[Z] -> [Z, 1, 1, 1], which broadcasts over frames and pixels"""
-    return np.asarray(values, np.float64)[:, None, None, None]
+def of_channels(values, x):
+    """[Z] -> [Z, 1, ...], which broadcasts over the frames and pixels of x"""
+    return np.asarray(values, np.float64).reshape(-1, *[1] * (x.ndim - 2))
 
 
 def frames_per_latent(m: Module) -> int:
@@ -145,12 +147,16 @@ def res_block(m: Module, x):
 @block
 def attention(m: Module, x):
     """Self-attention over the pixels of each frame, with one head. [N, C, F, H, W] -> the same"""
-    h = pictures(x)
-    N, C, H, W = h.shape
-    qkv = m.conv2d("to_qkv", m.rms_norm_channels("norm.gamma", h))
+    return m.add(x, video(attended(m, pictures(x)), len(x)))
+
+
+def attended(m: Module, x):
+    """Return what attention adds to a picture. [N, C, H, W] -> the same"""
+    N, C, H, W = x.shape
+    qkv = m.conv2d("to_qkv", m.rms_norm_channels("norm.gamma", x))
     q, k, v = np.split(qkv.reshape(N, 3 * C, H * W).swapaxes(1, 2)[:, :, None], 3, axis=3)
     h = m.attention(q, k, v)[:, :, 0].swapaxes(1, 2).reshape(N, C, H, W)
-    return m.add(x, video(m.conv2d("proj", h), len(x)))
+    return m.conv2d("proj", h)
 
 
 def pictures(x):

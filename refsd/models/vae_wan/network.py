@@ -135,7 +135,7 @@ _ENDS = (
         for ours, theirs in (("conv1", "conv_in"), ("head.0", "norm_out"), ("head.2", "conv_out"))
     ),
 )
-_RES = (
+RES_NAMES = (
     ("residual.0", "norm1"),
     ("residual.2", "conv1"),
     ("residual.3", "norm2"),
@@ -155,14 +155,14 @@ def wan_vae_keymap(encoder_layers: int = 11, levels: int = 4, res_blocks: int = 
     for half in ("encoder", "decoder"):
         ours, theirs = f"{half}.middle", f"{half}.mid_block"
         for i in (0, 1):
-            rows += prefix_rows(_RES, f"{ours}.{2 * i}.", f"{theirs}.resnets.{i}.")
+            rows += prefix_rows(RES_NAMES, f"{ours}.{2 * i}.", f"{theirs}.resnets.{i}.")
         rows += [Row(f"{ours}.1", (f"{theirs}.attentions.0",), SAME)]
     for i in range(encoder_layers):
-        rows += prefix_rows((*_RES, *_SAMPLING), f"encoder.downsamples.{i}.", f"encoder.down_blocks.{i}.")
+        rows += prefix_rows((*RES_NAMES, *_SAMPLING), f"encoder.downsamples.{i}.", f"encoder.down_blocks.{i}.")
     for level in range(levels):
         first, up = level * (res_blocks + 1), f"decoder.up_blocks.{level}"
         for i in range(res_blocks):
-            rows += prefix_rows(_RES, f"decoder.upsamples.{first + i}.", f"{up}.resnets.{i}.")
+            rows += prefix_rows(RES_NAMES, f"decoder.upsamples.{first + i}.", f"{up}.resnets.{i}.")
         rows += prefix_rows(_SAMPLING, f"decoder.upsamples.{first + res_blocks}.", f"{up}.upsamplers.0.")
     return Keymap(rows)
 
@@ -188,8 +188,11 @@ def _wan_vae_config(size) -> dict:
 
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    return statistics(path, wan_vae_size(shapes).latent_channels, given)
+
+
+def statistics(path: Path, Z: int, given: dict[str, Any]) -> dict[str, Any]:
     """Read each latent channel's mean and standard deviation; without the fields, leave them to the component."""
-    Z = wan_vae_size(shapes).latent_channels
     read = {}
     for field in ("latents_mean", "latents_std"):
         if field not in given:

@@ -36,11 +36,13 @@ from refsd.models import (
     unet,
     vae,
     vae_flux2,
+    vae_qwen_image21,
     vae_wan,
     vision,
     wan,
     zimage,
 )
+from refsd.models.vae_qwen_image21 import network as qwen_image21_vae
 from refsd.models.vae_wan.network import LATENTS_MEAN, LATENTS_STD
 from refsd.module import Module
 from refsd.networks.component import IDS, MASK, POSITION
@@ -58,6 +60,10 @@ THOUSANDS = ("unet", "mmdit", "wan", "controlnet")  # the components whose times
 EOS = 49  # the last of the small vocabularies
 IMAGE = 7  # id of a token that stands for a part of a picture
 
+QWEN_IMAGE21 = {
+    "latents_mean": qwen_image21_vae.LATENTS_MEAN,
+    "latents_std": qwen_image21_vae.LATENTS_STD,
+}
 PAGES = {
     "unet": unet.unet,
     "controlnet": lambda m, **given: {f"control.{i}": y for i, y in enumerate(controlnet.controlnet(m, **given))},
@@ -82,6 +88,8 @@ PAGES = {
     "vae-decoder": vae.decode,
     "wan-vae-encoder": partial(vae_wan.encode, latents_mean=LATENTS_MEAN, latents_std=LATENTS_STD),
     "wan-vae-decoder": partial(vae_wan.decode, latents_mean=LATENTS_MEAN, latents_std=LATENTS_STD),
+    "qwen-image21-vae-encoder": partial(vae_qwen_image21.encode, **QWEN_IMAGE21),
+    "qwen-image21-vae-decoder": partial(vae_qwen_image21.decode, **QWEN_IMAGE21),
     "flux2-vae-encoder": vae_flux2.encode,
     "flux2-vae-decoder": vae_flux2.decode,
     "tae-encoder": lambda m, x: taesd.encode(m["encoder"], x),

@@ -45,6 +45,8 @@ BROKEN = (
     "flux-vae/vae-encoder/tall",
     "wan-vae/wan-vae-encoder/frames",
     "wan-vae/wan-vae-decoder/frames",
+    "qwen-image21-vae/qwen-image21-vae-encoder/tall",
+    "qwen-image21-vae/qwen-image21-vae-decoder/wide",
     "controlnet/controlnet/between",
     "ip-adapter/ip-adapter/embedding",
     "ip-adapter-plus/ip-adapter/states",

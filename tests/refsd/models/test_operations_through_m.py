@@ -28,6 +28,8 @@ NAMES = (
     "flux2-vae/flux2-vae-decoder/wide",
     "wan-vae/wan-vae-encoder/frames",
     "wan-vae/wan-vae-decoder/frames",
+    "qwen-image21-vae/qwen-image21-vae-encoder/tall",
+    "qwen-image21-vae/qwen-image21-vae-decoder/wide",
     "taesd/tae-encoder/odd",
     "taesd/tae-decoder/outliers",
     "esrgan/esrgan/odd",

@@ -72,3 +72,19 @@ def test_a_draw_has_the_posterior_s_deviation():
     np.testing.assert_allclose(drawn, MEAN + deviation * normal, rtol=1e-15)
     plain = autoencoder(mean=MEAN).encode(PICTURE, lambda shape: normal, scaled=False)
     np.testing.assert_array_equal(plain, MEAN)
+
+
+def test_an_autoencoder_with_alpha_takes_a_picture_as_opaque():
+    seen = []
+
+    def encoder(inputs, name):
+        seen.append(inputs["x"])
+        return {"mean": MEAN}
+
+    encoder.dtype = np.dtype(np.float64)  # pyright: ignore[reportFunctionMemberAccess]
+    vae = Autoencoder(cast(Any, encoder), None, 8, alpha=True)
+    vae.encode(PICTURE)
+    vae.encode(np.zeros((1, 4, 16, 16)))
+    np.testing.assert_array_equal(seen[0][:, :3], PICTURE)
+    assert (seen[0][:, 3] == 1).all()
+    assert (seen[1] == 0).all()

@@ -57,6 +57,11 @@ from refsd.models.t5.network import T5_XXL, T5Size, t5_shapes, t5_size
 from refsd.models.taesd.network import TAESD, TAESDSize, taesd_shapes, taesd_size
 from refsd.models.unet.tensors import UNetSize
 from refsd.models.vae_flux2.network import Flux2VAESize, flux2_vae_shapes, flux2_vae_size
+from refsd.models.vae_qwen_image21.network import (
+    QwenImage21VAESize,
+    qwen_image21_vae_shapes,
+    qwen_image21_vae_size,
+)
 from refsd.models.vae_wan.network import WanVAESize, wan_vae_shapes, wan_vae_size
 from refsd.models.vision.network import (
     CLIP_VIT_H,
@@ -230,6 +235,20 @@ TABLES = {
         ),
     ),
     "wan-vae": Table(wan_vae_shapes, wan_vae_size, WanVAESize(), wan_vaes()),
+    "qwen-image21-vae": Table(
+        qwen_image21_vae_shapes,
+        qwen_image21_vae_size,
+        QwenImage21VAESize(),
+        st.integers(1, 4).flatmap(
+            lambda levels: sizes(
+                QwenImage21VAESize,
+                res_blocks=few,
+                widths=widths(levels),
+                decoder=widths(levels),
+                halves=st.tuples(*[st.booleans()] * (levels - 1)),
+            )
+        ),
+    ),
     "mistral": Table(
         mistral_shapes,
         mistral_size,
@@ -315,6 +334,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (flux2_shapes, FLUX2_KLEIN_9B, 9_078_581_248),
         (flux2_vae_shapes, Flux2VAESize(), 84_046_371),
         (wan_vae_shapes, WanVAESize(), 126_892_531),
+        (qwen_image21_vae_shapes, QwenImage21VAESize(), 337_740_404),
         (mistral_shapes, MistralSize(), 22_901_314_560),
         (qwen2_5_vl_shapes, QWEN2_5_VL_7B, 7_070_619_136),
         (qwen_vision_shapes, QWEN2_5_VISION, 676_550_144),
