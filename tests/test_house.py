@@ -31,7 +31,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 10_600,
+    "golden": 10_900,
     "kernels": 10_850,
     "numerics": 1_450,
     "refsd": 1_450,
