@@ -49,6 +49,8 @@ def living(engine, name):
         *("sd15/vae-decoder/wide", "sd15/vae-encoder/tall", "controlnet/controlnet/between"),
         *(
             "flux2-dev/flux2/reference",
+            "flux3/flux3/references",
+            "flux3-distilled/flux3/jump",
             "qwen-image-edit-2511/qwen-image/edit",
             "qwen3-4b/qwen3/padded",
             "mistral-small/mistral/padded",

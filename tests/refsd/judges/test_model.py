@@ -40,6 +40,8 @@ BROKEN = (
     "lumina2/lumina2/masked",
     "krea2/krea2/masked",
     "wan/wan/frames",
+    "flux3/flux3/references",
+    "flux3-distilled/flux3/jump",
     "flux2-dev/flux2/reference",
     "flux-dev/flux/reference",
     "flux-vae/vae-encoder/tall",
