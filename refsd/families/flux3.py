@@ -12,13 +12,24 @@ from refsd.families.family import (
     constant_shift,
     unit_time,
 )
-from refsd.families.text_encoders import ASSISTANT, DIFFUSERS, USER
+from refsd.families.text_encoders import ASSISTANT, USER
+from refsd.models.flux3 import CONTEXT_LAYERS
 from refsd.models.flux3.network import FLUX3_DISTILLED, FLUX3_KLEIN, TARGET_TIME
 from refsd.networks.dimensions import Shape
 from refsd.networks.recipe import alone
-from refsd.tokenizers.text_rules import TextRule, cut_off
+from refsd.tokenizers.text_rules import TextRule, cut_off, places_with_padding_at_1
 
-RULE = TextRule(8192, cut_off, mask=True, around=(USER, ASSISTANT), fill=False, source=DIFFUSERS + "flux3")
+# The padding is masked in Qwen3-VL and seen in the transformer.
+RULE = TextRule(
+    8192,
+    cut_off,
+    mask=True,
+    around=(USER, ASSISTANT),
+    fill=False,
+    multiple=80,
+    positions=places_with_padding_at_1,
+    source="diffusers modular_pipelines/flux3, Flux3TextEncoderStep",
+)
 
 
 def identify(shapes: Mapping[str, Shape]) -> tuple[str, str]:
@@ -37,7 +48,7 @@ def join(prompt: EncodedPrompt) -> Condition:
 KLEIN = Variant(
     "flux3",
     "FLUX.3 klein",
-    {"qwen3_vl": TextEncoder({"diffusers": RULE, "sdcpp": RULE}, "context")},
+    {"qwen3_vl": TextEncoder({"diffusers": RULE, "sdcpp": RULE}, "hidden_states", layers=CONTEXT_LAYERS)},
     join,
     {"sdcpp": "flow_uniform", "diffusers": "flow_uniform"},
     Flow(constant_shift(6.93), levels=unit_time),
