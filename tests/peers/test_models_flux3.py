@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import Flux3Transformer2DModel
+from diffusers.loaders.lora_conversion_utils import _convert_non_diffusers_flux3_lora_to_diffusers
 from diffusers.loaders.single_file_utils import convert_flux3_transformer_checkpoint_to_diffusers
 from diffusers.modular_pipelines.flux3.before_denoise import Flux3TextRoPEInputsStep, _prepare_image_ids
 from float64_peers import distance, draw, draw_weights, float64_throughout
@@ -110,6 +111,17 @@ def test_names_of_diffusers(distilled):
     assert ours.keys() == peer.state_dict().keys()
     for name, tensor in peer.state_dict().items():
         np.testing.assert_array_equal(ours[name].values(), tensor, name)
+
+
+def test_names_of_loras():
+    """diffusers renames those of the blocks alone."""
+    shapes, keymap = flux3_shapes(size_of(2, (4, 2, 6, 4), False)), flux3_keymap(2, 2, 2, 3)
+    layers = [name.removesuffix(".weight") for name in shapes if "blocks." in name and name.endswith(".weight")]
+    assert len(layers) == 9 * 6
+    for name in layers:
+        source = keymap.theirs(name)
+        (found,) = _convert_non_diffusers_flux3_lora_to_diffusers({f"diffusion_model.{name}.lora_A.weight": 0})
+        assert source is not None and found == f"transformer.{source.names[0]}.lora_A.weight"
 
 
 @pytest.mark.parametrize("size", [FLUX3_KLEIN, FLUX3_DISTILLED])
