@@ -325,8 +325,9 @@ def test_language_tokens_are_what_txt2img_shows_the_encoder(case):
     p = _answer(case)[1]
     ids, mask = (_answer(asks("language_tokens", "whole", **{**p, "length": None}))[2][k] for k in ("ids", "mask"))
     encoder, tokenizer = _Encoder(p["encoder"]), language_tokens._tokenizer(json.dumps(p["vocabulary"]))
-    rule, card = VARIANTS[p["variant"]].encoders[p["encoder"]].rules[p["engine"]], PROMPT_CARDS[p["engine"]]
-    prompts._language(encoder, tokenizer, rule, card, "last_hidden_state", p["prompt"])  # type: ignore[arg-type]
+    own = VARIANTS[p["variant"]].encoders[p["encoder"]]._replace(output="last_hidden_state", layers=())
+    rule, card = own.rules[p["engine"]], PROMPT_CARDS[p["engine"]]
+    prompts._language(encoder, tokenizer, rule, card, own, p["prompt"])  # type: ignore[arg-type]
     np.testing.assert_array_equal(np.concatenate([shown["input_ids"] for shown in encoder.shown]), ids)
     if "attention_mask" in encoder.shown[0]:
         np.testing.assert_array_equal(np.concatenate([shown["attention_mask"] for shown in encoder.shown]), mask)
