@@ -63,7 +63,7 @@ BUDGETS = {
     "refsd/requests": 200,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_650,
-    "refsd/stages": 6_700,
+    "refsd/stages": 6_710,
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_550,
     "refsd/trajectory": 600,
