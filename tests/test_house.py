@@ -31,7 +31,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 10_900,
+    "golden": 10_850,
     "kernels": 10_850,
     "numerics": 1_450,
     "refsd": 1_450,
@@ -48,12 +48,12 @@ BUDGETS = {
     "refsd/disagreement": 850,
     "refsd/engines": 10_650,
     "refsd/export": 350,
-    "refsd/families": 1_600,
+    "refsd/families": 1_700,
     "refsd/files": 2_850,
     "refsd/fuzzing": 850,
     "refsd/goldens": 250,
     "refsd/judges": 1_800,
-    "refsd/models": 12_600,
+    "refsd/models": 13_250,
     "refsd/networks": 1_050,
     "refsd/onnx": 3_750,
     "refsd/pipelines": 3_600,
@@ -63,7 +63,7 @@ BUDGETS = {
     "refsd/requests": 200,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_650,
-    "refsd/stages": 6_700,
+    "refsd/stages": 6_750,
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_550,
     "refsd/trajectory": 600,
