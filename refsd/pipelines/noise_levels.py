@@ -110,7 +110,7 @@ def _shift(pipe, convention, settings, scheduler, latent_shape, steps: int) -> f
     shift = scheduler.shift() if scheduler is not None and convention.reads_scheduler else None
     if shift is not None:
         return shift
-    side = pipe.denoiser.patch
+    side = pipe.variant.flow.side or pipe.denoiser.patch
     _, _, h, w = latent_shape
     return convention.row(pipe.variant.flow.shift)(-(-h // side) * -(-w // side), steps)
 

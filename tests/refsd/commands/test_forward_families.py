@@ -28,6 +28,7 @@ from refsd.models import (
     mmdit,
     qwen3,
     qwen_image,
+    qwen_image21,
     qwen_vision,
     qwen_vl,
     redux,
@@ -83,6 +84,7 @@ PAGES = {
     "zimage": lambda m, context_mask, **given: zimage.zimage(m, **given, lengths=context_mask.sum(axis=1)),
     "lumina2": lambda m, context_mask, **given: lumina2.lumina2(m, **given, lengths=context_mask.sum(axis=1)),
     "krea2": krea2.krea2,
+    "qwen-image21": qwen_image21.qwen_image21,
     "wan": wan.wan,
     "vae-encoder": vae.encode,
     "vae-decoder": vae.decode,
@@ -256,6 +258,7 @@ LOSSLESS = (
     "zimage",
     "qwen-image",
     "krea2",
+    "qwen-image21",
     "flux-vae",
     "t5xxl",
     "qwen3",
@@ -296,7 +299,7 @@ def test_heads_that_the_positions_do_not_fill_are_refused():
         COMPONENTS[component].fits(m)
 
 
-@pytest.mark.parametrize("family", ["flux-dev", "chroma", "flux2-klein", "qwen-image", "krea2"])
+@pytest.mark.parametrize("family", ["flux-dev", "chroma", "flux2-klein", "qwen-image", "krea2", "qwen-image21"])
 def test_axes_that_do_not_fill_the_heads_are_refused(family):
     """Norms show the width of a head; its axes share it."""
     ((component, size),) = small.FAMILIES[family].items()

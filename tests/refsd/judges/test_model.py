@@ -39,6 +39,7 @@ BROKEN = (
     "qwen-image-edit-2511/qwen-image/edit",
     "lumina2/lumina2/masked",
     "krea2/krea2/masked",
+    "qwen-image21/qwen-image21/masked",
     "wan/wan/frames",
     "flux2-dev/flux2/reference",
     "flux-dev/flux/reference",

@@ -72,6 +72,7 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("flux2", "rope_theta", [1e4, 500], [-2000]),
         ("krea2", "norm_eps", [1e-6], [None]),
         ("krea2", "rope_theta", [256.0], [True]),
+        ("qwen-image21", "eps", [1e-5], [0, "1e-6"]),
     ],
 )
 def test_numbers_are_read_and_not_compared(tmp_path, component, field, values, wrong):
@@ -164,7 +165,9 @@ def test_latents_of_a_tiny_autoencoder_are_not_scaled(tmp_path, component, field
         component_config(component, tmp_path / "config.json", SHAPES[component], {field: 0.5})
 
 
-@pytest.mark.parametrize("component", ["flux", "chroma", "flux2", "krea2", "qwen-image", "qwen-image-layered"])
+@pytest.mark.parametrize(
+    "component", ["flux", "chroma", "flux2", "krea2", "qwen-image", "qwen-image-layered", "qwen-image21"]
+)
 def test_axes_of_the_heads_are_read(tmp_path, component):
     last = [8] if component == "flux2" else []
     read = functools.partial(component_config, component, tmp_path, SHAPES[component])

@@ -82,6 +82,7 @@ def test_one_stream_is_not_refined_alone(tmp_path, refined):
         ("lumina2", "num_refiner_layers", 2, 1),
         ("krea2", "num_layerwise_text_blocks", "one", 1),
         ("krea2", "num_refiner_text_blocks", 3, 2),
+        ("qwen-image21", "num_layers", 32, 2),
         ("mmdit", "num_layers", 24, 2),
         ("t5", "num_layers", 3, 2),
         ("clip", "num_hidden_layers", 12, 2),
