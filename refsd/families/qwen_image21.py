@@ -49,7 +49,7 @@ QWEN21 = Variant(
     cfg_scale=1.0,
     rounds_size_down=True,
 )
-_TINY = QWEN_IMAGE21._replace(hidden=256, layers=2, mlp=768, channels=16, context_dim=128)
+_TINY = QWEN_IMAGE21._replace(hidden=256, layers=2, mlp=768, context_dim=128)
 FAMILIES = (
     Family(
         "qwen-image21",

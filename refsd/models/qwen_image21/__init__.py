@@ -46,17 +46,17 @@ def qwen_image21(m: Module, x, timesteps, context, context_mask=None, axes_dim=A
 
     Source: diffusers transformer_qwenimage21.py.
     """
-    N, _, H, W = x.shape
+    N, C, H, W = x.shape
     J = context.shape[1]
-    tokens = np.copy(x.reshape(N, -1, H * W).swapaxes(1, 2), order="C")
+    tokens = np.copy(x.reshape(N, C, H * W).swapaxes(1, 2), order="C")
     both = np.concatenate([txt_in(m["txt_in"], context, eps), m.linear("img_in", tokens)], axis=1)
     vec = time_text_embed(m["time_text_embed"], np.append(timesteps, 0.0))
     attn, mlp = modulations(m, vec)
     angle = m.rope_angles(token_ids(J, H, W)[None], axes_dim, THETA)
     for i in range(m.count("transformer_blocks")):
         both = transformer_block(m["transformer_blocks"][i], both, attn, mlp, angle, context_mask, J, eps)
-    y = m.linear("proj_out", norm_out(m["norm_out"], both[:, J:], vec[:N], eps))
-    return np.copy(y.swapaxes(1, 2), order="C").reshape(N, -1, H, W)
+    y = m.linear("proj_out", norm_out(m["norm_out"], both[:, J:], vec, eps))
+    return np.copy(y.swapaxes(1, 2), order="C").reshape(x.shape)
 
 
 def token_ids(J, H, W):
@@ -156,6 +156,6 @@ def by_token(knob):
 
 @block
 def norm_out(m: Module, h, vec, eps):
-    """The last norm; its modulation has a scale, but no shift. h [N, L, D], vec [N, D] -> [N, L, D]"""
-    scale = m.linear("linear", m.silu(vec))
+    """The last norm; its modulation has a scale, but no shift. h [N, L, D], vec [N + 1, D] -> [N, L, D]"""
+    scale = m.linear("linear", m.silu(vec))[:-1]
     return m.adaptive_layer_norm(h, np.zeros_like(scale), scale, eps)

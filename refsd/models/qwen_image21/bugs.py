@@ -88,7 +88,7 @@ def _value_activated(m: Module, h):
 
 
 def _last_at_time_0(m: Module, h, vec, eps):
-    return _LAST(m, h, np.zeros_like(vec), eps)
+    return _LAST(m, h, np.repeat(vec[-1:], len(vec), axis=0), eps)
 
 
 BUGS = replacing(
@@ -109,5 +109,5 @@ BUGS = replacing(
     ("Qwen-Image 2.1's text norm has its weight without the 1", "txt_in", _weight_as_it_is),
     ("Qwen-Image 2.1's text is not normalised", "txt_in", _not_normalised),
     ("Qwen-Image 2.1's MLP activates the value, not the gate", "swiglu", _value_activated),
-    ("Qwen-Image 2.1's last layer does not see the time", "norm_out", _last_at_time_0),
+    ("Qwen-Image 2.1's last layer is modulated as at time 0", "norm_out", _last_at_time_0),
 )
