@@ -30,12 +30,14 @@ class Flow(NamedTuple):
     from_flag:  value of --flow-shift -> shift; FLUX.1's flag is mu, with shift e^mu, the others' the shift itself
     levels:     shift -> noise levels, and the network's timestep at each
     prediction: what the network predicts
+    side:       latent positions along a token's side, for the shift; None: as the sides of latents are multiples of
     """
 
     shift: Mapping[str, Shift]
     from_flag: Callable[[float], float] = float
     levels: Callable[[float], FlowLevels] = FlowLevels
     prediction: Prediction = FLOW
+    side: int | None = None
 
 
 def constant_shift(shift: float) -> dict[str, Shift]:

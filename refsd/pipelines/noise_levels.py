@@ -15,7 +15,7 @@ from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prediction import PREDICTIONS
 from refsd.pipelines.scheduler_config import ConfiguredSchedule, ScheduledLevels, SchedulerConfig
 from refsd.pipelines.settings import Settings
-from refsd.samplers.levels import SD_LEVELS, DiscreteLevels, FlowLevels, Levels
+from refsd.samplers.levels import SD_LEVELS, DiscreteLevels, FlowLevels, Levels, shift_snr
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 
@@ -25,6 +25,7 @@ class SamplingRule(NamedTuple):
 
     scheduler:  of the diffusers folder; None: there is none
     configured: the same, if the convention reads it
+    preset:     noise levels that the folder names for the steps; (): none, or the user chose otherwise
     """
 
     scheduler: SchedulerConfig | None
@@ -34,6 +35,7 @@ class SamplingRule(NamedTuple):
     schedule: str
     steps: int
     prediction: str | None
+    preset: tuple[float, ...] = ()
 
 
 class NoiseLevels(NamedTuple):
@@ -69,11 +71,13 @@ def noise_levels(
     from_image = second_pass is not None or (images.init is not None and not ignored)
     levels, folder = levels_of(steps), None
     unchosen = settings.schedule is None and settings.sigmas is None and schedule == convention.row(own.schedule)
+    if rule.configured is not None and rule.preset:
+        rule.configured.check_flow("flow_uniform")
     if rule.configured is not None and unchosen:
         folder = _folder_schedule(pipe, rule.configured, settings, images, rule.sampler, steps, levels, from_image)
     truncation = second_pass or (convention.truncation if flow is None else convention.flow_truncation)
     truncation = truncation if from_image else None
-    sigmas = _sigmas(pipe, settings, schedule, steps, levels_of, truncation, folder)
+    sigmas = _sigmas(pipe, settings, rule, levels_of, truncation, folder)
 
     unit_noise, last_scale = schedule not in convention.sigma_schedules, 1.0
     if isinstance(levels, DiscreteLevels):
@@ -110,7 +114,7 @@ def _shift(pipe, convention, settings, scheduler, latent_shape, steps: int) -> f
     shift = scheduler.shift() if scheduler is not None and convention.reads_scheduler else None
     if shift is not None:
         return shift
-    side = pipe.denoiser.patch
+    side = pipe.variant.flow.side or pipe.denoiser.patch
     _, _, h, w = latent_shape
     return convention.row(pipe.variant.flow.shift)(-(-h // side) * -(-w // side), steps)
 
@@ -132,9 +136,8 @@ def _folder_schedule(
 def _sigmas(
     pipe,
     settings,
-    name: str,
-    steps: int,
-    levels_of,
+    rule: SamplingRule,
+    levels_of: Callable[[int], Levels],
     truncation: Truncation | None,
     folder: ConfiguredSchedule | None,
 ) -> np.ndarray:
@@ -146,9 +149,14 @@ def _sigmas(
         return np.array(settings.sigmas, np.float64)
 
     def schedule(steps: int) -> np.ndarray:
-        return scheduled(name, steps, levels_of(steps), pipe.variant.title) if folder is None else folder.sigmas
+        if folder is not None:
+            return folder.sigmas
+        levels = levels_of(steps)
+        if rule.preset and isinstance(levels, FlowLevels):
+            return np.append(shift_snr(np.array(rule.preset), levels.shift), 0.0)
+        return scheduled(rule.schedule, steps, levels, pipe.variant.title)
 
-    return truncated(name, steps, settings.strength, truncation, schedule)
+    return truncated(rule.schedule, rule.steps, settings.strength, truncation, schedule)
 
 
 def scheduled(name: str, steps: int, levels: Levels, title: str) -> np.ndarray:

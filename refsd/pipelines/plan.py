@@ -25,7 +25,7 @@ from refsd.pipelines.options import check_between
 from refsd.pipelines.picture_size import check_images, drawn_size
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prediction import PREDICTIONS, prediction_of
-from refsd.pipelines.scheduler_config import scheduler_config
+from refsd.pipelines.scheduler_config import sample_sigmas, scheduler_config
 from refsd.pipelines.settings import Settings
 from refsd.samplers.levels import Levels
 from refsd.samplers.parameterization import Prediction
@@ -175,8 +175,18 @@ def _sampling_rule(pipe: Pipeline, convention: Convention, settings: Settings) -
     sampler = sampler or convention.sampler or own.sampler
     method = sampling.method(sampler, settings.eta, flow is not None)
     schedule = settings.schedule or sampling.default_schedule(sampler, convention.row(own.schedule))
+    steps, preset = settings.steps or own.steps, ()
+    if flow is not None and configured is not None and settings.schedule is None and settings.sigmas is None:
+        preset = sample_sigmas(pipe.checkpoint)
+    if preset:
+        if settings.steps not in (None, len(preset)):
+            raise BadInput(
+                f"--steps {settings.steps}: {pipe.checkpoint.path} names the noise levels of {len(preset)} steps, "
+                "its sample_sigmas: leave --steps out, or name a --scheduler"
+            )
+        schedule, steps = "sample_sigmas", len(preset)
     prediction = None if flow else prediction_of(pipe.checkpoint, scheduler, pipe.denoiser, settings.prediction)
-    return SamplingRule(scheduler, configured, sampler, method, schedule, settings.steps or own.steps, prediction)
+    return SamplingRule(scheduler, configured, sampler, method, schedule, steps, prediction, preset)
 
 
 def _guidance(pipe: Pipeline, convention: Convention, settings: Settings, method: sampling.Method) -> _Guidance:

@@ -162,7 +162,7 @@ def _language(
     shown: ShownPictures | None = None,
 ) -> Encoded:
     """Encode a prompt with T5 or a language model; BREAKs are dropped."""
-    parts = [pair for pair in card.parse(prompt.replace(rule.without, "") if rule.without else prompt) if pair]
+    parts = [pair for pair in card.parse(rule.text(prompt)) if pair]
     before, after = rule.around
     ids, weights = _weighted_ids(tokenizer.encode, [(before, 1.0), *parts, (after, 1.0)])
     source = f"{tokenizer.source}, {encoder.name}"
@@ -178,6 +178,7 @@ def _language(
         inputs = {"input_ids": row[None]} | ({"attention_mask": seen[None]} if rule.mask else {})
         inputs |= {"positions": rule.positions(seen[None])} if rule.positions else {}
         params: dict[str, Any] = {"layers": [*own.layers]} if own.layers else {}
+        params |= {} if rule.final_norm else {"final_norm": False}
         if shown is not None:
             params["image_token"] = pad_of(tokenizer)
             inputs |= shown.inputs(row[None], seen[None], params["image_token"])

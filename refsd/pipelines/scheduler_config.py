@@ -4,6 +4,7 @@ Each sampler reads the file as its class in diffusers does with from_config. Opt
 are refused.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -292,6 +293,25 @@ def scheduler_config(checkpoint: Checkpoint) -> SchedulerConfig | None:
     """Read the scheduler's config; None if the checkpoint is no diffusers folder or has no scheduler."""
     path = checkpoint.path / "scheduler" / "scheduler_config.json"
     return SchedulerConfig(path, read_json(path)) if path.is_file() else None
+
+
+def sample_sigmas(checkpoint: Checkpoint) -> tuple[float, ...]:
+    """Return the noise levels that a folder names for a flow's steps, before their shift; (): it names none.
+
+    Source: diffusers QwenImage21Pipeline, whose Turbo has them.
+    """
+    path = checkpoint.path / "model_index.json"
+    sigmas = read_json(path).get("sample_sigmas") if path.is_file() else None
+    if sigmas is None:
+        return ()
+    listed = isinstance(sigmas, list) and 0 < len(sigmas) <= _MAX_STEPS and all(map(_is_level, sigmas))
+    if not listed or any(a <= b for a, b in itertools.pairwise(sigmas)):
+        raise BadInput(f"{path}: sample_sigmas is {ascii(sigmas)[:60]}; expected falling numbers from 1 to above 0")
+    return tuple(map(float, sigmas))
+
+
+def _is_level(number: Any) -> bool:
+    return type(number) in (int, float) and 0 < number <= 1
 
 
 def _is_share(number: Any) -> bool:

@@ -43,6 +43,8 @@ class TextRule(NamedTuple):
     multiple: rows are padded to a multiple of so many tokens, at most to the length
     positions: mask [N, L] -> the positions that the encoder receives, [N, L, 3]; None: none, a token's place counts
     drop:   tokens at the start, of the template, whose hidden states the denoiser does not take
+    empty:  text in the place of an empty prompt
+    final_norm: False if the denoiser takes the output of the encoder's last layer before its norm
     source: code that this rule follows
     """
 
@@ -56,10 +58,16 @@ class TextRule(NamedTuple):
     without: str = ""
     kept: int = 0
     drop: int = 0
+    empty: str = ""
+    final_norm: bool = True
     fill: bool = True
     multiple: int = 1
     positions: Callable[[np.ndarray], np.ndarray] | None = None
     source: str = ""
+
+    def text(self, prompt: str) -> str:
+        """Return the text that stands inside the template."""
+        return (prompt.replace(self.without, "") if self.without else prompt) or self.empty
 
 
 def token_rows(
@@ -79,8 +87,7 @@ def token_rows(
         raise BadInput(f"--length {rule.length}: expected {around + 1} to {MAX_LENGTH}")
     rows: Rows = []
     for prompt in prompts:
-        text = prompt.replace(rule.without, "") if rule.without else prompt
-        words = encode(rule.around[0] + text + rule.around[1])
+        words = encode(rule.around[0] + rule.text(prompt) + rule.around[1])
         end = len(words) - rule.kept
         room = (rule.length or MAX_LENGTH) - around - rule.kept
         rows += [before + row + words[end:] + behind for row in rule.over(words[:end], room)]

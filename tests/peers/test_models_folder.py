@@ -15,6 +15,7 @@ from test_models_flux3 import peer_flux3
 from test_models_flux_whole import image_ids, packed, peer_flux
 from test_models_krea2 import STATES, TEXT_HEAD, peer_krea2
 from test_models_lumina2 import peer_lumina2
+from test_models_qwen_image21 import asked, peer_qwen_image21, picture_of
 from test_models_unet import peer_unet
 from test_models_vae import peer_vae
 from test_models_zimage import answer as answer_of_zimage
@@ -247,6 +248,11 @@ def _krea2(peer, x, timesteps, context):
     return peer(packed(x), *map(torch.from_numpy, (context, timesteps, ids))).sample
 
 
+def _qwen_image21(peer, x, timesteps, context):
+    tokens = peer(**asked(x, timesteps, context)).sample
+    return torch.from_numpy(pack(picture_of(tokens, x.shape).detach().numpy()))
+
+
 _NOISY = {"x": draw((2, 4, 6, 10), 1), "timesteps": np.array([0.25, 0.8]), "context": draw((2, 7, 11), 2)}
 _FLUX3 = Flux3Size(60, 1, 2, 20, 120, 4, 4, 11, 32)
 _STATES = {**_NOISY, "x": draw((2, 16, 6, 10), 1), "context": draw((2, 7, STATES, 2 * TEXT_HEAD), 2)}
@@ -266,6 +272,7 @@ DENOISERS = {
         _NOISY,
     ),
     "krea2": (lambda: peer_krea2(2, 1, 2, (4, 6, 2), rope_theta=40.0, norm_eps=0.02), _krea2, _STATES),
+    "qwen-image21": (lambda: peer_qwen_image21(3, (4, 6, 2), 4, 11, eps=0.02), _qwen_image21, _NOISY),
 }
 
 

@@ -1,5 +1,7 @@
 """From words to a picture, all of it: a folder as diffusers saves it, tokenizer and encoder too, in float64."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from diffusers import (
     FluxPipeline,
     Krea2Pipeline,
     Lumina2Pipeline,
+    QwenImage21Pipeline,
     QwenImagePipeline,
     ZImagePipeline,
 )
@@ -22,18 +25,26 @@ from test_models_gemma2 import peer_gemma2
 from test_models_krea2 import peer_krea2
 from test_models_lumina2 import peer_lumina2
 from test_models_qwen_image import peer_qwen_image
+from test_models_qwen_image21 import peer_qwen_image21, picture_of
 from test_models_qwen_vl import peer_config
+from test_models_vae_qwen_image21 import peer_vae as peer_qwen_image21_vae
 from test_models_vae_wan import peer_vae as peer_wan_vae
 from test_models_zimage import peer_zimage
 from test_pictures import FLUX_VAE, NO_QUANT, _lifted, agree, answer, of, unpacked, vae_of  # noqa: F401
 from tokenizers.processors import TemplateProcessing
-from transformers import GemmaTokenizer, Qwen2_5_VLForConditionalGeneration, Qwen3VLModel
+from transformers import (
+    GemmaTokenizer,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLModel,
+)
 
 from refsd.models.gemma2.network import Gemma2Size
 from refsd.models.qwen3.network import Qwen3Size
 from refsd.models.qwen_vl import CONTEXT_LAYERS, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
 from refsd.models.qwen_vl.network import Qwen25Size
 from refsd.models.vae_flux2.network import Flux2VAESize
+from refsd.models.vae_qwen_image21.network import QwenImage21VAESize
 from refsd.models.vae_wan.network import WanVAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
@@ -51,7 +62,7 @@ pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:`FluxPosEmbed
 WORDS, UGLY = "a lovely cat, caf\u00e9 \U0001f431", "the hat"
 
 
-def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg, size=(24, 16)):
+def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg, size=(24, 16), ugly=UGLY, steps=2):
     """refsd's pipeline of the folder that these make; its start, its latents and its picture."""
     redraw(network, 4)
     redraw(vae, 5)
@@ -59,7 +70,7 @@ def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg, size=(24, 
     for name, part in {**names, "tokenizer": tokenizer}.items():
         part.save_pretrained(tmp_path / name)
     ours = open_pipeline(open_checkpoint(tmp_path), Tokenizers(model=tmp_path), Arithmetic(FLOAT64), 1 << 30)
-    plan = resolve(ours, Settings(WORDS, UGLY, *size, 2, cfg, like="diffusers"))
+    plan = resolve(ours, Settings(WORDS, ugly, *size, steps, cfg, like="diffusers"))
     begin = InitialLatent(draw(plan.latent_shape, 1), TorchCpu(0))
     latent = txt2img.sample(ours, plan, txt2img.encode(ours, plan), 0, start=begin)
     return begin, (latent, txt2img.decode(ours, latent))
@@ -152,6 +163,64 @@ def test_krea2(tmp_path, qwen3_peer):  # noqa: F811
         theirs = answer(pipe, prompt=WORDS, negative_prompt=UGLY, **given)
         latents = pipe._unpack_latents(theirs[0], 16, 32)[:, :, 0]
     agree((mine[0], np.clip(mine[1], -1, 1)), (latents, theirs[1]))
+
+
+class WordsAlone:
+    """A Qwen3VLProcessor that is shown no pictures; its chat template gives the system's 14 tokens."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    def __call__(self, text, **given):
+        return self.tokenizer(text, **given)
+
+    def apply_chat_template(self, messages, **given):
+        return [[0] * 14]
+
+
+def small_qwen_image21(tokenizer):
+    """The network, the autoencoder, and the encoder, whose last layer's output is taken before the norm."""
+    size = Qwen3Size(16, 2, 2, 1, 128, 20, len(tokenizer))
+    levels = (4, 8, 16, 32, 32), (6, 12, 24, 48, 48)
+    vae = peer_qwen_image21_vae(QwenImage21VAESize(4, *levels, 1, (False, True, True, True), 5))
+    vae.register_to_config(latents_mean=[-0.75, 0.125, 1.5, 0.5, 2.0], latents_std=[2.75, 1.25, 0.5, 3.0, 1.5])
+    encoder = Qwen3VLForConditionalGeneration(peer_config(qwen3_vl, size, QWEN3_SECTIONS, 5e6)).eval()
+    redraw(encoder, 7)
+    return peer_qwen_image21(1, (16, 56, 56), 5, 16), vae, encoder
+
+
+@pytest.mark.parametrize(("ugly", "cfg"), [(UGLY, 3.5), ("", 2.0), (UGLY, 1.0)])
+def test_qwen_image21(tmp_path, qwen3_peer, ugly, cfg):  # noqa: F811
+    """With guidance, with an empty negative prompt, which they make a space, and without guidance."""
+    tokenizer, _, _ = qwen3_peer
+    with float64_throughout():
+        scheduler = FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, max_shift=0.9, max_image_seq_len=8192, shift_terminal=0.02
+        )
+        network, vae, encoder = small_qwen_image21(tokenizer)
+        begin, mine = drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg, (96, 64), ugly, 3)
+        pipe = QwenImage21Pipeline(scheduler, vae, encoder, WordsAlone(tokenizer), network)
+        latents = pipe._pack_latents(of(begin.noise), 1, 5, 4, 6)
+        given = {"width": 96, "height": 64, "num_inference_steps": 3, "true_cfg_scale": cfg, "latents": latents}
+        theirs = answer(pipe, prompt=WORDS, negative_prompt=ugly, **given)
+    assert mine[1].shape == (1, 4, 64, 96)
+    agree((mine[0], np.clip(mine[1], -1, 1)), (picture_of(theirs[0], begin.noise.shape), theirs[1]))
+
+
+@pytest.mark.parametrize("shift", [1.0, 2.5])
+def test_qwen_image21_turbo(tmp_path, qwen3_peer, shift):  # noqa: F811
+    """Its folder names the noise levels of its steps; the scheduler shifts them, by 1 in the released one."""
+    tokenizer, _, _ = qwen3_peer
+    sigmas = [1.0, 0.9, 0.4]
+    (tmp_path / "model_index.json").write_text(json.dumps({"sample_sigmas": sigmas}))
+    with float64_throughout():
+        scheduler = FlowMatchEulerDiscreteScheduler(shift=shift)
+        network, vae, encoder = small_qwen_image21(tokenizer)
+        begin, mine = drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, None, (96, 64), "", None)
+        pipe = QwenImage21Pipeline(scheduler, vae, encoder, WordsAlone(tokenizer), network, sigmas)
+        latents = pipe._pack_latents(of(begin.noise), 1, 5, 4, 6)
+        theirs = answer(pipe, prompt=WORDS, width=96, height=64, latents=latents)
+    agree((mine[0], np.clip(mine[1], -1, 1)), (picture_of(theirs[0], begin.noise.shape), theirs[1]))
 
 
 def test_flux2_klein(tmp_path, qwen3_peer):  # noqa: F811

@@ -8,7 +8,7 @@ import torch
 import refsd
 from refsd.cases import CASES
 from refsd.engines.torch.engine import find
-from refsd.engines.torch.models import MODELS
+from refsd.engines.torch.models import MODELS, READERS
 from refsd.numerics.errors import BadInput
 from refsd.weights import recipes
 
@@ -52,6 +52,7 @@ def living(engine, name):
             "flux3/flux3/references",
             "flux3-distilled/flux3/jump",
             "qwen-image-edit-2511/qwen-image/edit",
+            "qwen-image21/qwen-image21/masked",
             "qwen3-4b/qwen3/padded",
             "mistral-small/mistral/padded",
         ),
@@ -148,6 +149,30 @@ def test_a_call_that_refsd_does_not_compute_is_said(engines):
     with refsd.watch(model, show=None) as report, pytest.raises((RuntimeError, ValueError, TypeError)):
         model(x, 1, torch.zeros(1, 4, 3), **more)
     assert "attention_mask, which refsd does not compute" in str(report) or "exception" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"kv_cache_mode": "cached"}, "from a cache: call the pipeline with use_kv_cache=False"),
+        ({"img_mask": torch.ones(2, 13).bool()}, "the call has pictures to edit"),
+        ({"img_shapes": [[(1, 2, 2), (1, 4, 8)]]}, "the call has pictures to edit"),
+    ],
+)
+def test_calls_of_qwen_image21_that_are_not_whole(engines, more, says):
+    model, _ = living(engines["torch"], "qwen-image21/qwen-image21/quiet")
+    given = {
+        "hidden_states": torch.ones(2, 32, 64),
+        "encoder_hidden_states": torch.ones(2, 5, 128),
+        "timestep": torch.ones(2),
+        "img_shapes": [[(1, 4, 8)]],
+        "img_mask": torch.arange(13).expand(2, -1) >= 5,
+    }
+    (reader,) = READERS[type(model).__name__]
+    with pytest.raises(BadInput, match=says):
+        reader.read(model, {**given, **more})
+    read = reader.read(model, given)
+    assert read.inputs["x"].shape == (2, 64, 4, 8) and "context_mask" not in read.inputs
 
 
 def test_an_unknown_module_is_refused():

@@ -80,8 +80,9 @@ def test_sigmas_of_a_model_by_its_size(model, like, size, steps, mu):
         np.testing.assert_allclose(record["timesteps"][:-1], record["sigmas"][:-1])
 
 
-def test_qwen_images_levels_end_at_their_terminal():
-    record = levels("--model", "qwen-image", "--like", "diffusers", "--steps", "50")
+@pytest.mark.parametrize("model", ["qwen-image", "qwen-image21"])
+def test_qwen_images_levels_end_at_their_terminal(model):
+    record = levels("--model", model, "--like", "diffusers", "--steps", "50")
     assert record["scheduler"] == "flow_terminal" and record["sigmas"][-2] == pytest.approx(0.02)
     assert np.log(record["shift"]) == pytest.approx(0.5 + 3840 * 0.4 / 7936)
 

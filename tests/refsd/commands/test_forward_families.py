@@ -29,6 +29,7 @@ from refsd.models import (
     mmdit,
     qwen3,
     qwen_image,
+    qwen_image21,
     qwen_vision,
     qwen_vl,
     redux,
@@ -87,6 +88,7 @@ PAGES = {
         m, **given, reference=[reference, reference_2, reference_3, reference_4]
     ),
     "krea2": krea2.krea2,
+    "qwen-image21": qwen_image21.qwen_image21,
     "wan": wan.wan,
     "vae-encoder": vae.encode,
     "vae-decoder": vae.decode,
@@ -261,6 +263,7 @@ LOSSLESS = (
     "zimage",
     "qwen-image",
     "krea2",
+    "qwen-image21",
     "flux-vae",
     "t5xxl",
     "qwen3",
@@ -301,7 +304,9 @@ def test_heads_that_the_positions_do_not_fill_are_refused():
         COMPONENTS[component].fits(m)
 
 
-@pytest.mark.parametrize("family", ["flux-dev", "chroma", "flux2-klein", "flux3", "qwen-image", "krea2"])
+@pytest.mark.parametrize(
+    "family", ["flux-dev", "chroma", "flux2-klein", "flux3", "qwen-image", "krea2", "qwen-image21"]
+)
 def test_axes_that_do_not_fill_the_heads_are_refused(family):
     """Norms show the width of a head; its axes share it."""
     ((component, size),) = small.FAMILIES[family].items()

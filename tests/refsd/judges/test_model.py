@@ -39,6 +39,7 @@ BROKEN = (
     "qwen-image-edit-2511/qwen-image/edit",
     "lumina2/lumina2/masked",
     "krea2/krea2/masked",
+    "qwen-image21/qwen-image21/masked",
     "wan/wan/frames",
     "flux3/flux3/references",
     "flux3-distilled/flux3/jump",

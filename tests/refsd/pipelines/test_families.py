@@ -38,7 +38,11 @@ def mu2(tokens, n):
     return ten + (n - 10) * (many - ten) / 190
 
 
-# family -> sigmas of two steps for a latent of 24 tokens, what the network is told, the sign of its velocity
+def mu21(tokens):
+    return 0.5 + (tokens - 256) * (0.9 - 0.5) / (8192 - 256)
+
+
+# family -> sigmas of two steps for a latent of 24 squares, what the network is told, the sign of its velocity
 FLOWS = {
     "sd3": ([1, shifted(0.001, 3)], lambda sigma: 1000 * sigma, 1),
     "sd35-medium": ([1, shifted(0.001, 3)], lambda sigma: 1000 * sigma, 1),
@@ -50,6 +54,7 @@ FLOWS = {
     "flux2-dev": ([1, shifted(0.5, math.exp(mu2(24, 2)))], lambda sigma: sigma, 1),
     "flux3": ([1, shifted(0.5, 6.93)], lambda sigma: sigma, 1),
     "flux3-distilled": ([1, shifted(0.5, 6.93)], lambda sigma: sigma, 1),
+    "qwen-image21": ([1, shifted(0.001, math.exp(mu21(96)))], lambda sigma: sigma, 1),
     "chroma-radiance": ([1, shifted(0.5, math.exp(mu(24)))], lambda sigma: sigma, 1),
 }
 
@@ -80,7 +85,10 @@ def test_a_flow_by_hand(folder, family):
         x = x + (sigma_next - sigma) * (uncond + 3 * (cond - uncond))
     assert np.linalg.norm(latent - x) <= 1e-10 * np.linalg.norm(x)
     picture = txt2img.decode(pipe, latent)
-    assert picture.shape == (1, 3, plan.height, plan.width) and np.isfinite(picture).all()
+    assert (
+        picture.shape == (1, 4 if family == "qwen-image21" else 3, plan.height, plan.width)
+        and np.isfinite(picture).all()
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +113,8 @@ def test_a_unet_by_hand(folder, prediction, family):
 
 
 @pytest.mark.parametrize(
-    "family", ["sd2", "sdxl", "sd3", "flux-dev", "chroma-radiance", "zimage", "flux2-dev", "flux3"]
+    "family",
+    ["sd2", "sdxl", "sd3", "flux-dev", "chroma-radiance", "zimage", "qwen-image21", "flux2-dev", "flux3"],
 )
 def test_the_command(folder, tmp_path, family):
     place = folder / family

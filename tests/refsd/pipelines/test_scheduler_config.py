@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import small_pictures
 
 from refsd.conventions import CONVENTIONS
 from refsd.golden.case import ModelRecipe
@@ -17,7 +18,7 @@ from refsd.pipelines.pipeline import open_pipeline
 from refsd.pipelines.plan import resolve
 from refsd.pipelines.prediction import PREDICTIONS
 from refsd.pipelines.prompts import Tokenizers
-from refsd.pipelines.scheduler_config import scheduler_config
+from refsd.pipelines.scheduler_config import sample_sigmas, scheduler_config
 from refsd.pipelines.settings import Settings
 from refsd.samplers.levels import SD_LEVELS
 from refsd.weights import open_checkpoint, recipes
@@ -215,6 +216,38 @@ def test_timesteps_of_a_flow_are_not_read(folder):
     for config in ({"use_karras_sigmas": True}, {"shift_terminal": 0.1}, {"stochastic_sampling": True}):
         with pytest.raises(BadInput, match=f"{next(iter(config))} is .*: say --scheduler"):
             scheduler_config(folder(**config)).check_flow("flow_uniform")
+
+
+@pytest.mark.parametrize(
+    "sigmas", [[], [0.5, 0.5], [1.0, 0.0], [1.5, 0.5], [1, "0.5"], [True, 0.5], 0.5, {}, [1.0, float("nan")]]
+)
+def test_noise_levels_of_steps_that_are_refused(tmp_path, sigmas):
+    (tmp_path / "model_index.json").write_text(json.dumps({"sample_sigmas": sigmas}))
+    with pytest.raises(BadInput, match=r"sample_sigmas is .*; expected falling numbers from 1 to above 0"):
+        sample_sigmas(SimpleNamespace(path=tmp_path))  # type: ignore[arg-type]
+
+
+def test_noise_levels_of_the_steps(folder, tmp_path):
+    """A folder's, shifted as its scheduler says, unless the user names a schedule; another count is refused."""
+    held = folder(shift=2.0, shift_terminal=0.02)
+    assert sample_sigmas(held) == ()
+    whole = open_checkpoint(None, small_pictures.files(tmp_path, "qwen-image21"))
+    pipe = open_pipeline(whole, Tokenizers(), Arithmetic(FLOAT64))
+    pipe = pipe._replace(checkpoint=SimpleNamespace(path=held.path))
+    settings = Settings("", width=32, height=48, like="diffusers")
+    assert resolve(pipe, settings).schedule == "flow_terminal"
+    (tmp_path / "model_index.json").write_text(json.dumps({"sample_sigmas": [1, 0.75, 0.25]}))
+    with pytest.raises(BadInput, match=r"shift_terminal is 0\.02, which refsd does not sample: say --scheduler"):
+        resolve(pipe, settings)
+    folder(shift=2.0)
+    plan = resolve(pipe, settings)
+    assert (plan.schedule, plan.steps) == ("sample_sigmas", 3)
+    np.testing.assert_allclose(plan.sigmas, [1, 1.5 / 1.75, 0.5 / 1.25, 0], rtol=1e-15)
+    assert resolve(pipe, settings._replace(steps=3)).steps == 3
+    for more in ({"schedule": "flow_uniform", "steps": 5}, {"like": "sdcpp", "steps": 5}):
+        assert len(resolve(pipe, settings._replace(**more)).sigmas) == 6
+    with pytest.raises(BadInput, match=r"--steps 5: .* of 3 steps, its sample_sigmas: leave --steps out"):
+        resolve(pipe, settings._replace(steps=5))
 
 
 @pytest.fixture(scope="module")

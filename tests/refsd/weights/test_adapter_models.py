@@ -182,6 +182,7 @@ def test_a_model_that_refsd_does_not_have():
         "wan",
         "qwen-image",
         "krea2",
+        "qwen-image21",
     ],
 )
 def test_no_model_is_taken_for_an_adapter(family):

@@ -38,6 +38,12 @@ from refsd.models.mistral.network import MistralSize, mistral_shapes, mistral_si
 from refsd.models.mmdit.network import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
 from refsd.models.qwen3.network import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
 from refsd.models.qwen_image.network import QWEN_IMAGE, QwenImageSize, qwen_image_shapes, qwen_image_size
+from refsd.models.qwen_image21.network import (
+    QWEN_IMAGE21,
+    QwenImage21Size,
+    qwen_image21_shapes,
+    qwen_image21_size,
+)
 from refsd.models.qwen_vision.network import (
     QWEN2_5_VISION,
     QwenVisionSize,
@@ -221,6 +227,7 @@ TABLES = {
         QWEN_IMAGE,
         sizes(QwenImageSize, layers=few, additions=st.just(0), zero_cond_t=st.sampled_from([None, (), (0,)])),
     ),
+    "qwen-image21": Table(qwen_image21_shapes, qwen_image21_size, QWEN_IMAGE21, sizes(QwenImage21Size, layers=few)),
     "flux2": Table(
         flux2_shapes,
         flux2_size,
@@ -336,6 +343,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (lumina2_shapes, LUMINA2, 2_609_769_152),
         (qwen_image_shapes, QWEN_IMAGE, 20_430_401_088),
         (krea2_shapes, KREA2, 12_820_073_036),
+        (qwen_image21_shapes, QWEN_IMAGE21, 7_115_124_736),
         (flux2_shapes, FLUX2_DEV, 32_223_281_152),
         (flux2_shapes, FLUX2_KLEIN_4B, 3_875_544_576),
         (flux2_shapes, FLUX2_KLEIN_9B, 9_078_581_248),

@@ -74,6 +74,7 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("flux3", "rope_theta", [2e3, 500], [-1]),
         ("krea2", "norm_eps", [1e-6], [None]),
         ("krea2", "rope_theta", [256.0], [True]),
+        ("qwen-image21", "eps", [1e-5], [0, "1e-6"]),
     ],
 )
 def test_numbers_are_read_and_not_compared(tmp_path, component, field, values, wrong):
@@ -167,7 +168,8 @@ def test_latents_of_a_tiny_autoencoder_are_not_scaled(tmp_path, component, field
 
 
 @pytest.mark.parametrize(
-    "component", ["flux", "chroma", "flux2", "flux3", "krea2", "qwen-image", "qwen-image-layered"]
+    "component",
+    ["flux", "chroma", "flux2", "flux3", "krea2", "qwen-image", "qwen-image-layered", "qwen-image21"],
 )
 def test_axes_of_the_heads_are_read(tmp_path, component):
     last = [8] if component in ("flux2", "flux3") else []

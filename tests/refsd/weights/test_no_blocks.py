@@ -90,6 +90,7 @@ def test_one_stream_is_not_refined_alone(tmp_path, refined):
         ("flux3", "num_single_layers", "two", 0),
         ("krea2", "num_layerwise_text_blocks", "one", 1),
         ("krea2", "num_refiner_text_blocks", 3, 2),
+        ("qwen-image21", "num_layers", 32, 2),
         ("mmdit", "num_layers", 24, 2),
         ("t5", "num_layers", 3, 2),
         ("clip", "num_hidden_layers", 12, 2),

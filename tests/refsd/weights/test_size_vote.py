@@ -17,6 +17,7 @@ DENOISERS = {
     "zimage": "zimage",
     "lumina2": "lumina2",
     "krea2": "krea2",
+    "qwen-image21": "qwen-image21",
     "wan": "wan",
     "qwen-image": "qwen-image",
     "flux-dev": "flux",

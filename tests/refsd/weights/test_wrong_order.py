@@ -17,7 +17,21 @@ def _narrow_bigg(monkeypatch):
 
 @pytest.mark.parametrize(
     "family",
-    ["sd15", "sdxl", "zimage", "lumina2", "krea2", "qwen-image", "flux-dev", "sd3", "chroma", "flux3", "vae"],
+    [
+        "sd15",
+        "sdxl",
+        "zimage",
+        "lumina2",
+        "krea2",
+        "qwen-image",
+        "qwen-image21",
+        "flux-dev",
+        "sd3",
+        "chroma",
+        "flux2-dev",
+        "flux3",
+        "vae",
+    ],
 )
 @pytest.mark.parametrize("layout", ["original", "diffusers"])
 def test_a_denoiser_of_reversed_dimensions(tmp_path, family, layout):

@@ -1,0 +1,63 @@
+"""Qwen-Image 2.1: text to image, conditioned on the output of Qwen3-VL 8B's last layer, without guidance.
+
+Turbo has the same tensors; its folder brings the 8 noise levels of its steps, which are not shifted.
+"""
+
+import math
+
+from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
+from refsd.families.text_encoders import ASSISTANT, DIFFUSERS, USER
+from refsd.models.qwen_image21.network import QWEN_IMAGE21
+from refsd.models.qwen_vl.network import QWEN3_VL_8B
+from refsd.networks.recipe import alone
+from refsd.samplers.schedules.flow import qwen_image_mu
+from refsd.tokenizers.text_rules import TextRule, as_long_as_it_is
+
+# The system's 14 tokens are dropped. An empty prompt counts as a space.
+COMPREHEND = "<|im_start|>system\nComprehend and analyze the provided prompt.<|im_end|>\n"
+RULE = TextRule(
+    None,
+    as_long_as_it_is,
+    mask=True,
+    around=(COMPREHEND + USER, ASSISTANT),
+    drop=14,
+    empty=" ",
+    final_norm=False,
+    source=DIFFUSERS + "qwenimage21, _get_qwen_prompt_embeds",
+)
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """Return the hidden states of the prompt without the system's. They are of one prompt, which has no padding."""
+    ((hidden, _, _),) = prompt.encoders.values()
+    return Condition(hidden)
+
+
+def shift_by_tokens(tokens: int, steps: int) -> float:
+    return math.exp(qwen_image_mu(tokens))
+
+
+# refsd has not seen stable-diffusion.cpp's port; its command line's conventions take diffusers' text and shift.
+QWEN21 = Variant(
+    "qwen-image21",
+    "Qwen-Image 2.1",
+    {"qwen3_vl": TextEncoder({"diffusers": RULE, "sdcpp": RULE})},
+    join,
+    {"sdcpp": "discrete", "diffusers": "flow_terminal"},
+    Flow({"diffusers": shift_by_tokens, "sdcpp": shift_by_tokens}, levels=unit_time, side=1),
+    steps=40,
+    cfg_scale=1.0,
+    rounds_size_down=True,
+)
+_TINY = QWEN_IMAGE21._replace(hidden=256, layers=2, mlp=768, context_dim=128)
+FAMILIES = (
+    Family(
+        "qwen-image21",
+        "2026-09",
+        "qwen-image21",
+        lambda shapes: ("qwen-image21", "it has a txt_in.text_norm and one modulation for all blocks"),
+        (QWEN21,),
+        sizes={"Qwen-Image 2.1": {"qwen-image21": QWEN_IMAGE21, "qwen3_vl": QWEN3_VL_8B}},
+        recipes={"qwen-image21": alone("qwen-image21", QWEN_IMAGE21, _TINY, "qwen_image21")},
+    ),
+)
