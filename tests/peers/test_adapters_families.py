@@ -45,7 +45,9 @@ def with_adapter(peer, kind):
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("family", ("sd2", "sd3.5", "flux", "chroma", "zimage", "qwen-image", "flux2", "flux3"))
+@pytest.mark.parametrize(
+    "family", ("sd2", "sd3.5", "flux", "chroma", "zimage", "qwen-image", "qwen-image21", "flux2", "flux3")
+)
 def test_it_answers_as_peft_does(tmp_path, family, kind):
     with float64_throughout():
         peer, run, component, inputs = FAMILIES[family]()

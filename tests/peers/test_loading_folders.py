@@ -21,6 +21,7 @@ from test_models_mmdit import peer_mmdit
 from test_models_qwen3 import peer_config
 from test_models_qwen_image import answer as qwen_image_answer
 from test_models_qwen_image import peer_qwen_image
+from test_models_qwen_image21 import asked, peer_qwen_image21, picture_of
 from test_models_sdxl import CONFIGS, peer_unet
 from test_models_sdxl import peer_clip as peer_openclip
 from test_models_t5 import peer_t5
@@ -105,6 +106,13 @@ def _qwen_image(zero_cond_t):
     x, context, reference = draw((2, 16, 6, 10), 1), draw((2, 7, 40), 2), draw((2, 16, 4, 2), 3)
     inputs = {"x": x, "timesteps": T, "context": context, "reference": reference}
     return peer, lambda: qwen_image_answer(peer, x, T, context, None, [reference]), "qwen-image", inputs
+
+
+def _qwen_image21():
+    peer = peer_qwen_image21(1, (16, 56, 56))
+    x, context = draw((2, 5, 6, 10), 1), draw((2, 7, 20), 2)
+    inputs = {"x": x, "timesteps": T, "context": context}
+    return peer, lambda: picture_of(peer(**asked(x, T, context)).sample, x.shape), "qwen-image21", inputs
 
 
 def _flux2():
@@ -247,6 +255,7 @@ FAMILIES = {
     "zimage": _zimage,
     "qwen-image": lambda: _qwen_image(False),
     "qwen-image-edit-2511": lambda: _qwen_image(True),
+    "qwen-image21": _qwen_image21,
     "flux2": _flux2,
     "flux3": _flux3,
     "tae": _tae,

@@ -91,6 +91,22 @@ def test_a_flow_by_hand(folder, family):
     )
 
 
+def test_qwen_image21_takes_the_last_state_before_its_norm(folder):
+    """Without the system's tokens; an empty negative prompt is a space."""
+    pipe = pipeline(folder, "qwen-image21")
+    plan = resolve(pipe, Settings("a cat", "", 32, 32, steps=1, cfg_scale=2.0))
+    rule = VARIANTS["qwen-image21"].encoders["qwen3_vl"].rules["diffusers"]
+    for text, condition in zip(("a cat", " "), txt2img.encode(pipe, plan), strict=True):
+        ids = np.array([small.Letters().encode(rule.around[0]) + small.Letters().encode(text + rule.around[1])])
+        given = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+        want, normed = (
+            pipe.encoders["qwen3_vl"](given, "by hand", final_norm=norm)["last_hidden_state"]
+            for norm in (False, True)
+        )
+        np.testing.assert_allclose(condition.context, want[:, 14:], rtol=1e-12)
+        assert condition.mask is None and np.abs(want - normed).max() > 1e-2
+
+
 @pytest.mark.parametrize(
     ("prediction", "family"), [("eps", "sd2"), ("v", "sd2"), ("eps", "sdxl"), ("edm_v", "sdxl")]
 )

@@ -357,6 +357,12 @@ def test_the_command_refuses(args):
     assert isinstance(result.exception, BadInput)
 
 
+def test_an_empty_prompt_that_is_a_space():
+    rule = VARIANTS["qwen-image21"].encoders["qwen3_vl"].rules["diffusers"]._replace(around=("<", ">"))
+    ids, mask = token_rows(letters, Ends(None, 2, 3), ["", "ab"], rule, "")
+    assert ["".join(map(chr, row)) for row in ids] == ["< >\3", "<ab>"] and mask.tolist() == [[1, 1, 1, 0], [1] * 4]
+
+
 def test_krea_2_s_padding_stands_before_the_template_s_end():
     rule = FAMILIES["krea2"].encoders["qwen3_vl"].rules["diffusers"]
     assert (rule.length, rule.drop, rule.kept) == (546, 34, 5)
