@@ -31,9 +31,9 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 10_600,
-    "kernels": 10_800,
-    "numerics": 1_450,
+    "golden": 11_350,
+    "kernels": 10_900,
+    "numerics": 1_600,
     "refsd": 1_450,
     "refsd/bench": 2_050,
     "refsd/cases": 550,
@@ -46,7 +46,7 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 1_950,
     "refsd/disagreement": 850,
-    "refsd/engines": 10_650,
+    "refsd/engines": 10_850,
     "refsd/export": 350,
     "refsd/families": 1_600,
     "refsd/files": 2_850,
