@@ -8,6 +8,7 @@ import numpy as np
 
 from refsd.kernels.quant import convrot
 from refsd.kernels.quant.activation_codes import GRIDS, Grid, divided, power_scale, scale_of, to_grid
+from refsd.numerics.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Quantization:
         blocks = f", a scale every {self.block}" if self.block else ""
         turned = f", rotated in groups of {self.rotation}" if self.rotation else ""
         ties = {"even": "", "away": ", ties away from zero", "zero": ", rounded toward zero"}[self.rounding]
-        return f"{self.type}{under}{blocks}{turned}{ties}"
+        reach = f" to {self.largest:g}" if self.largest else ""
+        return f"{self.type}{reach}{under}{blocks}{turned}{ties}"
 
 
 class Quantized(NamedTuple):
@@ -116,7 +118,12 @@ def in_blocks(x: np.ndarray, block: int) -> np.ndarray:
 
 
 def rotated(x: np.ndarray, group: int) -> np.ndarray:
-    """Multiply the rows of x by ConvRot's Hadamard matrix, its own inverse. [..., K] -> the same"""
+    """Multiply the rows of x by ConvRot's Hadamard matrix, its own inverse. [..., K] -> the same
+
+    Raises BadInput if the group does not divide K.
+    """
+    if x.shape[-1] % group:
+        raise BadInput(f"rows of {x.shape[-1]} are no whole groups of {group}, in which activations are rotated")
     return convrot.rotate(x.reshape(-1, x.shape[-1]), group).reshape(x.shape)
 
 

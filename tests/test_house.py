@@ -57,7 +57,7 @@ BUDGETS = {
     "refsd/networks": 1_050,
     "refsd/onnx": 3_750,
     "refsd/pipelines": 3_550,
-    "refsd/profiling": 1_500,
+    "refsd/profiling": 1_700,
     "refsd/progress": 250,
     "refsd/reports": 1_850,
     "refsd/requests": 200,

@@ -13,6 +13,7 @@ from refsd.cases import CASES
 from refsd.golden.few_bits import moved_to_few_bits, moves
 from refsd.golden.operations import OPERATIONS, bound, run
 from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import COMFY_FP8, COMFY_INT8, FLOAT32, FLOAT64, FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4
 from refsd.numerics.quantization import quantize, rotated, rounded
 from refsd.numerics.rounding import Rounding
@@ -105,6 +106,11 @@ def test_profiles_round_the_input_of_scaled_weights_and_rotate_it_with_them():
     assert abs(y - direct).max() < 1e-5 * abs(direct).max()
     unrotated = a.linear(x, a.expand(turned), None, "i8")
     assert abs(unrotated - direct).max() > 1e-3 * abs(direct).max()
+
+
+def test_groups_that_do_not_divide_a_row_are_said():
+    with pytest.raises(BadInput, match="rows of 77 are no whole groups of 16"):
+        rounded(np.ones((2, 77), np.float32), replace(INT8_ROWS, rotation=16), _same)
 
 
 def test_rows_of_zeros_stay_zero():
