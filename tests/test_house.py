@@ -31,9 +31,9 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 10_850,
-    "kernels": 10_850,
-    "numerics": 1_450,
+    "golden": 11_450,
+    "kernels": 10_950,
+    "numerics": 1_600,
     "refsd": 1_450,
     "refsd/bench": 2_050,
     "refsd/cases": 550,
@@ -46,7 +46,7 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 1_950,
     "refsd/disagreement": 850,
-    "refsd/engines": 10_650,
+    "refsd/engines": 10_800,
     "refsd/export": 350,
     "refsd/families": 1_750,
     "refsd/files": 2_850,
@@ -57,7 +57,7 @@ BUDGETS = {
     "refsd/networks": 1_050,
     "refsd/onnx": 3_750,
     "refsd/pipelines": 3_600,
-    "refsd/profiling": 1_500,
+    "refsd/profiling": 1_700,
     "refsd/progress": 250,
     "refsd/reports": 1_850,
     "refsd/requests": 200,
