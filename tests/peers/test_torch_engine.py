@@ -1,5 +1,6 @@
 """torch as an engine: every case that it takes passes; a wrong one does not."""
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,7 @@ from refsd.golden import conform
 from refsd.golden.engine import EngineFailure
 from refsd.golden.operations import OPERATIONS
 from refsd.judges import judges
+from refsd.networks.cases import every
 from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, TORCH_F32
 from refsd.weights import recipes
 
@@ -123,6 +125,13 @@ def test_a_unet_with_its_controlnet_or_an_ip_adapter_is_refused(engines):
     assert "ControlNet are two modules" in engines["torch"].refuses(CASES["lone/sd15-control/unet/between"])
     refused = engines["torch"].refuses(CASES["lone/sd15-ip-adapter/unet/image-prompt"])
     assert "an IP-Adapter into its UNet" in refused
+
+
+def test_half_precision_refuses_a_time_that_it_rounds(engines):
+    case = CASES["flux3-distilled/flux3/jump"]
+    third = msgspec.structs.replace(case, inputs=case.inputs | {"target_timesteps": every(0.3)})
+    assert engines["torch-bf16"].refuses(case) is None and engines["torch"].refuses(third) is None
+    assert "rounds target_timesteps to bfloat16" in engines["torch-bf16"].refuses(third)
 
 
 def test_half_precision_refuses_an_attention_that_it_has_not(engines):

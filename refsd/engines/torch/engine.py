@@ -53,7 +53,7 @@ _LAID_OUT = "channels_last"
 HOW_TO_GET = how_to_install("torch")
 
 # Inputs that pipelines keep in float32, whatever the dtype of the model.
-_POSITIONS = ("timesteps", "guidance")
+_POSITIONS = ("timesteps", "target_timesteps", "guidance")
 
 
 class TorchEngine:
@@ -186,7 +186,7 @@ class TorchEngine:
         return all(np.array_equal(y.astype(dtype).astype(np.float64), y) for y in (x, 1000 * x))
 
     def _tensor(self, x: np.ndarray, name: str):
-        """Convert an input to torch: ids to int64, timesteps and guidance to float32, others to the dtype."""
+        """Convert an input to torch: ids to int64, times and guidance to float32, others to the dtype."""
         import torch
 
         if name in _POSITIONS:
