@@ -19,6 +19,7 @@ import numpy as np
 
 from refsd.golden.rounding import Bound, Terms, floor, gamma, largest, moved_in_turn, unit
 from refsd.numerics.profiles import Numerics
+from refsd.numerics.quantization import Quantization
 from refsd.numerics.tensor import StoredTensor
 
 # Error of exp, erf, tanh, sin and cos in ordinary math libraries, in units of u.
@@ -55,7 +56,7 @@ class Run(NamedTuple):
         moved = unit(dtype) * size + float(ml_dtypes.finfo(dtype).smallest_subnormal) / 2
         return np.where(size > largest(dtype), np.inf, moved)
 
-    def moved(self, name: str, through: str | None = None) -> np.ndarray:
+    def moved(self, name: str, through: str | Quantization | None = None) -> np.ndarray:
         """Bound the error of storing an input and then converting it through a type."""
         return moved_in_turn(self.inputs[name], self.numerics.storage, through)
 
@@ -83,7 +84,9 @@ def products(u: float, n: int, absolute, squares, result) -> tuple[Any, Any]:
     return limit, np.where(equal, limit / math.sqrt(3), spread) if np.any(equal) else spread
 
 
-def sums(run: Run, op: str, n: int, absolute, squares, result, input_type: str | None = None) -> tuple[Any, Any]:
+def sums(
+    run: Run, op: str, n: int, absolute, squares, result, input_type: str | Quantization | None = None
+) -> tuple[Any, Any]:
     """Return the limit and the spread of a sum of n products as the numerics accumulate it. op: as in Numerics.sums
 
     In float16, runs of r products are rounded R = r / step times each, then added in `compute`:
@@ -118,6 +121,6 @@ def bias_per_channel(run: Run) -> tuple[Any, Any]:
     return np.reshape(bias, shape), np.reshape(moved, shape)
 
 
-def movement(run: Run, through: str | None = None) -> Bound:
+def movement(run: Run, through: str | Quantization | None = None) -> Bound:
     """Bound an operation that only moves numbers: 0, except where the storage or `through` cannot hold them."""
     return Terms().add(moved_in_turn(run.truth, run.numerics.storage, through)).bound(run.truth.shape)

@@ -254,14 +254,20 @@ def _groups(truth: np.ndarray, channel: int) -> int:
     if not truth.size:
         return 1
     channels = np.moveaxis(truth, channel, 0)
-    return min(_distinct(channels), _distinct(np.moveaxis(channels.reshape(len(channels), -1), 1, 0)))
+    fewer = _distinct(channels, len(channels))
+    return _distinct(np.moveaxis(channels.reshape(len(channels), -1), 1, 0), fewer)
 
 
-def _distinct(slices: np.ndarray) -> int:
-    """Count the different slices. Where they all differ in their first number, no other is read."""
-    if len(np.unique(slices[(slice(None), *(0,) * (slices.ndim - 1))])) == len(slices):
-        return len(slices)
-    return len({one.tobytes() for one in slices})
+def _distinct(slices: np.ndarray, most: int) -> int:
+    """Count the different slices, up to `most`. Where their first numbers tell enough apart, no other is read."""
+    if len(np.unique(slices[(slice(None), *(0,) * (slices.ndim - 1))])) >= most:
+        return most
+    different: set[bytes] = set()
+    for one in slices:
+        different.add(one.tobytes())
+        if len(different) == most:
+            break
+    return len(different)
 
 
 def _index(x: np.ndarray) -> tuple[int, ...]:

@@ -29,7 +29,8 @@ class Recipe(msgspec.Struct, frozen=True):
     offset:   added to every value
     seed:     another draw of the same name
     n:        "token_ids": values are in [0, n); "masked": every n-th row is -inf throughout, none if n is 0;
-              "prefix": each row has n ones fewer than the row before; "late": n more -inf at its beginning
+              "prefix": each row has n ones fewer than the row before; "late": n more -inf at its beginning;
+              "rows": every n-th row is 0 throughout, none if n is 0
     """
 
     shape: tuple[int, ...]
@@ -116,6 +117,10 @@ DATA_SETS: dict[str, DataSet] = {
         lambda words, channel, n: (_below(words[:, 0], n), 0),
         "an embedding row that is off by one, ids that pass through a float16",
     ),
+    "rows": DataSet(
+        lambda words, channel, n: (_bell(words), 0),
+        "a scale of another row, or of all rows, of which some are 64 times as large; a row of zeros divided by 0",
+    ),
     "prefix": DataSet(
         lambda words, channel, n: (np.zeros(len(words), np.int64), 0),
         "a mask turned round, or taken for that of another row: ones, then zeros, n fewer ones in each row",
@@ -173,8 +178,8 @@ def _problem(recipe: Recipe) -> str | None:
         return f"token_ids wants n in 1..2**24, found {recipe.n}"
     if recipe.data in ("masked", "late") and (recipe.type not in ("f64", "f32", "f16", "bf16") or recipe.n < 0):
         return f"{recipe.data} wants a floating type and n >= 0, found {recipe.type} and {recipe.n}"
-    if recipe.data == "prefix" and recipe.n < 0:
-        return f"prefix wants n >= 0, found {recipe.n}"
+    if recipe.data in ("prefix", "rows") and recipe.n < 0:
+        return f"{recipe.data} wants n >= 0, found {recipe.n}"
     if recipe.type in SCALAR_TYPES:
         if recipe.type == "bool":
             return "no data set makes bool"
@@ -203,6 +208,8 @@ def _scalars(recipe: Recipe, name: str) -> np.ndarray:
         integers, shift = draw(words.reshape(-1, 2)[:count], channel, recipe.n)
         if recipe.data == "prefix":
             integers = _ones(recipe, done, count)
+        if recipe.data == "rows":
+            integers, shift = _by_rows(recipe, integers, done)
         values = _scale(integers, shift, recipe)
         if recipe.data == "masked":
             values[_hidden(recipe, words.reshape(-1, 2)[:count, 0], done)] = -np.inf
@@ -238,6 +245,13 @@ def _ones(recipe: Recipe, first: int, count: int) -> np.ndarray:
     width = recipe.shape[-1] if recipe.shape else 1
     row, column = np.divmod(np.arange(first, first + count), width)
     return ((column == 0) | (column + recipe.n * row < width)).astype(np.int64)
+
+
+def _by_rows(recipe: Recipe, integers: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the integers of "rows", 0 in every n-th row, and their shifts: 6 in each seventh row. -> two of [N]"""
+    row = np.arange(first, first + len(integers)) // (recipe.shape[-1] if recipe.shape else 1)
+    empty = row % recipe.n == recipe.n - 1 if recipe.n else np.zeros(len(row), bool)
+    return np.where(empty, 0, integers), np.where(row % 7 == 3, 6, 0)
 
 
 def _hidden(recipe: Recipe, words: np.ndarray, first: int) -> np.ndarray:

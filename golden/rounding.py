@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from refsd.golden.few_bits import moved_to_few_bits
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics import tf32
 from refsd.numerics.profiles import DTYPES
+from refsd.numerics.quantization import Quantization
 from refsd.numerics.tensor import SCALAR_TYPES
 
 
@@ -63,8 +65,10 @@ def _moved_q8_k(x: np.ndarray) -> np.ndarray:
 _MOVED_BLOCKS = {"q8_0": _moved_q8_0, "q8_1": _moved_q8_0, "q8_k": _moved_q8_k}
 
 
-def unit_of_type(name: str) -> float:
-    """Return u of a scalar type by its name; 0 for a block type, whose step is not relative."""
+def unit_of_type(name: str | Quantization) -> float:
+    """Return u of a scalar type by its name, or of small floats; 0 for blocks and integers of few bits."""
+    if isinstance(name, Quantization):
+        return 0.0 if name.block or name.integers else 2.0 ** -(name.grid.mantissa + 1)
     if name == "tf32":
         return tf32.UNIT
     return unit(SCALAR_TYPES[name]) if name in SCALAR_TYPES else 0.0
@@ -74,14 +78,16 @@ def _moved_tf32(x: np.ndarray) -> np.ndarray:
     return np.where(tf32.to_tf32(x) == x, 0.0, tf32.UNIT * np.abs(x) + 2.0**-137)
 
 
-def moved_by_type(x: np.ndarray, type_name: str | None) -> np.ndarray:
-    """Bound the error of converting x to a storage type ("f16", "q8_0", "q8_1", "q8_k", None) and back.
+def moved_by_type(x: np.ndarray, type_name: str | Quantization | None, storage: str = "float32") -> np.ndarray:
+    """Bound the error of converting x to a type ("f16", "q8_0", "q8_1", "q8_k", few bits, None) and back.
 
     x: float64 [...]; for a block type the last axis is whole blocks.
     Raises NotImplementedError for a block type that no engine uses for activations.
     """
     if type_name is None:
         return np.zeros_like(x)
+    if isinstance(type_name, Quantization):
+        return moved_to_few_bits(x, type_name, storage)
     if type_name == "tf32":
         return _moved_tf32(x)
     if type_name in SCALAR_TYPES:
@@ -92,11 +98,11 @@ def moved_by_type(x: np.ndarray, type_name: str | None) -> np.ndarray:
     return _MOVED_BLOCKS[type_name](np.ascontiguousarray(x))
 
 
-def moved_in_turn(x: np.ndarray, storage: str, type_name: str | None = None) -> np.ndarray:
+def moved_in_turn(x: np.ndarray, storage: str, type_name: str | Quantization | None = None) -> np.ndarray:
     """Bound the error of rounding x to the storage dtype and then converting it through a type."""
     first = moved(x, DTYPES[storage])
     stored = x.astype(DTYPES[storage]).astype(np.float64)
-    return first + moved_by_type(stored, type_name)
+    return first + moved_by_type(stored, type_name, storage)
 
 
 def gamma(n: int, u: float) -> float:

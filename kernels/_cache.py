@@ -7,10 +7,12 @@ again.
 
     <function>-<line>.index            SHA-256 of the rest, then a pickle: signature -> SHA-256 of its object
     <function>-<line>.<sha256>.object  a pickle of Numba's CompileResult
+    <function>-<line>.lock             held by the process that compiles the function
 """
 # Numba does not export its cache classes and its compile results.
 # pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -18,9 +20,12 @@ import pickle
 import stat
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+with contextlib.suppress(ImportError):  # Windows has none
+    import fcntl
 
 from numba.core.caching import FunctionCache
 from numba.core.compiler import CompileResult
@@ -89,6 +94,18 @@ class KernelCache(FunctionCache):
             _write(self._index_path, hashlib.sha256(listed).digest() + listed)
         except OSError as error:
             _warn_unkept(self.cache_path, str(error.strerror or error))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let one process at a time look for a signature and compile it: the next one finds it.
+
+        Where files cannot be locked, several may compile the same.
+        """
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(OSError, NameError):
+                file = held.enter_context(self._stem.with_name(f"{self._stem.name}.lock").open("wb"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def flush(self) -> None:
         self._index_path.unlink(missing_ok=True)

@@ -127,12 +127,23 @@ def kernel(
         error_model="numpy",
         fastmath=fastmath,
     )(fn)
+    if slp or not loops:
+        compiled.compile = _switched(compiled.compile, int(slp), int(loops))
     folder = cache_dir()
     if folder is not None:
         compiled._cache = KernelCache(fn, folder)
-    if slp or not loops:
-        compiled.compile = _switched(compiled.compile, int(slp), int(loops))
+        compiled.compile = _once(compiled.compile, compiled._cache)
     return compiled
+
+
+def _once(compile: Callable, cache: KernelCache) -> Callable:
+    """Wrap `compile` so that of several processes one compiles, and the others load what it has stored."""
+
+    def compile_one(signature):
+        with cache.locked():
+            return compile(signature)
+
+    return compile_one
 
 
 def _switched(compile: Callable, slp: int, loops: int) -> Callable:

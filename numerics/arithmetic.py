@@ -42,6 +42,7 @@ from refsd.kernels.sigmoid import sigmoid
 from refsd.kernels.softmax import softmax, softmax_sinks
 from refsd.numerics.errors import BadInput
 from refsd.numerics.one_pass_norms import group_norm_one_pass, layer_norm_one_pass
+from refsd.numerics.quantization import Quantization, quantize
 from refsd.numerics.rounding import Rounding
 from refsd.numerics.running_angles import ANGLES
 from refsd.numerics.tensor import StoredTensor
@@ -74,7 +75,7 @@ class Arithmetic(Rounding):
         matmul = self.matmul("linear", self.numerics.input_of(weight_type))
         return Linear(weight, bias, self.activation(weight_type), self.settled, matmul)
 
-    def matmul(self, op: str, input_type: str | None = None) -> Callable[..., np.ndarray]:
+    def matmul(self, op: str, input_type: str | Quantization | None = None) -> Callable[..., np.ndarray]:
         """Return np.matmul, or a product with an operation's own sums. op: as in Numerics.sums"""
         sums = self.numerics.sums_of(op, input_type)
         return np.matmul if sums is None else partial(products_f16, step=sums.step, run=sums.run)
@@ -90,6 +91,19 @@ class Arithmetic(Rounding):
         x = self.round_as(self._widen(x), through)
         matmul = self.matmul("linear", through)
         return self._round(linear(x, self.round_as(weight, self.numerics.products), bias, matmul))
+
+    def linear_quantized(self, x, weight, scale, bias, how: Quantization, static=None):
+        """x [..., K], weight [O, K], scale [O] or [1], bias [O] or None -> [..., O]: both factors in few bits
+
+        Products of integers add up exactly; others in `compute`. The sum is multiplied by both scales' product.
+
+        weight: numbers of few bits; scale: theirs; both in the compute dtype. static: see quantize
+        """
+        q = quantize(self._widen(x), how, self.settled, static)
+        wide = np.float64 if how.integers else weight.dtype
+        sums = np.matmul(q.values.astype(wide), weight.astype(wide).T).astype(weight.dtype)
+        y = self._round(sums * (q.scale * scale))
+        return y if bias is None else self._round(self._widen(y) + bias)
 
     def packs(self, x_shape, weight_shape) -> bool:
         """True if a linear layer multiplies by packed weights where they can be cached."""

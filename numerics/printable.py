@@ -12,6 +12,8 @@ def printable(text: str, longest: int = LONGEST) -> str:
     the C0 and C1 controls, line separators, marks that change the direction of text, and lone surrogates. Text
     beyond `longest` characters is cut.
     """
+    if len(text) <= longest and text.isprintable():
+        return text
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[: longest + 1])
     if len(shown) <= longest:
         return shown

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from refsd.kernels.linear_quantized import DOTS
+from refsd.numerics.quantization import Quantization
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Numerics:
 
     compute:     dtype inside an operation, "float64" or "float32"
     storage:     dtype to which every result and every weight is rounded
-    activations: weight type -> type to which linear rounds its input before multiplying
+    activations: weight type -> type, or few bits and their scales, to which linear rounds its input
     products:    type to which linear layers and attention round both factors of their products: "tf32", "bf16" or
                  "f16"; None: no rounding. For the input, an entry in `activations` takes precedence.
     conv:        type to which conv2d rounds its weight and its patches; None: no rounding
@@ -53,7 +54,7 @@ class Numerics:
     name: str
     compute: str = "float64"
     storage: str = "float64"
-    activations: Mapping[str, str] = field(default_factory=dict)
+    activations: Mapping[str, str | Quantization] = field(default_factory=dict)
     products: str | None = None
     conv: str | None = None
     gelu: str | None = None
@@ -75,7 +76,7 @@ class Numerics:
             if getattr(self, field) != "f16" and (self.storage != "float16" or getattr(self, field) is not None):
                 raise ValueError(f'sums of {op} in float16 have float16 factors: expected {field} "f16"')
 
-    def sums_of(self, op: str, input_type: str | None = None) -> Float16Sums | None:
+    def sums_of(self, op: str, input_type: str | Quantization | None = None) -> Float16Sums | None:
         """Return how products accumulate; None: in `compute`, as where a linear layer's factors are not float16.
 
         input_type: to which a linear layer's input is rounded; None: to storage
@@ -83,9 +84,13 @@ class Numerics:
         halves = input_type == "f16" or (input_type is None and (op != "linear" or self.storage == "float16"))
         return self.sums.get(op) if halves else None
 
-    def input_of(self, weight_type: str) -> str | None:
-        """Return the type to which a linear layer with a weight of this type rounds its input."""
-        return self.activations.get(weight_type) or self.products
+    def input_of(self, weight_type: str) -> str | Quantization | None:
+        """Return the type to which a linear layer rounds its input. weight_type: StoredTensor.product_type"""
+        stored, _, rotation = weight_type.partition("/")
+        through = self.activations.get(stored) or self.products
+        if rotation and isinstance(through, Quantization):
+            return replace(through, rotation=int(rotation))
+        return through
 
     @property
     def compute_dtype(self) -> np.dtype:
@@ -168,6 +173,19 @@ GGML_VULKAN_F32_FLASH = replace(GGML_VULKAN_F32, name="ggml-vulkan-f32-flash", f
 # The fork of stable-diffusion.cpp that uses F(2x2, 3x3) where possible, with the filter, U, V and M in float16.
 WINOGRAD_F16 = replace(GGML_CPU, name="winograd-f16", convolution="winograd-f16")
 
+# What ComfyUI's files in few bits are multiplied with on cards that can: comfy_kitchen 0.2.40, backends/eager:
+# int8_linear (a scale for each row, rotated where the weight is), TensorCoreFP8Layout, TensorCoreNVFP4Layout and
+# TensorCoreMXFP8Layout (one scale for the tensor, and for blocks of it).
+INT8_ROWS = Quantization("int8", "row")
+FP8_TENSOR = Quantization("f8_e4m3", "tensor")
+NVFP4 = Quantization("f4_e2m1", "tensor", block=16)
+MXFP8 = Quantization("f8_e4m3", "none", block=32, block_scale="e8m0")
+COMFY_INT8 = replace(TORCH_BF16, name="comfy-int8", activations=MappingProxyType({"i8": INT8_ROWS}))
+_FP8 = MappingProxyType({"f8_e4m3": FP8_TENSOR, "f8_e5m2": FP8_TENSOR})
+COMFY_FP8 = replace(TORCH_BF16, name="comfy-fp8", activations=_FP8)
+_W4A4 = MappingProxyType({"nvfp4_comfy": NVFP4, "mxfp8": MXFP8})
+NVFP4_W4A4 = replace(TORCH_BF16, name="nvfp4-w4a4", activations=_W4A4)
+
 PROFILES: dict[str, Numerics] = {
     n.name: n
     for n in (
@@ -176,5 +194,6 @@ PROFILES: dict[str, Numerics] = {
         *(ONNX_F32, ONNXRUNTIME_CPU, OPENVINO_BF16, OPENVINO_Q8),
         *(GGML_CPU, GGML_CPU_F16_SUMS, GGML_CPU_FLASH, WINOGRAD_F16),
         *(GGML_VULKAN, GGML_VULKAN_FLASH, GGML_VULKAN_F32, GGML_VULKAN_F32_FLASH),
+        *(COMFY_INT8, COMFY_FP8, NVFP4_W4A4),
     )
 }

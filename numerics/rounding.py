@@ -10,6 +10,7 @@ from refsd.kernels.quant import BLOCK_TYPES, bf16, f16
 from refsd.kernels.scratch import scratch
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import Numerics
+from refsd.numerics.quantization import Quantization, rounded
 from refsd.numerics.rational_logistic import as_a_quotient
 from refsd.numerics.shader_functions import in_a_shader
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
@@ -73,10 +74,12 @@ class Rounding:
             return y
         return self.expand(weight)
 
-    def round_as(self, x: np.ndarray, type_name: str | None) -> np.ndarray:
-        """Round x to a storage type and back; None returns x."""
+    def round_as(self, x: np.ndarray, type_name: str | Quantization | None) -> np.ndarray:
+        """Round x to a storage type, or to few bits under scales, and back; None returns x."""
         if type_name is None:
             return x
+        if isinstance(type_name, Quantization):
+            return rounded(x, type_name, self.settled)
         if type_name == "tf32":
             return to_tf32(x)
         if type_name in SCALAR_TYPES:

@@ -109,6 +109,12 @@ class StoredTensor(NamedTuple):
         blocks = self.data.reshape(-1, block_type.bytes)
         return block_type.dequantize(blocks).reshape(self.shape)
 
+    @property
+    def product_type(self) -> str:
+        """The type as products see it: "i8/256" if ConvRot has rotated groups of 256, else the type."""
+        rotation = self.scaling.rotation if isinstance(self.scaling, Scaling) else 0
+        return f"{self.type}/{rotation}" if rotation else self.type
+
     def storable(self) -> np.ndarray:
         """Return an array that a file can store: scalar types unchanged, blocks as uint8 [..., bytes in a row]."""
         data = np.asarray(self.data, order="C")

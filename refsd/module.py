@@ -176,7 +176,7 @@ class Module:
 
     def linear(self, name: str, x):
         """x [..., K] -> [..., O]"""
-        kind = self._stored(f"{name}.weight").type
+        kind = self._stored(f"{name}.weight").product_type
         weight, bias = self._factor(name, x.shape), self._bias(name)
         y = self.arithmetic.linear(x, weight, bias, kind)
         return self._tap(name, self.adapters.linear(self.prefix + name, x, y, weight, bias))
@@ -194,7 +194,7 @@ class Module:
 
     def text_projection(self, name: str, x):
         """Apply a text encoder's final projection. x [N, K] -> [N, O]"""
-        kind, weight = self._stored(f"{name}.weight").type, self._borrowed(f"{name}.weight")
+        kind, weight = self._stored(f"{name}.weight").product_type, self._borrowed(f"{name}.weight")
         y = self.arithmetic.text_projection(x, weight, kind)
         return self._tap(name, self.adapters.linear(self.prefix + name, x, y, weight, None))
 

@@ -15,6 +15,7 @@ from refsd.kernels.adapters import Conv2d
 from refsd.kernels.adapters.layer import convolve
 from refsd.kernels.adapters.scales import lokr_rank
 from refsd.kernels.conv2d_im2col import conv2d_im2col
+from refsd.numerics.quantization import Quantization
 from refsd.numerics.tensor import SCALAR_TYPES
 
 
@@ -142,7 +143,9 @@ def upper_of(factors: Factors, moved: Factors) -> Factors:
     return {name: value + moved[name] for name, value in factors.items()}
 
 
-def _between_factors(run: Run, factors: Factors, through: str | None, scale: float, x) -> tuple[float, np.ndarray]:
+def _between_factors(
+    run: Run, factors: Factors, through: str | Quantization | None, scale: float, x
+) -> tuple[float, np.ndarray]:
     """Bound underflow and overflow of 16-bit numbers between two factors, whatever the order of the factors.
 
     A factor enlarges a number by its largest row sum at most; R is the product of those above 1. Each number
@@ -151,7 +154,10 @@ def _between_factors(run: Run, factors: Factors, through: str | None, scale: flo
 
     -> the loss; whether the numbers of a token (or picture) may overflow, broadcast to y
     """
-    types = [run.numerics.storage_dtype, *([SCALAR_TYPES[through]] if through in SCALAR_TYPES else ())]
+    types = [
+        run.numerics.storage_dtype,
+        *([SCALAR_TYPES[through]] if isinstance(through, str) and through in SCALAR_TYPES else ()),
+    ]
     sums = (float(f.reshape(len(f), -1).sum(axis=1).max()) for f in factors.values())
     reach = max(scale, 1.0) * math.prod(max(a, 1.0) for a in sums)
     lost = (len(factors) - 1) * reach * max(float(ml_dtypes.finfo(t).smallest_subnormal) for t in types) / 2
@@ -163,7 +169,7 @@ def _any(moved: Factors) -> bool:
     return any(m.any() for m in moved.values())
 
 
-def _unit_of(through: str | None) -> float:
+def _unit_of(through: str | Quantization | None) -> float:
     return 0.0 if through is None else unit_of_type(through) or 2.0**-7
 
 

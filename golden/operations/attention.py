@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
-from refsd.golden.bounds import Run, products, sums
+from refsd.golden.bounds import FUNCTION, Run, products, sums
 from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, to_float16, without
 from refsd.golden.operation import Mutant, Operation, optional, values
@@ -25,12 +25,15 @@ def _run(a, inputs, params):
     return a.attention(q, k, v, params["scale"], mask, diagonal, optional(a, inputs, "sinks"))
 
 
-def _bound(run: Run) -> Bound:
+def attention_bound(run: Run, cap: float | None = None) -> Bound:
     """y = p v: sum p rho |v|, rho the relative error of p; p dv; and the sum over J keys.
 
     s = scale q.k + mask: scale (|q| dk + dq |k| + gamma(D) |q||k|). Fused attention in float16 rounds q, k, v and
     the mask, and may sum p v in float16; an engine that stores float16 or bfloat16 may round s and p to it.
     Keys and values are repeated for each head of their group; a sink is one more key, whose value is zero.
+
+    cap: s = cap tanh(scale q.k / cap) + mask: the slope of tanh is at most 1, and an engine that composes it rounds
+         the quotient, tanh and the product, each by a share of s
     """
     flash = run.numerics.flash
     q, k, v = (run.inputs[name].transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
@@ -42,13 +45,15 @@ def _bound(run: Run) -> Bound:
     mask, dmask = 0.0, 0.0
     if "mask" in run.inputs:
         mask, dmask = run.inputs["mask"], run.moved("mask", flash)
-    if run.params["causal"]:
+    if run.params.get("causal"):
         mask = mask + causal_mask(q.shape[2], np.float64, k.shape[2], run.params["diagonal"])
 
     def dot(a, b):
         return a @ b.swapaxes(-1, -2)
 
-    scores = scale * dot(q, k) + mask
+    plain = scale * dot(q, k)
+    bent = plain if cap is None else cap * np.tanh(plain / cap)
+    scores = bent + mask
     finite = np.where(np.isneginf(scores), 0.0, np.abs(scores))
     absolute, squares = dot(np.abs(q) + dq, np.abs(k) + dk), dot((np.abs(q) + dq) ** 2, (np.abs(k) + dk) ** 2)
     terms = Terms().add(
@@ -56,7 +61,11 @@ def _bound(run: Run) -> Bound:
         scale * np.sqrt((dot(dq**2, k**2) + dot(q**2, dk**2)) / 3),
     )
     limit, spread = sums(run, "attention", q.shape[-1], absolute, squares, dot(q, k))
-    terms.add(abs(scale) * limit, abs(scale) * spread).add(dmask).add(3 * u * finite)
+    terms.add(abs(scale) * limit, abs(scale) * spread)
+    if cap is not None:
+        terms.square = terms.square * (1 - (bent / cap) ** 2) ** 2
+        terms.add((FUNCTION + 4) * max(u, u_store) * np.abs(bent))
+    terms.add(dmask).add(3 * u * finite)
     if u_store > u:
         terms.add(u_store * finite)
     J = scores.shape[-1]
@@ -316,7 +325,7 @@ ATTENTION = Operation(
     params={"scale": None, "causal": False, "diagonal": 0},
     run=_run,
     fits=lambda shapes, params: shapes["q"][2] % shapes["k"][2] == 0,
-    bound=_bound,
+    bound=attention_bound,
     mutants=(
         Mutant("scale missing", scale_by(0.0)),
         Mutant("scale 1/D", scale_by(-1.0)),

@@ -21,14 +21,19 @@ def _bound(run: Run) -> Bound:
 
     An engine that composes it from several operations stores m before it divides.
     """
-    x, dx = run.inputs["x"], run.moved("x")
+    terms, _ = unit_rows(run, run.inputs["x"], run.moved("x"))
+    return run.rounded(terms)
+
+
+def unit_rows(run: Run, x, dx) -> tuple[Terms, np.ndarray]:
+    """Return the error terms of rows [..., D] over their length or eps, and their magnitudes. dx: error of x"""
     length = np.linalg.norm(x, axis=-1, keepdims=True)
     m = np.maximum(length, run.params["eps"])
-    y = np.abs(run.truth)
+    y = np.abs(x) / m
     dm = np.linalg.norm(dx, axis=-1, keepdims=True) + (gamma(x.shape[-1] + 1, run.u) / 2 + run.u) * length
     dm = dm + run.between(m)
     of_zero = np.where(run.between(m) < m, 0.0, np.inf)  # m stored as 0
-    return run.rounded(Terms().add(of_zero).add(dx / m).add(y * dm / m).add(2 * run.u * y))
+    return Terms().add(of_zero).add(dx / m).add(y * dm / m).add(2 * run.u * y), y
 
 
 def lengths_by(divisor) -> Wrong:

@@ -16,7 +16,7 @@ from refsd.numerics.tensor import StoredTensor, stored
 
 def _run(a, inputs, params):
     weight = inputs["weight"]
-    return a.linear(values(a, inputs["x"]), a.expand(weight), optional(a, inputs, "bias"), weight.type)
+    return a.linear(values(a, inputs["x"]), a.expand(weight), optional(a, inputs, "bias"), weight.product_type)
 
 
 def _blocks(weight: StoredTensor) -> np.ndarray:
@@ -30,7 +30,7 @@ def _bound(run: Run) -> Bound:
     32 half steps and half a unit of at most 32 times 127 steps, is what dx counts for 32 values. A sum beyond
     65504 is infinite there, and with it the row.
     """
-    through = run.numerics.input_of(run.types["weight"])
+    through = run.numerics.input_of(run.stored["weight"].product_type)
     W, dW = np.abs(run.inputs["weight"]), run.moved("weight", run.numerics.products)
     if through == "q8_1":
         m = np.repeat(minimums(_blocks(run.stored["weight"])), 32).reshape(W.shape).astype(np.float64)

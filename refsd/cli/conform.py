@@ -43,6 +43,12 @@ _DEVICE = typer.Option("", help="What the engines compute on, if they do not say
 _DRIVER = typer.Option("", help="Its driver, for the submission.")
 _SHARD = typer.Option(None, metavar="K/N", help="Judge part K of N: for the jobs of a CI.")
 _TABLE = typer.Option(False, "--table", help="Print the table of operations by engines, even where all conform.")
+_PROCESSES = typer.Option(
+    None,
+    min=1,
+    help="Judge in so many processes, each with its engines.",
+    show_default="one a core; 1 for few cases, models of full size, your own engines, devices",
+)
 _MIN_CASES = typer.Option(None, min=0, help="Fail if an engine runs fewer cases than this.")
 
 
@@ -71,6 +77,7 @@ def conform(
     driver: str = _DRIVER,
     table: bool = _TABLE,
     dask: str = DASK,
+    processes: int = _PROCESSES,
 ) -> None:
     """Judge engines on every case, each under the numerics that it declares.
 
@@ -107,6 +114,7 @@ def conform(
         device,
         driver,
         dask,
+        processes,
     )
     ended = run(request)
     if isinstance(ended, NothingFailed):

@@ -1,4 +1,4 @@
-"""Judge engines on a cluster, a case a job: the same results as golden/conform.py gives in one process.
+"""Judge engines on a cluster or in processes of this machine, a case a job: the results of golden/conform.py.
 
 A worker keeps its engines from job to job. The truth comes from the store of goldens where the worker can read it
 under the same path or URL, and travels with the job elsewhere. Failing answers come back with their results: this
@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from refsd.cluster.engines import RemoteEngine
+from refsd.cluster.processes import Processes
 from refsd.cluster.spread import Job, Spread
 from refsd.engines.chosen import look_for
 from refsd.golden import conform, verdict
@@ -26,6 +27,7 @@ from refsd.goldens.judging import references, runner
 from refsd.numerics.errors import BadInput
 from refsd.numerics.processor import cpu_features
 from refsd.weights.model_files import open_store, trim_model_files
+from refsd.weights.recipe_files import fingerprint
 
 
 class Plan(NamedTuple):
@@ -144,9 +146,9 @@ def _digest(answer: Answer) -> str:
 
 
 def judge_on(
-    spread: Spread,
+    spread: Spread | Processes,
     address: str,
-    apart: Collection[str],
+    apart: Collection[str] | None,
     runner: Runner,
     engines: Sequence[RemoteEngine],
     cases: Sequence[Case],
@@ -155,7 +157,8 @@ def judge_on(
     """Judge as golden.conform.run does; a case that ends its workers is an error of the engine.
 
     address: of the goldens, as the workers open them
-    apart:   names of goldens that are not there, but here
+    apart:   names of goldens that are not there, but here; None: the workers are processes of this machine, and
+             read a golden when the runner has its case's truth
     """
     arguments = {engine.name: engine.argument for engine in engines}
     plan = Plan(uuid.uuid4().hex, arguments, address, list(runner.waivers), conform.today_of(runner), runner.taps)
@@ -188,7 +191,12 @@ class _Jobs:
     """
 
     def __init__(
-        self, spread: Spread, plan: Plan, runner: Runner, engines: Sequence[RemoteEngine], apart: Collection[str]
+        self,
+        spread: Spread | Processes,
+        plan: Plan,
+        runner: Runner,
+        engines: Sequence[RemoteEngine],
+        apart: Collection[str] | None,
     ):
         self._spread, self._plan, self._runner, self._engines = spread, plan, runner, engines
         self._apart = apart
@@ -204,15 +212,19 @@ class _Jobs:
             groups: dict[tuple, list[str]] = {}
             for engine in asked[case.name]:
                 groups.setdefault(tuple(engine.needs.items()), []).append(engine.name)
-            travels = case.name in needs_truth and (case.name in self._apart or not shared)
-            truth = self._runner.truths(case) if travels else None
+            truth = None
+            if case.name in needs_truth and (self._apart is None or case.name in self._apart or not shared):
+                truth = self._runner.truths(case)
+            if self._apart is None:
+                truth = None  # it is stored now
             for group, names in groups.items():
-                yield Job((self._plan, case, names, truth), dict(group))
+                kin = fingerprint(case.model) if case.model else ""
+                yield Job((self._plan, case, names, truth), dict(group), kin)
 
     def _shared(self, cases: Sequence[Case]) -> bool:
         """True if every worker reads the goldens that are there under the store's own address."""
-        there = next((case for case in cases if case.name not in self._apart), None)
-        if there is None:
+        there = next((case for case in cases if case.name not in (self._apart or ())), None)
+        if there is None or self._apart is None:
             return False
         digest = _digest(self._runner.truths(there))
         return all(self._spread.on_every_worker(sees, self._plan.store, there.name, digest).values())

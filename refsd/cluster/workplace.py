@@ -1,5 +1,6 @@
-"""Where the work of a command is done: in this process, or on a cluster. Both give the same results."""
+"""Where the work of a command is done: in processes of this machine, or on a cluster. All give the same results."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -7,10 +8,12 @@ from typing import Any
 
 from refsd.cluster.conform import judge_on
 from refsd.cluster.connect import connected
-from refsd.cluster.engines import RemoteEngine, find
+from refsd.cluster.engines import RemoteEngine, find, look
 from refsd.cluster.goldens import make_on
+from refsd.cluster.processes import Processes
 from refsd.cluster.spread import Spread
 from refsd.engines.chosen import asked_for, look_for
+from refsd.engines.registry import Argument
 from refsd.golden import conform
 from refsd.golden.case import Case
 from refsd.golden.conform import Runner
@@ -23,17 +26,35 @@ from refsd.golden.waivers import Waiver, applicable
 from refsd.goldens.making import truths
 from refsd.numerics.errors import BadInput
 from refsd.numerics.processor import cpu_features
+from refsd.progress.compiling import compile_progress
+from refsd.weights import recipes
+from refsd.weights.recipe_files import SMALL
+
+# Fewer answers are judged in this process: another takes two seconds to start.
+_MANY = 200
+# Processes at most: each holds its engines, and half a gigabyte of refsd.
+_MOST = 8
 
 
 class Here:
-    """This process."""
+    """This machine.
+
+    golden:    the store as the user names it
+    processes: how many judge; None: one for each core, where that is safe
+    """
+
+    def __init__(self, golden: str, processes: int | None = None):
+        self._address = golden if is_remote(golden) else str(Path(golden).resolve())
+        self._processes = processes
+        self._arguments: Sequence[str] = ()
 
     def find(self, arguments: Sequence[str] | None, taps: str, cases: Sequence[Case]) -> tuple[dict, list[Missing]]:
         """Find the engines of each argument. -> (argument -> engines, missing engines)
 
         Raises BadInput if an engine that the user named is missing.
         """
-        looked = {argument: look_for(argument, taps) for argument in asked_for(arguments)}
+        self._arguments = asked_for(arguments)
+        looked = {argument: look_for(argument, taps) for argument in self._arguments}
         for argument, (found, missing) in looked.items():
             if arguments and not found:
                 raise BadInput(f"{argument} cannot be judged: {'; '.join(one.why for one in missing)}")
@@ -56,7 +77,25 @@ class Here:
         self, runner: Runner, engines: Sequence, cases: Sequence[Case], done: Callable[[Result], None]
     ) -> list[Result]:
         """Judge every engine on every case, as golden.conform.run does."""
-        return conform.run(runner, engines, cases, done)
+        count = self._processes or self._usual_processes(engines, cases)
+        if count == 1:
+            with compile_progress():
+                return conform.run(runner, engines, cases, done)
+        there = look(self._arguments, runner.taps, cases).found
+        names = {engine.name for engine in engines}
+        remote = {one.name: one for found in there.values() for one in found if one.name in names}
+        with Processes(count) as processes:
+            return judge_on(processes, self._address, None, runner, list(remote.values()), cases, done)
+
+    def _usual_processes(self, engines: Sequence, cases: Sequence[Case]) -> int:
+        """Return one for each core, but 1 for few answers, for models of full size, and for engines that the user
+        starts or that compute on a device of their own: several copies of them may not fit.
+        """
+        given = map(Argument.of, self._arguments)
+        ours = all(of.kind == "refsd" or not (of.path or of.device) for of in given)
+        small = all(case.model is None or recipes.size(case.model) <= SMALL for case in cases)
+        answers = sum(engine.refuses(case) is None for engine in engines for case in cases)
+        return min(os.cpu_count() or 1, _MOST) if ours and small and answers >= _MANY else 1
 
 
 class OnCluster:
@@ -99,10 +138,15 @@ class OnCluster:
 
 
 @contextmanager
-def workplace(dask: str | None, golden: str) -> Iterator[Here | OnCluster]:
-    """Yield where to work. dask: None, or as `connected` takes it; golden: the store of goldens"""
+def workplace(dask: str | None, golden: str, processes: int | None = None) -> Iterator[Here | OnCluster]:
+    """Yield where to work.
+
+    dask:      None, or as `connected` takes it
+    golden:    the store of goldens
+    processes: of this machine, without Dask; as in Here
+    """
     if dask is None:
-        yield Here()
+        yield Here(golden, processes)
         return
     with connected(dask) as client:
         yield OnCluster(client, golden)

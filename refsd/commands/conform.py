@@ -32,7 +32,6 @@ from refsd.golden.waivers import Waiver
 from refsd.goldens.judging import references, runner
 from refsd.goldens.making import answerable
 from refsd.numerics.errors import BadInput
-from refsd.progress.compiling import compile_progress
 from refsd.progress.steps import steps
 from refsd.reports import changes, files
 from refsd.reports.kept import keeper
@@ -68,6 +67,7 @@ class ConformRequest(NamedTuple):
     device: str = ""
     driver: str = ""
     dask: str | None = None
+    processes: int | None = None
 
     @property
     def names_no_cases(self) -> bool:
@@ -126,9 +126,12 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
     waivers = request.waivers or (WAIVERS if WAIVERS.exists() else None)
     accepted = waiving.read(waivers) if waivers else []
     baseline = read(request.baseline) if request.baseline else None
+    if request.dask is not None and request.processes is not None:
+        raise BadInput("--processes beside --dask: the cluster's workers judge")
     if request.dask is not None and request.submission is not None:
         raise BadInput("--submission beside --dask: a submission is of one machine; run it there without --dask")
-    with workplace(request.dask, request.golden) as place:
+    processes = 1 if request.submission is not None else request.processes
+    with workplace(request.dask, request.golden, processes) as place:
         accepted = place.applicable(accepted)
         engines = find_engines(place, request, chosen, again)
         if again is not None and not again.pairs:
@@ -272,7 +275,7 @@ def _judge_all(
     """Judge with progress on stderr. -> (results, how many answers were judged if interrupted, otherwise "")"""
     results: list[Result] = []
     try:
-        with interruptible(), compile_progress(), steps("conform", total) as advance:
+        with interruptible(), steps("conform", total) as advance:
 
             def done(result: Result) -> None:
                 results.append(result)

@@ -56,6 +56,7 @@ class TextEncoder(NamedTuple):
     rules:            engine -> how a prompt becomes tokens
     negative_rules:   the same for the negative prompt; None: as `rules`
     output:           name of the component's output that the denoiser takes
+    layers:           numbers of the hidden states that make up the output `hidden_states`; (): the component's own
     optional:         True if the denoiser runs without it
     projected:        True if its pooled text is multiplied by text_projection (in conventions that do so)
     short_in_folders: True if diffusers' folders hold it without its last layer, which the denoiser does not use
@@ -67,6 +68,7 @@ class TextEncoder(NamedTuple):
     projected: bool = False
     short_in_folders: bool = False
     negative_rules: Mapping[str, TextRule] | None = None
+    layers: tuple[int, ...] = ()
 
 
 class Encoded(NamedTuple):

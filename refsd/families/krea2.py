@@ -11,9 +11,12 @@ from refsd.models.krea2.network import KREA2 as SIZE
 from refsd.models.krea2.network import PROJECTOR, file_names
 from refsd.networks.recipe import alone
 from refsd.samplers.schedules.flow import line_through
+from refsd.tokenizers.text_rules import counted_positions
 
 # The padding stands before the template's last 5 tokens, which are never cut.
-RULE = QWEN_IMAGE._replace(kept=5, fill=True, source=DIFFUSERS + "krea2, get_text_hidden_states")
+RULE = QWEN_IMAGE._replace(
+    kept=5, fill=True, positions=counted_positions, source=DIFFUSERS + "krea2, get_text_hidden_states"
+)
 
 
 def join(prompt: EncodedPrompt) -> Condition:

@@ -55,6 +55,7 @@ class GuidedNetwork:
                 "image", without the prompt but with the image to edit
     constants:  further inputs of every call, by argument: guidance, hint, reference
     sigma:      noise level of the call that comes next; it decides the step where guidance depends on that
+    jumps:      True if the network also takes the time at which the step ends
     guide:      makes one prediction of those with and without the prompt, where the rule does not project
     uncond:     the last output without the prompt
     """
@@ -82,6 +83,7 @@ class GuidedNetwork:
         if cond.ip_tokens is not None:
             self.params["ip_scale"] = float(plan.ip_scale)
         self.network, self.plan, self.patch, self.tell = network, plan, network.patch, tell
+        self.jumps = "target_timesteps" in network.fits and network.fits["target_timesteps"].holds(1)
         self.guide = guide
         rule, steps = plan.guidance_rule, len(plan.sigmas) - 1
         shares = rule.skip_layer_start, rule.skip_layer_end
@@ -115,6 +117,9 @@ class GuidedNetwork:
         levels = self.plan.sigmas[:-1]
         return max(int(np.searchsorted(-levels, -self.sigma, side="right")) - 1, 0)
 
+    def _end_of_step(self) -> np.ndarray:
+        return np.array([self.plan.levels.to_t(float(self.plan.sigmas[self._step() + 1]))])
+
     def _guided(self, outputs: Mapping[str, np.ndarray], step: int) -> np.ndarray:
         plan, rule, cond = self.plan, self.plan.guidance_rule, outputs["cond"]
         if "uncond" not in outputs:
@@ -136,6 +141,7 @@ class GuidedNetwork:
         inputs = {
             "x": self._whole_patches(x if extra is None else np.concatenate([x, extra.astype(x.dtype)], axis=1)),
             "timesteps": timesteps,
+            **({"target_timesteps": self._end_of_step()} if self.jumps else {}),
             "context": text.context,
             **({} if text.y is None else {"y": text.y}),
             **({} if text.mask is None else {"context_mask": text.mask}),

@@ -20,7 +20,7 @@ from refsd.pipelines.shown_pictures import ShownPictures, pad_of
 from refsd.tokenizers import Tokenizer, find_tokenizer
 from refsd.tokenizers.clip_bpe import EOS
 from refsd.tokenizers.prompt import Chunk
-from refsd.tokenizers.text_rules import MAX_LENGTH, TextRule, counted_positions, first_taken, in_chunks, token_rows
+from refsd.tokenizers.text_rules import MAX_LENGTH, TextRule, first_taken, in_chunks, token_rows
 from refsd.tokenizers.text_tokenizer import TextTokenizer
 from refsd.tokenizers.textual_inversion import Embedding, Find, WithEmbeddings
 from refsd.tokenizers.tokenizer_files import open_tokenizer
@@ -99,7 +99,7 @@ def encode(
             own = variant.encoders[name]
             rule = shown.rule if shown is not None else convention.row(_rules(own, negative))
             tokenizer = tokenizers.of(encoder)
-            encoded[name] = _language(encoder, tokenizer, rule, convention.prompt, own.output, prompt, shown)
+            encoded[name] = _language(encoder, tokenizer, rule, convention.prompt, own, prompt, shown)
     return encoded
 
 
@@ -157,7 +157,7 @@ def _language(
     tokenizer: TextTokenizer,
     rule: TextRule,
     card: PromptCard,
-    hidden: str,
+    own: TextEncoder,
     prompt: str,
     shown: ShownPictures | None = None,
 ) -> Encoded:
@@ -176,15 +176,16 @@ def _language(
     answers = []
     for row, seen, weight in zip(rows, mask, all_weights, strict=True):
         inputs = {"input_ids": row[None]} | ({"attention_mask": seen[None]} if rule.mask else {})
-        inputs |= {"positions": counted_positions(seen[None])} if rule.kept else {}
-        params: dict[str, Any] = {} if rule.final_norm else {"final_norm": False}
+        inputs |= {"positions": rule.positions(seen[None])} if rule.positions else {}
+        params: dict[str, Any] = {"layers": [*own.layers]} if own.layers else {}
+        params |= {} if rule.final_norm else {"final_norm": False}
         if shown is not None:
             params["image_token"] = pad_of(tokenizer)
             inputs |= shown.inputs(row[None], seen[None], params["image_token"])
         outputs = encoder(inputs, "prompt", also=True, **params)
-        if hidden not in outputs:
+        if own.output not in outputs:
             raise BadInput(f"{encoder.path}: {encoder.name} has too few layers for this family")
-        answers.append(_weighted([outputs[hidden]], weight, card, encoder)[0])
+        answers.append(_weighted([outputs[own.output]], weight, card, encoder)[0])
     start = int(first_taken(mask, rule)[0])
     states, seen = np.concatenate(answers, axis=1)[:, start:], mask.reshape(1, -1)[:, start:]
     if not seen.any():

@@ -1,12 +1,14 @@
 """Write findings as Numerics: the fields in which an engine differs from a profile."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from refsd.kernels.linear_quantized import DOTS
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.profiles import DTYPES, Float16Sums, Numerics
+from refsd.numerics.quantization import Quantization
+from refsd.profiling.few_bits import RULES
 from refsd.profiling.functions import ABSOLUTE
 from refsd.profiling.profile import Answers, Key
 from refsd.profiling.stored_weights import BLOCKS
@@ -43,6 +45,10 @@ def _plain(value):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, Float16Sums):
         return {"step": value.step, "run": value.run}
+    if isinstance(value, Quantization):
+        return {
+            field.name: told for field in fields(value) if (told := getattr(value, field.name)) != field.default
+        }
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -82,8 +88,12 @@ def _activations(found: Found, like: Numerics):
         return None
     kept = {weight: kind for weight, kind in like.activations.items() if weight not in asked}
     blocks = {name: length for length, name in BLOCKS.items()}
+    if plain in RULES:
+        kept["f32"] = RULES[plain]
     for weight, kind in asked.items():
-        if kind in blocks:
+        if kind in RULES:
+            kept[weight] = RULES[kind]
+        elif kind in blocks:
             own = DOTS[weight].activation if weight in DOTS else ""
             fits = own in BLOCK_TYPES and BLOCK_TYPES[own].block == blocks[kind]
             kept[weight] = own if fits else {32: "q8_0", 256: "q8_k"}.get(blocks[kind], "q8_0")

@@ -1,9 +1,19 @@
 """Every question, by the operation that it asks for."""
 
-from refsd.profiling import attention, functions, subnormals
+from refsd.profiling import attention, few_bits, functions, subnormals
 from refsd.profiling.convolution import algorithm
 from refsd.profiling.norms import NORMS, squares, variance
-from refsd.profiling.products import activations, linear, pixels, result, weights, windows, with_halves
+from refsd.profiling.products import (
+    activations,
+    anchored_linear,
+    linear,
+    pixels,
+    plain_linear,
+    result,
+    weights,
+    windows,
+    with_halves,
+)
 from refsd.profiling.question import Probe
 from refsd.profiling.stored_weights import TYPES, beside
 from refsd.profiling.sums import accumulator, fused, order, rounding
@@ -13,11 +23,12 @@ _ORDERED = 256
 _HALF_SUM, _HALF_ACTIVATIONS = "sum, f16 weights", "activations, f16 weights"
 
 PROBES: tuple[Probe, ...] = (
-    Probe("linear", "activations", activations(linear, "linear")),
-    Probe("linear", "weights", weights(linear, "linear")),
+    Probe("linear", "activations", few_bits.activations(activations(plain_linear, "linear"))),
+    Probe("linear", "weights", weights(anchored_linear, "linear")),
     Probe("linear", "result", result(linear, "linear")),
     Probe("linear", "sum", accumulator(linear, "linear", _K)),
     *(Probe("linear", f"{kind} weights", beside(kind)) for kind in TYPES),
+    *(Probe("linear", f"{kind} weights", few_bits.beside(kind)) for kind in few_bits.TYPES),
     Probe("linear", _HALF_SUM, accumulator(with_halves(linear), "linear", _K, _HALF_SUM)),
     Probe("linear", "order of the sum", order(linear, "linear", _ORDERED)),
     Probe("linear", "rounding", rounding(linear, "linear")),

@@ -10,7 +10,8 @@ from functools import partial
 import numpy as np
 
 from refsd.numerics.tensor import stored
-from refsd.profiling.question import Finding, Questioner
+from refsd.profiling.few_bits import rule_of
+from refsd.profiling.question import Finding, Questioner, Refused
 from refsd.profiling.types import significand, type_of
 
 # asked, x [rows, K], w [O, K], the weight's dtype (float32) -> x w^T [rows, O]
@@ -19,11 +20,29 @@ Ask = Callable[[Questioner], list[Finding]]
 
 _K = 64  # terms of a product
 _MANY = 32  # rows of either factor
+_NAMES = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16"}
 # Factors are asked to 2^-23, the last bit of float32, in which they are handed over; a result to float64's.
 _FACTOR, _RESULT = np.arange(1, 24), np.arange(1, 53)
 
 
 def linear(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
+    """Multiply; where an engine rounds x to few bits, let the weight hold x, and x a weight of ones."""
+    rule, _ = rule_of(asked, _NAMES[np.dtype(dtype)])
+    return plain_linear(asked, x, w, dtype) if rule is None else anchored_linear(asked, w, x, dtype).T
+
+
+def anchored_linear(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
+    """Multiply; where an engine rounds x to few bits, add a term of weight 0 that makes its scale 1."""
+    rule, _ = rule_of(asked, _NAMES[np.dtype(dtype)])
+    if rule is not None and rule.block:
+        raise Refused(f"activations in {rule} hide it")
+    if rule is not None:
+        x = np.hstack([x, np.full((len(x), 1), rule.reach)])
+        w = np.hstack([w, np.zeros((len(w), 1))])
+    return plain_linear(asked, x, w, dtype)
+
+
+def plain_linear(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
     rows, weight = _many(x), _many(w)
     y = asked.ask("linear", (len(rows), len(weight)), x=rows, weight=stored(weight.astype(dtype)))
     return y[: len(x), : len(w)]

@@ -10,6 +10,7 @@ from refsd.golden.engine import Engine
 from refsd.golden.given_case import GivenCase
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
+from refsd.numerics.quantization import Quantization
 from refsd.numerics.tensor import StoredTensor, stored
 
 
@@ -38,6 +39,8 @@ class Questioner:
 
     def __init__(self, engine: Engine):
         self.engine = engine
+        # Weight type -> how its product rounds the input to few bits (few_bits.py), with the evidence.
+        self.rules: dict[str, tuple[Quantization | None, str]] = {}
 
     def ask(
         self, op: str, shape: tuple[int, ...], params: Mapping[str, Any] | None = None, **tensors

@@ -8,6 +8,8 @@ import itertools
 import numpy as np
 
 from refsd.golden.recipe import Recipe, realize
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+from refsd.profiling.few_bits import rule_of
 from refsd.profiling.products import Ask
 from refsd.profiling.question import Finding, Questioner
 from refsd.profiling.types import FLOAT32, significand, type_of
@@ -35,6 +37,7 @@ BLOCKS = {32: "8 bits in blocks of 32", 256: "8 bits in blocks of 256", _K: "8 b
 _ALONE = np.concatenate([1 + 2.0**-_POWERS, [1, 2.0**17]])
 # The largest error of weights that are rounded to so many bits, and 127 times the rounded once more.
 _ERRORS = {FLOAT32: 2.0**-17, "11 bits": 2.0**-9.5, "8 bits": 2.0**-6.5}
+_LOUD = 512.0  # terms beyond it times a weight may leave float16
 _READ = np.arange(5, _K, 12)  # terms of which every weight is read back
 
 
@@ -42,8 +45,12 @@ def beside(weight_type: str) -> Ask:
     """Return the question for one storage type."""
 
     def ask(asked: Questioner) -> list[Finding]:
+        rule, evidence = rule_of(asked, weight_type) if weight_type in SCALAR_TYPES else (None, "")
         weight = realize(Recipe((_O, _K), weight_type, exponent=-15), f"profile/{weight_type}")
         w = np.asarray(weight.values(), np.float64)
+        if rule is not None:
+            kind, worst = _weight(_read(asked, weight, rule.reach), w[:, _READ])
+            return _findings(weight_type, str(rule), evidence, kind, worst)
         row, term, faint = _terms(w)
         x = np.zeros((len(BLOCKS) + len(_ALONE) + len(_READ), _K), np.float32)
         pairs, alone, single = np.split(x, [len(BLOCKS), len(BLOCKS) + len(_ALONE)])
@@ -57,12 +64,25 @@ def beside(weight_type: str) -> Ask:
         small = (y_pairs[:, row] - 127 * w[row, faint]) / w[row, term]
         value, evidence = _activation(small, y_alone[:, row] / w[row, term])
         kind, worst = _weight(y_single.T / 127, w[:, _READ])
-        return [
-            Finding("linear", f"activations, {weight_type} weights", value, evidence),
-            Finding("linear", f"{weight_type} weights", kind, worst),
-        ]
+        return _findings(weight_type, value, evidence, kind, worst)
 
     return ask
+
+
+def _findings(weight_type: str, value: str, evidence: str, kind: str, worst: str) -> list[Finding]:
+    return [
+        Finding("linear", f"activations, {weight_type} weights", value, evidence),
+        Finding("linear", f"{weight_type} weights", kind, worst),
+    ]
+
+
+def _read(asked: Questioner, weight: StoredTensor, largest: float) -> np.ndarray:
+    """Read weights back by single terms of a number whose scale is a power of two. -> [O, terms]"""
+    while largest > _LOUD:
+        largest /= 2
+    single = np.zeros((len(_READ), _K), np.float32)
+    single[range(len(_READ)), _READ] = largest
+    return asked.ask("linear", (len(_READ), _O), x=single, weight=weight).T / largest
 
 
 def _terms(w: np.ndarray) -> tuple[int, int, list[int]]:

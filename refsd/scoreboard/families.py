@@ -14,7 +14,7 @@ _TABLE = {
     "convolution": ("conv2d", "conv3d", "im2col"),
     "linear": ("linear", "embedding"),
     "block types": ("dequantize",),
-    "attention": ("attention", "softmax"),
+    "attention": ("attention", "attention_softcap", "softmax"),
     "norms": (
         "group_norm",
         "group_norm_silu",
@@ -22,6 +22,7 @@ _TABLE = {
         "adaptive_layer_norm",
         "rms_norm",
         "l2_norm",
+        "rms_norm_channels",
         "batch_norm",
     ),
     "activations": ("silu", "gelu", "gelu_tanh", "quick_gelu", "sigmoid", "tanh", "relu", "leaky_relu"),

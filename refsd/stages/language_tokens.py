@@ -127,6 +127,8 @@ def _run(rule: LanguageRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     found = {"ids": rows, "mask": rule.mask(seen, text), "weights": np.stack([rule.weigh(row) for row in of_rows])}
     if _text(p["variant"], p["encoder"], p["engine"]).drop:
         found["taken"] = (np.arange(rows.shape[1]) >= first_taken(seen, text)[:, None]).astype(np.int64)
+    if text.positions is not None:
+        found["positions"] = text.positions(seen)[..., 0]
     return found
 
 
@@ -143,6 +145,15 @@ def _other(**changes: Any):
         )
 
     return text
+
+
+def _counted_on(positions):
+    """Give padding its place in the row."""
+    return positions and (lambda mask: np.arange(mask.shape[1])[None, :, None].repeat(len(mask), axis=0))
+
+
+def _padding_at_0(positions):
+    return positions and (lambda mask: positions(mask) * (mask != 0)[..., None])
 
 
 def _turned(engine: str) -> str:
@@ -211,6 +222,9 @@ _KNOWN = (
     part("padding with EOS", text=_other(pad=1)),
     part("padding with 2", text=_other(pad=2)),
     part("padded to the length, or not", text=_other(fill=lambda fill: not fill)),
+    part("padded to no whole windows", text=_other(multiple=1)),
+    part("padding at its place in the row", text=_other(positions=_counted_on)),
+    part("padding at position 0", text=_other(positions=_padding_at_0)),
     part("the template's beginning is taken too", text=_other(drop=0)),
     part("one token less is dropped", text=_other(drop=lambda drop: drop and drop - 1)),
     part("one token more is dropped", text=_other(drop=lambda drop: drop and drop + 1)),
@@ -274,6 +288,7 @@ STAGES = (
             "ids": Output(("chunk", "token")),
             "mask": Output(("chunk", "token")),
             "taken": Output(("chunk", "token")),
+            "positions": Output(("chunk", "token")),
             "weights": Output(("chunk", "token"), magnitude, 8),
         },
         rule=RULE,
@@ -296,6 +311,8 @@ STAGES = (
             _case("qwen-image", "qwen-image", "qwen2_5_vl", "diffusers", _CAPITALS, None),
             _case("qwen-image-long", "qwen-image", "qwen2_5_vl", "diffusers", _LONG, 300),
             _case("qwen-image-sdcpp-weights", "qwen-image", "qwen2_5_vl", "sdcpp", _WEIGHTS, None),
+            _case("flux3", "flux3", "qwen3_vl", "diffusers", _CAPITALS, None),
+            _case("flux3-long", "flux3", "qwen3_vl", "diffusers", f"{_LONG} {_LONG}", 150),
             _case("zimage-foreign", "zimage", "qwen3", "diffusers", _FOREIGN, 60),
         ),
     ),

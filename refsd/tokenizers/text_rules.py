@@ -39,7 +39,9 @@ class TextRule(NamedTuple):
     around: template: the text before and after the prompt
     without: text to remove from the prompt
     kept:   tokens at the end, of the template, that are never cut; padding stands before them, on the right of the
-            prompt, and does not count in their positions
+            prompt
+    multiple: rows are padded to a multiple of so many tokens, at most to the length
+    positions: mask [N, L] -> the positions that the encoder receives, [N, L, 3]; None: none, a token's place counts
     drop:   tokens at the start, of the template, whose hidden states the denoiser does not take
     empty:  text in the place of an empty prompt
     final_norm: False if the denoiser takes the output of the encoder's last layer before its norm
@@ -59,6 +61,8 @@ class TextRule(NamedTuple):
     empty: str = ""
     final_norm: bool = True
     fill: bool = True
+    multiple: int = 1
+    positions: Callable[[np.ndarray], np.ndarray] | None = None
     source: str = ""
 
     def text(self, prompt: str) -> str:
@@ -87,7 +91,8 @@ def token_rows(
         end = len(words) - rule.kept
         room = (rule.length or MAX_LENGTH) - around - rule.kept
         rows += [before + row + words[end:] + behind for row in rule.over(words[:end], room)]
-    length = max([rule.length if rule.length and rule.fill else 0, *map(len, rows)])
+    longest = max([rule.length if rule.length and rule.fill else 0, *map(len, rows)])
+    length = min(-(-longest // rule.multiple) * rule.multiple, max(longest, rule.length or MAX_LENGTH))
     mask = np.zeros((len(rows), length), np.int64)
     ids = np.zeros_like(mask)
     if any(len(row) < length for row in rows):
@@ -115,6 +120,17 @@ def counted_positions(mask: np.ndarray) -> np.ndarray:
     """
     number = np.maximum((mask != 0).cumsum(axis=1) - 1, 0)
     return np.repeat(number[..., None], 3, axis=2)
+
+
+def places_with_padding_at_1(mask: np.ndarray) -> np.ndarray:
+    """Return each token's place in its row, and 1 for padding: the three positions of each.
+
+    mask [N, L] -> [N, L, 3] int64. transformers 4 gave padding these positions.
+
+    Source: diffusers Flux3TextEncoderStep.
+    """
+    place = np.where(mask != 0, np.arange(mask.shape[1]), 1)
+    return np.repeat(place[..., None], 3, axis=2)
 
 
 def _needed(token: int | None, name: str, source: str) -> int:

@@ -120,6 +120,9 @@ TOLD_BY_SHAPES = {
     "text_intermediate_size",
     "num_layerwise_text_blocks",
     "num_refiner_text_blocks",
+    "cond_in_channels",
+    "timestep_channels",
+    "flow_map",
 }
 # What a forward pass in float64 does not read: sizes to train at, seeds of dropout, dtypes, what other heads need.
 NOT_COMPUTED = {

@@ -99,6 +99,16 @@ def test_late_rows():
     assert np.isneginf(made[0]).sum(axis=-1).tolist() == [0, 2, 4, 4, 4, 4, 4]
 
 
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_rows_of_zeros_and_rows_of_outliers(n):
+    made = realize(Recipe((2, 7, 5), "f32", "rows", n=n), "w").data
+    expected = [float(naive.element("w", (2, 7, 5), e, "f32", "rows", n=n)) for e in range(70)]
+    assert made.ravel().tolist() == expected
+    rows = made.reshape(14, 5)
+    assert [not row.any() for row in rows] == [n > 0 and i % n == n - 1 for i in range(14)]
+    assert n or abs(rows[3::7]).max() > 10 * abs(np.delete(rows, [3, 10], axis=0)).max()
+
+
 def test_masked_is_no_integer():
     with pytest.raises(BadInput, match="masked wants a floating type"):
         realize(Recipe((3, 4), "i32", "masked"), "w")

@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 
 import numba
 import pytest
@@ -72,6 +74,40 @@ def test_objects_that_were_swapped_are_not_run(tmp_path):
     one.write_bytes(two_content)
     two.write_bytes(one_content)
     assert [loaded(function, tmp_path) for function in (add_one, add_two)] == [False, False]
+
+
+_COMPILES = """
+import sys
+from pathlib import Path
+from refsd.kernels import _jit
+_jit.cache_dir = lambda: Path(sys.argv[1])
+
+@_jit.kernel
+def slow(x):
+    return x + 1
+
+print("ready", flush=True)
+sys.stdin.readline()
+slow(1)
+print(sum(slow.stats.cache_hits.values()))
+"""
+
+
+def test_of_several_processes_one_compiles(tmp_path):
+    script = tmp_path / "slow.py"
+    script.write_text(_COMPILES)
+    folder = tmp_path / "cache"
+    folder.mkdir(0o700)
+    command = [sys.executable, "-P", script, folder]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen(command, **pipes) for _ in range(3)]
+    for process in started:
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    hits = sorted(process.communicate()[0].strip() for process in started)
+    assert hits == ["0", "1", "1"]
 
 
 def test_nothing_is_left_beside_the_two_files(tmp_path):

@@ -42,6 +42,7 @@ def draw(data: str, w0: int, w1: int, channel: int, n: int) -> tuple[int, int]:
         "masked": (bell, 0),
         "late": (bell, 0),
         "token_ids": (n * w0 // 2**32, 0),
+        "rows": (bell, 0),
         "prefix": (0, 0),
     }[data]
 
@@ -84,6 +85,9 @@ def element(name, shape, e, type="f32", data="bell", exponent=-15, offset=0, see
         rest //= size
     channel = index[1] if len(shape) == 4 else index[-1]
     integer, shift = draw(data, word(name, seed, 2 * e), word(name, seed, 2 * e + 1), channel, n)
+    if data == "rows":
+        row = e // shape[-1]
+        integer, shift = (0 if n and (row + 1) % n == 0 else integer), 6 * (row % 7 == 3)
     if data == "prefix":
         row, column = divmod(e, shape[-1])
         integer = int(column < max(1, shape[-1] - n * row))

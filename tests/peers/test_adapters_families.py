@@ -46,7 +46,7 @@ def with_adapter(peer, kind):
 
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize(
-    "family", ("sd2", "sd3.5", "flux", "chroma", "zimage", "qwen-image", "qwen-image21", "flux2")
+    "family", ("sd2", "sd3.5", "flux", "chroma", "zimage", "qwen-image", "qwen-image21", "flux2", "flux3")
 )
 def test_it_answers_as_peft_does(tmp_path, family, kind):
     with float64_throughout():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from float64_peers import distance, draw, float64_throughout, redraw
+from float64_peers import distance, draw, draw_weights, float64_throughout, redraw
 from test_models_chroma import peer_chroma
 from test_models_clip import peer_clip, prompts
 from test_models_controlnet import CONFIGS as CONTROLNETS
@@ -12,6 +12,8 @@ from test_models_controlnet_sdxl import CONFIGS as SDXL_CONTROLNETS
 from test_models_controlnet_sdxl import peer_controlnet as peer_sdxl_controlnet
 from test_models_flux2 import answers_vae, peer_flux2, redraw_statistics
 from test_models_flux2 import peer_vae as peer_flux2_vae
+from test_models_flux3 import answer as flux3_answer
+from test_models_flux3 import peer_flux3
 from test_models_flux_whole import FluxPipeline, image_ids, packed, peer_flux
 from test_models_mistral import peer_mistral
 from test_models_mmdit import MMDiTSize as PeerSize
@@ -32,6 +34,8 @@ from transformers import CLIPTextModelWithProjection, Qwen3Model
 
 from refsd.components import forward, load
 from refsd.models.clip.network import CLIPSize
+from refsd.models.flux3 import AXES_DIM
+from refsd.models.flux3.network import Flux3Size, flux3_shapes
 from refsd.models.mistral.network import MistralSize
 from refsd.models.qwen3.network import Qwen3Size
 from refsd.models.t5.network import T5Size
@@ -125,6 +129,17 @@ def _flux2():
         return out.swapaxes(1, 2).reshape(2, 12, 3, 5)
 
     return peer, run, "flux2", {"x": x, "timesteps": T, "context": context, "guidance": g}
+
+
+def _flux3():
+    """The distilled model with a reference."""
+    size = Flux3Size(128, 1, 2, 128, 256, 12, 12, 11, 32, True)
+    peer = peer_flux3(size, AXES_DIM, draw_weights(flux3_shapes(size), 3))
+    x, context, reference = draw((2, 12, 3, 5), 1), draw((2, 7, 11), 2), draw((2, 12, 4, 2), 3)
+    target = np.array([0.25, 0.125])
+    run = lambda: flux3_answer(peer, x, T, context, target, [reference]).swapaxes(1, 2).reshape(x.shape)
+    inputs = {"x": x, "timesteps": T, "context": context, "target_timesteps": target, "reference": reference}
+    return peer, run, "flux3", inputs
 
 
 def _sd3():
@@ -242,6 +257,7 @@ FAMILIES = {
     "qwen-image-edit-2511": lambda: _qwen_image(True),
     "qwen-image21": _qwen_image21,
     "flux2": _flux2,
+    "flux3": _flux3,
     "tae": _tae,
     "t5": lambda: _t5(False),
     "umt5": lambda: _t5(True),

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from float64_peers import distance, draw, float64_throughout, redraw
+from float64_peers import distance, draw, draw_weights, float64_throughout, redraw
 from test_models_chroma import peer_chroma
 from test_models_clip import peer_clip, prompts
 from test_models_flux2 import answer as answer_of_flux2
 from test_models_flux2 import peer_flux2
+from test_models_flux3 import answer as answer_of_flux3
+from test_models_flux3 import peer_flux3
 from test_models_flux_whole import image_ids, packed, peer_flux
 from test_models_krea2 import STATES, TEXT_HEAD, peer_krea2
 from test_models_lumina2 import peer_lumina2
@@ -22,6 +24,7 @@ from refsd.components import forward, load
 from refsd.engines.torch.state import living_component
 from refsd.models.clip.network import CLIPSize
 from refsd.models.flux import pack
+from refsd.models.flux3.network import Flux3Size, flux3_shapes
 from refsd.models.krea2 import token_ids
 from refsd.models.unet.tensors import UNetSize
 from refsd.models.vae.network import VAESize
@@ -234,6 +237,12 @@ def _flux2(peer, **given):
     return torch.from_numpy(pack(answer_of_flux2(peer, **given).detach().numpy()))
 
 
+def _flux3(peer, **given):
+    return torch.from_numpy(
+        pack(np.asarray(answer_of_flux3(peer, **given)).swapaxes(1, 2).reshape(given["x"].shape))
+    )
+
+
 def _krea2(peer, x, timesteps, context):
     ids = token_ids(context.shape[1], *x.shape[2:])
     return peer(packed(x), *map(torch.from_numpy, (context, timesteps, ids))).sample
@@ -245,6 +254,7 @@ def _qwen_image21(peer, x, timesteps, context):
 
 
 _NOISY = {"x": draw((2, 4, 6, 10), 1), "timesteps": np.array([0.25, 0.8]), "context": draw((2, 7, 11), 2)}
+_FLUX3 = Flux3Size(60, 1, 2, 20, 120, 4, 4, 11, 32)
 _STATES = {**_NOISY, "x": draw((2, 16, 6, 10), 1), "context": draw((2, 7, STATES, 2 * TEXT_HEAD), 2)}
 _GUIDANCE = {"guidance": np.array([3.5, 1.25])}
 # Component -> the original, its call, its inputs
@@ -255,6 +265,11 @@ DENOISERS = {
         lambda: peer_flux2(3, (4, 6, 2, 8), True, 4, rope_theta=40, eps=0.02),
         _flux2,
         {**_NOISY, **_GUIDANCE},
+    ),
+    "flux3": (
+        lambda: peer_flux3(_FLUX3, (4, 6, 2, 8), draw_weights(flux3_shapes(_FLUX3), 3), rope_theta=40, eps=0.02),
+        _flux3,
+        _NOISY,
     ),
     "krea2": (lambda: peer_krea2(2, 1, 2, (4, 6, 2), rope_theta=40.0, norm_eps=0.02), _krea2, _STATES),
     "qwen-image21": (lambda: peer_qwen_image21(3, (4, 6, 2), 4, 11, eps=0.02), _qwen_image21, _NOISY),

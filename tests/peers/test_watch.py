@@ -49,6 +49,8 @@ def living(engine, name):
         *("sd15/vae-decoder/wide", "sd15/vae-encoder/tall", "controlnet/controlnet/between"),
         *(
             "flux2-dev/flux2/reference",
+            "flux3/flux3/references",
+            "flux3-distilled/flux3/jump",
             "qwen-image-edit-2511/qwen-image/edit",
             "qwen-image21/qwen-image21/masked",
             "qwen3-4b/qwen3/padded",
@@ -97,7 +99,18 @@ def _not_a_number(model):
     model.transformer_blocks[1].ff.net[2].register_forward_hook(lambda layer, x, y: y * float("nan"))
 
 
+def _text_modulates_the_picture(model):
+    of_text = model.early_stream_modulations["txt"].linear
+    model.early_stream_modulations["image"].linear.forward = lambda x: torch.nn.functional.linear(x, of_text.weight)
+
+
 BROKEN = {
+    "modulations": (
+        "flux3/flux3/references",
+        _text_modulates_the_picture,
+        "early_stream_modulations.image.lin",
+        "",
+    ),
     "eps": ("clip-l/clip/ended", _eps, "text_model.encoder.layers.1.layer_norm1", "eps ten times too small"),
     "tanh for erf": ("sdxl/unet/between", _tanh, "input_blocks.3.1.transformer_blocks.0.ff.net.2", "tanh for erf"),
     "key for query": ("sd35-large/mmdit/last-step", _key_for_query, "joint_blocks.1.x_block.attn.qkv", ""),

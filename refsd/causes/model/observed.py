@@ -147,6 +147,7 @@ _ROWS = {
     "rms_norm": _Row("rms_norm", _same("x", "weight"), ("eps",), _last("x")),
     "rms_norm_apart": _Row("rms_norm", _same("x", "weight"), ("eps",), _last("x")),
     "l2_norm": _Row("l2_norm", _same("x"), ("eps",), _last("x")),
+    "rms_norm_channels": _Row("rms_norm_channels", _same("x", "weight"), ("eps",), lambda a: len(a["weight"])),
     "silu": _Row("silu", _same("x")),
     "gelu": _Row("gelu", _same("x")),
     "quick_gelu": _Row("quick_gelu", _same("x")),

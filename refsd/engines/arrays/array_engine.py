@@ -16,7 +16,7 @@ from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor
 
-# Element types that every library reads; blocks and float8 are formats of others.
+# Element types that every array library reads; blocks and float8 are formats of others.
 _TYPES = ("f32", "f16", "bf16", "f64", "i32", "i64")
 
 
@@ -28,6 +28,7 @@ class Library(NamedTuple):
     refusals:  operation -> why the library's function cannot compute a case
     rounding:  operation -> fields of Numerics that differ from the engine's there
     rounded:   operation -> why it is not judged where storage is narrower than float32
+    types:     element types that the library reads
     """
 
     name: str
@@ -35,6 +36,7 @@ class Library(NamedTuple):
     refusals: Mapping[str, Refusal]
     rounding: Mapping[str, Mapping]
     rounded: Mapping[str, str]
+    types: tuple[str, ...] = _TYPES
 
 
 class ArrayEngine:
@@ -55,7 +57,7 @@ class ArrayEngine:
         library = self._library
         if case.op not in library.functions:
             return f"{library.name} has no {case.op}"
-        foreign = [recipe.type for recipe in case.inputs.values() if recipe.type not in _TYPES]
+        foreign = [recipe.type for recipe in case.inputs.values() if recipe.type not in library.types]
         if foreign:
             return f"{library.name} reads no {foreign[0]} weights"
         if self._numerics.storage != "float32" and case.op in library.rounded:

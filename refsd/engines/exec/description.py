@@ -10,9 +10,11 @@ from refsd.golden.engine import EngineFailure
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.wording import did_you_mean
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.kernels.quant.activation_codes import GRIDS, ROUNDINGS
 from refsd.numerics.deviations import DEVIATIONS, EPS, SETTABLE, Deviation
 from refsd.numerics.printable import printable
 from refsd.numerics.profiles import DTYPES, PROFILES, Float16Sums, Numerics
+from refsd.numerics.quantization import Quantization
 from refsd.numerics.tensor import SCALAR_TYPES
 
 # Names are printed in reports and JUnit files. (\Z, because "$" also matches before a final newline.)
@@ -122,6 +124,17 @@ _ALLOWED = {
     "convolution": ("im2col", "direct", "winograd-f16"),
     "shader": (False, True),
 }
+# Fields of Quantization -> what they may be, or None for a number.
+_FEW_BITS = {
+    "type": tuple(GRIDS),
+    "scale": ("row", "tensor", "none"),
+    "block": (0, 16, 32, 64, 128),
+    "block_scale": ("f8_e4m3", "e8m0"),
+    "rounding": tuple(ROUNDINGS),
+    "largest": None,
+    "rotation": (0, 4, 16, 64, 256, 1024),
+}
+_MOST = {"largest": 65504}
 _ONE_PASS = ("group_norm", "layer_norm")
 _SUMMED = ("linear", "conv", "attention")
 
@@ -137,8 +150,11 @@ def _numerics(said: str | dict[str, Any], program: str) -> Numerics:
             raise EngineFailure("description.json: numerics activations: expected weight type -> type")
         for weight, kind in rounded.items():
             _one_of("numerics activations of weight type", weight, (*SCALAR_TYPES, *BLOCK_TYPES))
-            _one_of(f"numerics activations of {weight}:", kind, _ROUNDED)
-        changes["activations"] = rounded
+            if not isinstance(kind, dict):
+                _one_of(f"numerics activations of {weight}:", kind, _ROUNDED)
+        changes["activations"] = {
+            weight: _few_bits(weight, kind) if isinstance(kind, dict) else kind for weight, kind in rounded.items()
+        }
     if one_pass is not None:
         if not isinstance(one_pass, list):
             raise EngineFailure("description.json: numerics one_pass: expected a list of norms")
@@ -149,6 +165,19 @@ def _numerics(said: str | dict[str, Any], program: str) -> Numerics:
         return replace(like, name=program, **changes) if changes else like
     except ValueError as error:
         raise EngineFailure(f"description.json: numerics: {error}") from None
+
+
+def _few_bits(weight: str, said: dict[str, Any]) -> Quantization:
+    """{"type": "int8", "scale": "row", ...}: the fields of Quantization"""
+    at = f"numerics activations of {weight}"
+    for field, value in said.items():
+        if (allowed := _FEW_BITS[_one_of(f"{at}, field", field, tuple(_FEW_BITS))]) is not None:
+            _one_of(f"{at}, {field}", value, allowed)
+        elif type(value) not in (int, float) or not 0 <= value <= _MOST[field]:
+            raise EngineFailure(f"description.json: {at}, {field} {value!r}: expected 0 .. {_MOST[field]}")
+    if "type" not in said:
+        raise EngineFailure(f"description.json: {at}: no type, expected one of {', '.join(GRIDS)}")
+    return Quantization(**said)
 
 
 def _sums(said: Any) -> dict[str, Float16Sums]:

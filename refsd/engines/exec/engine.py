@@ -23,6 +23,7 @@ from refsd.engines.work_folder import WorkFolder
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.judges import judges
+from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.printable import printable
 from refsd.numerics.profiles import Numerics
@@ -75,7 +76,8 @@ class ExecEngine:
         if case.model is not None and self._model_files is None:
             return "no folder to write the model's weights to"
         taken = [recipe.type for recipe in case.inputs.values()]
-        foreign = [kind for kind in taken if offer.types is not None and kind not in offer.types]
+        known = (*SCALAR_TYPES, *BLOCK_TYPES) if offer.types is None else offer.types
+        foreign = [kind for kind in taken if kind not in known]
         for asked, offered in (("sampler", offer.samplers), ("schedule", offer.schedules)):
             if offered is not None and asked in case.params and case.params[asked] not in offered:
                 return f"{self.name} has no {asked} {case.params[asked]}"

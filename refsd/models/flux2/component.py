@@ -29,7 +29,7 @@ def _flux2(m: Module, **given):
     return flux2(m, **given, reference=references or None)
 
 
-def _picture(name: str) -> str:
+def picture(name: str) -> str:
     return "the latent of a picture to edit" if name == "reference" else "of another, in their order"
 
 
@@ -50,7 +50,7 @@ COMPONENTS = {
             "timesteps": Argument("N", POSITION, "0..1, the share of the noise"),
             "context": Argument("N J E", VALUE, "three hidden states of Mistral or Qwen3 side by side"),
             "guidance": Argument("N", POSITION, "distilled guidance, 4 or so", optional=True),
-            **{name: Argument(shape, VALUE, _picture(name), optional=True) for name, shape in REFERENCES.items()},
+            **{name: Argument(shape, VALUE, picture(name), optional=True) for name, shape in REFERENCES.items()},
         },
         {"out": "N C H W"},
         {"axes_dim": [*AXES_DIM], "theta": THETA, "eps": EPS},

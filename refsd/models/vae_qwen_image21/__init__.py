@@ -91,9 +91,9 @@ def averaged(x, frames: int, side: int, outputs: int):
     """
     N, C, H, W = x.shape
     squares = x.reshape(N, C, H // side, side, W // side, side).transpose(0, 1, 3, 5, 2, 4)
-    video = np.zeros((N, C, frames, side, side, H // side, W // side), x.dtype)
-    video[:, :, -1] = squares
-    return video.reshape(N, outputs, -1, H // side, W // side).mean(axis=2)
+    squares = squares.reshape(N, C, side * side, H // side, W // side)
+    video = np.concatenate([*[np.zeros_like(squares)] * (frames - 1), squares], axis=2)
+    return np.mean(video.reshape(N, outputs, -1, H // side, W // side), axis=2)
 
 
 def repeated(x, frames: int, side: int, outputs: int):

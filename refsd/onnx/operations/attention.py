@@ -54,4 +54,5 @@ def _for_each_head(b, t, H):
 FUNCTIONS: dict[str, Function] = {
     "softmax": _softmax,
     "attention": _attention,
+    "attention_softcap": lambda b, x, params: _attention(b, x, {**params, "causal": False, "diagonal": 0}),
 }

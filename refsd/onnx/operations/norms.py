@@ -28,6 +28,12 @@ def _l2_norm(b, x, params):
     return b.node("Div", x["x"], b.node("Max", b.node("ReduceL2", x["x"], [-1]), params["eps"]))
 
 
+def _rms_norm_channels(b, x, params):
+    length = b.node("Max", b.node("ReduceL2", x["x"], [1]), params["eps"])
+    unit = b.node("Mul", b.node("Div", x["x"], length), x["x"].shape[1] ** 0.5)
+    return b.node("Mul", unit, b.reshape(x["weight"], (-1, *[1] * (len(x["x"].shape) - 2))))
+
+
 def _batch_norm(b, x, params):
     one, zero = (b.constant(make(x["x"].shape[1], x["x"].dtype)) for make in (np.ones, np.zeros))
     return b.node("BatchNormalization", x["x"], one, zero, x["mean"], x["var"], epsilon=params["eps"])
@@ -49,6 +55,7 @@ FUNCTIONS: dict[str, Function] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "l2_norm": _l2_norm,
+    "rms_norm_channels": _rms_norm_channels,
     "batch_norm": _batch_norm,
     "modulate": lambda b, x, params: _modulated(b, x["x"], x),
     "adaptive_layer_norm": lambda b, x, params: _modulated(b, _layer_norm(b, {"x": x["x"]}, params), x),

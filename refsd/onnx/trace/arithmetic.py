@@ -51,8 +51,7 @@ class TracingArithmetic(Arithmetic):
             return self._say(op, params, **dict(zip(names, arrays, strict=True)))
         if kernel is attention_softcap:
             q, k, v = arrays
-            params |= {"causal": False, "diagonal": 0}
-            return self._say("attention", params, q=q, k=k, v=v, mask=params.pop("mask"))
+            return self._say("attention_softcap", params, q=q, k=k, v=v, mask=params.pop("mask"))
         return kernel(*arrays, **params)
 
     def linear(self, x, weight, bias=None, weight_type="f32"):

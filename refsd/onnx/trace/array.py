@@ -234,6 +234,7 @@ _FUNCTIONS: dict[str, Callable] = {
     "append": _append,
     "where": _where,
     "argmax": _argmax,
+    "mean": lambda b, x, axis: Traced(b, b.node("ReduceMean", x.value, [axis], keepdims=0)),
     "moveaxis": _moveaxis,
     "copy": lambda b, x, order: x,
     "zeros_like": lambda b, x: np.zeros(x.shape, x.dtype),

@@ -62,6 +62,8 @@ MUS = [
     ("flux-schnell", "diffusers", (1024, 1024), 4, 0.0),
     ("flux2-klein", "sdcpp", (1024, 1024), 4, 2.2912),
     ("flux2-dev", "diffusers", (2048, 2048), 50, 0.00016927 * 16384 + 0.45666666),
+    ("flux3", "diffusers", (1024, 1024), 50, np.log(6.93)),
+    ("flux3-distilled", "diffusers", (512, 768), 16, np.log(6.93)),
     ("krea2", "diffusers", (1024, 1024), 28, 0.5 + 3840 * 0.65 / 6144),
     ("zimage", "diffusers", (512, 512), 9, np.log(3)),
 ]

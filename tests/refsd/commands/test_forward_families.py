@@ -20,6 +20,7 @@ from refsd.models import (
     esrgan,
     flux,
     flux2,
+    flux3,
     gemma2,
     ip_adapter,
     krea2,
@@ -83,6 +84,9 @@ PAGES = {
     "qwen-image-layered": qwen_image.qwen_image_layered,
     "zimage": lambda m, context_mask, **given: zimage.zimage(m, **given, lengths=context_mask.sum(axis=1)),
     "lumina2": lambda m, context_mask, **given: lumina2.lumina2(m, **given, lengths=context_mask.sum(axis=1)),
+    "flux3": lambda m, reference, reference_2, reference_3, reference_4, **given: flux3.flux3(
+        m, **given, reference=[reference, reference_2, reference_3, reference_4]
+    ),
     "krea2": krea2.krea2,
     "qwen-image21": qwen_image21.qwen_image21,
     "wan": wan.wan,
@@ -255,6 +259,7 @@ LOSSLESS = (
     "flux-dev",
     "chroma",
     "flux2-klein",
+    "flux3-distilled",
     "zimage",
     "qwen-image",
     "krea2",
@@ -299,7 +304,9 @@ def test_heads_that_the_positions_do_not_fill_are_refused():
         COMPONENTS[component].fits(m)
 
 
-@pytest.mark.parametrize("family", ["flux-dev", "chroma", "flux2-klein", "qwen-image", "krea2", "qwen-image21"])
+@pytest.mark.parametrize(
+    "family", ["flux-dev", "chroma", "flux2-klein", "flux3", "qwen-image", "krea2", "qwen-image21"]
+)
 def test_axes_that_do_not_fill_the_heads_are_refused(family):
     """Norms show the width of a head; its axes share it."""
     ((component, size),) = small.FAMILIES[family].items()

@@ -18,6 +18,7 @@ from refsd.golden.recipe import Recipe
 from refsd.golden.store import Store
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT64, GGML_CPU, Float16Sums
+from refsd.numerics.quantization import Quantization
 from refsd.numerics.tensor import stored
 from refsd.weights import recipes
 
@@ -315,7 +316,7 @@ def test_declarations(program):
     own = {"name": "mine/eps", "op": "rms_norm", "sets": {"eps": 1e-6}, "what": "another eps", "source": "mine.c"}
     ops = {
         "silu": {"types": ["f16"], "numerics": "ggml-cpu", "deviations": ["sdcpp/gelu-tanh", own]},
-        "linear": {"numerics": {"like": "ggml-cpu", "activations": {"q8_0": "q8_0"}, "conv": None}},
+        "linear": {"numerics": {"like": "ggml-cpu", "activations": {"q8_0": "q8_0", "i8": _INT8}, "conv": None}},
         "group_norm": {"numerics": {"like": "torch-f32", "one_pass": ["group_norm"]}},
         "attention": {"numerics": {"like": "torch-f16", "sums": {"attention": {"step": 16, "run": 64}}}},
     }
@@ -331,8 +332,11 @@ def test_declarations(program):
         "test",
         None,
         "f16",
-        {"q8_0": "q8_0"},
+        {"q8_0": "q8_0", "i8": Quantization("int8", "row", rotation=256)},
     )
+
+
+_INT8 = {"type": "int8", "scale": "row", "rotation": 256}
 
 
 def own(op, **sets):
@@ -362,6 +366,14 @@ def own(op, **sets):
             "numerics one_pass ['silu'] is not known: expected one of group_norm",
         ),
         ({"numerics": {"activations": 3}}, "expected weight type -> type"),
+        (
+            {"numerics": {"activations": {"i8": {"scale": "row"}}}},
+            "of i8: no type, expected one of int8",
+        ),
+        ({"numerics": {"activations": {"i8": {"type": "int7"}}}}, "activations of i8, type 'int7' is not known"),
+        ({"numerics": {"activations": {"i8": {"type": "int8", "scale": "column"}}}}, "scale 'column' is not known"),
+        ({"numerics": {"activations": {"i8": {"type": "int8", "largest": -1}}}}, "largest -1: expected 0 .. 65504"),
+        ({"numerics": {"activations": {"i8": {"kind": "int8"}}}}, "activations of i8, field 'kind' is not known"),
         ({"numerics": {"like": "torch-f16", "sums": {"silu": {}}}}, "numerics sums of 'silu' is not known"),
         ({"numerics": {"like": "torch-f16", "sums": {"linear": {"step": 0}}}}, "expected step >= 1 and run >= 0"),
         ({"numerics": {"like": "torch-f16", "sums": {"linear": {"steps": 1}}}}, "numerics sums"),

@@ -78,3 +78,9 @@ def test_flux_and_flux2():
     assert not made[:, 3:].any()
     long = np.ones((1, 513, 2))
     np.testing.assert_array_equal(joined("flux2-dev", mistral=(long, None, SEEN)).context, long)
+
+
+def test_flux3_sees_the_padding():
+    made = joined("flux3", qwen3_vl=(L, None, np.array([[1, 0, 0], [1, 1, 1]])))
+    np.testing.assert_array_equal(made.context, L)
+    assert made.mask is None

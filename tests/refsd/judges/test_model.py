@@ -41,6 +41,8 @@ BROKEN = (
     "krea2/krea2/masked",
     "qwen-image21/qwen-image21/masked",
     "wan/wan/frames",
+    "flux3/flux3/references",
+    "flux3-distilled/flux3/jump",
     "flux2-dev/flux2/reference",
     "flux-dev/flux/reference",
     "flux-vae/vae-encoder/tall",
@@ -146,6 +148,8 @@ def test_quiet_weights_show_a_wrong_eps(model_files, name):
     [
         ("flux-dev/flux/reference", "RoPE turns the other pairs of channels (neighbours, halves)"),
         ("flux-dev/flux/reference", "the guidance is not embedded"),
+        ("flux3/flux3/references", "FLUX.3's references have the picture's time, not 0"),
+        ("flux3-distilled/flux3/jump", "FLUX.3's time of the step's end is not embedded"),
         ("clip-l/clip/ended", "GELU is quick GELU, or the reverse"),
         ("qwen3-4b/qwen3/quiet", "eps is ten times too small"),
         ("qwen3-4b/qwen3/padded", "heads of keys are taken in turn, not in groups"),

@@ -23,6 +23,7 @@ NAMES = (
     "chroma/chroma/masked",
     "lone/chroma-radiance/chroma-radiance/masked",
     "flux2-dev/flux2/reference",
+    "flux3-distilled/flux3/jump",
     "zimage/zimage/masked",
     "flux-vae/vae-encoder/tall",
     "flux2-vae/flux2-vae-decoder/wide",

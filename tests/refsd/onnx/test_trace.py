@@ -53,6 +53,7 @@ def errors(case, tmp_path):
         "qwen2.5-vl-7b/qwen2_5_vl/image",
         "qwen3-vl-4b/qwen3_vl/image",
         "krea2/krea2/masked",
+        "flux3-distilled/flux3/jump",
         "qwen-image21/qwen-image21/masked",
     ],
 )

@@ -146,6 +146,7 @@ def test_what_is_not_drawn_anew_stays(folder):
         ("flux-control", ["--control-image"]),
         ("flux-fill", ["--init-img", "--mask"]),
         ("flux2-klein", ["--init-img", "--ref-image"]),
+        ("flux3-distilled", ["--init-img", "--ref-image", "--ref-image"]),
         ("chroma-radiance", ["--init-img"]),
     ],
 )

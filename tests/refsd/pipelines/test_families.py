@@ -52,6 +52,8 @@ FLOWS = {
     "zimage": ([1, shifted(0.001, 3)], lambda sigma: 1 - sigma, -1),
     "flux2-klein": ([1, shifted(0.5, math.exp(mu2(24, 2)))], lambda sigma: sigma, 1),
     "flux2-dev": ([1, shifted(0.5, math.exp(mu2(24, 2)))], lambda sigma: sigma, 1),
+    "flux3": ([1, shifted(0.5, 6.93)], lambda sigma: sigma, 1),
+    "flux3-distilled": ([1, shifted(0.5, 6.93)], lambda sigma: sigma, 1),
     "qwen-image21": ([1, shifted(0.001, math.exp(mu21(96)))], lambda sigma: sigma, 1),
     "chroma-radiance": ([1, shifted(0.5, math.exp(mu(24)))], lambda sigma: sigma, 1),
 }
@@ -76,6 +78,8 @@ def test_a_flow_by_hand(folder, family):
             inputs |= {} if text.mask is None else {"context_mask": text.mask}
             if family in ("flux-dev", "flux2-dev"):
                 inputs["guidance"] = np.array([VARIANTS[family].guidance])
+            if family == "flux3-distilled":
+                inputs["target_timesteps"] = np.array([sigma_next])
             velocity.append(sign * pipe.denoiser(inputs, "by hand")["out"])
         cond, uncond = velocity
         x = x + (sigma_next - sigma) * (uncond + 3 * (cond - uncond))
@@ -123,7 +127,8 @@ def test_a_unet_by_hand(folder, prediction, family):
 
 
 @pytest.mark.parametrize(
-    "family", ["sd2", "sdxl", "sd3", "flux-dev", "chroma-radiance", "zimage", "qwen-image21", "flux2-dev"]
+    "family",
+    ["sd2", "sdxl", "sd3", "flux-dev", "chroma-radiance", "zimage", "qwen-image21", "flux2-dev", "flux3"],
 )
 def test_the_command(folder, tmp_path, family):
     place = folder / family
@@ -139,7 +144,7 @@ def test_the_command(folder, tmp_path, family):
 
 
 def test_defaults_are_the_familys(folder):
-    for family in ("sd15", "flux-dev", "flux-schnell", "zimage"):
+    for family in ("sd15", "flux-dev", "flux-schnell", "flux3", "flux3-distilled", "zimage"):
         pipe = pipeline(folder, family)
         plan = resolve(pipe, Settings(""))
         assert (plan.steps, plan.cfg_scale) == (VARIANTS[family].steps, VARIANTS[family].cfg_scale)

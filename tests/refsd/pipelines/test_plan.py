@@ -27,6 +27,7 @@ MULTIPLES = {
     "chroma": (2, 4, "down"),
     "zimage": (2, 4, None),
     "flux2-klein": (4, 4, "down"),
+    "flux3": (4, 4, None),
     "qwen-image21": (4, 8, "down"),
     "chroma-radiance": (4, 4, None),
 }

@@ -12,13 +12,23 @@ from refsd.cli import app
 from refsd.engines.reference import Reference
 from refsd.golden.engine import EngineFailure
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_BF16, TORCH_F16, Float16Sums
+from refsd.profiling import few_bits
 from refsd.profiling.described import described
+from refsd.profiling.few_bits import RULES
 from refsd.profiling.pages import OPS, PROBES
 from refsd.profiling.profile import against, against_declaration, ask_all, expected_of, matches
 from refsd.profiling.report import as_lines, conclude
 
 # One storage type of each kind is enough here.
-_FEW = ("f16 weights", "q8_0 weights", "q4_1 weights", "q4_k weights")
+_FEW = (
+    "f16 weights",
+    "q8_0 weights",
+    "q4_1 weights",
+    "q4_k weights",
+    "i8 weights",
+    "f8_e4m3 weights",
+    "nvfp4_comfy weights",
+)
 FEW = tuple(p for p in PROBES if p.op != "linear" or not p.name.endswith(" weights") or p.name.endswith(_FEW))
 SAID = ("compute", "storage", "products", "conv", "gelu", "flash", "logistic", "one_pass", "sums")
 
@@ -143,6 +153,29 @@ def test_a_wrong_declaration_is_found(numerics, says, op, wrong):
     declaration = against_declaration(engine, ask_all(engine, probes_of(op)), probes_of(op))
     assert declaration.numerics == [says.name]
     assert wrong in [(one.op, one.aspect, one.found, one.expected) for one in declaration.disagreements]
+
+
+@pytest.mark.parametrize("storage", [FLOAT32, TORCH_F16, TORCH_BF16], ids=lambda n: n.name)
+@pytest.mark.parametrize("rule", RULES)
+def test_activations_in_few_bits_are_told(rule, storage):
+    """Type, scale and rounding; sum, weights and result are the storage's, though large numbers set scales."""
+    numerics = replace(storage, name="mine", activations={"f32": RULES[rule], "f16": RULES[rule]})
+    probes = [p for p in probes_of("linear") if p.name not in ("products", "q8_0 weights", "q4_1 weights")]
+    answered = expected_of(numerics, probes)
+    found, plain = values(answered), values(expected_of(storage, probes))
+    assert found["linear", "activations"] == found["linear", "activations, f16 weights"] == rule
+    few = {key for key in found if key[1].startswith("activations")}
+    if RULES[rule].block:  # weights and sums are hidden
+        plain = {key: plain[key] for key in found}
+    assert {key: found[key] for key in found.keys() - few} == {key: plain[key] for key in found.keys() - few}
+    numerics, fragment = described(answered, storage)
+    assert numerics.activations["f32"] == RULES[rule] and fragment["activations"]["f32"]["type"] == RULES[rule].type
+    assert against(answered, numerics, probes) == []
+
+
+@pytest.mark.parametrize("kind", few_bits.TYPES)
+def test_weights_in_few_bits_are_read_as_the_identity(kind):
+    assert (few_bits.identity(kind).values() == np.eye(64)).all()
 
 
 def test_winograd_in_float32_is_the_engines_choice():

@@ -290,6 +290,7 @@ def test_tiles(label):
         ("zimage", "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"),
         ("zimage-special", "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"),
         ("flux-t5", "", "</s>"),
+        ("flux3", "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"),
         ("chroma-t5-mask", "", "</s>"),
     ],
 )
@@ -308,6 +309,15 @@ def test_language_tokens_spell_the_prompt_in_its_template(label, before, after):
     np.testing.assert_array_equal(found["mask"][0], [int(i < count or not masked) for i in range(len(tokens))])
 
 
+@pytest.mark.parametrize(("label", "row"), [("flux3", 80), ("flux3-long", 150)])
+def test_language_tokens_of_flux3_fill_windows_of_80(label, row):
+    """Two windows are cut to the length; the padding stands at 1."""
+    _, _, found = _truth(f"language_tokens/{label}")
+    count = int(found["mask"].sum())
+    assert found["ids"].shape == (1, row) and 80 * (row // 80) - 80 < count < row
+    assert found["positions"][0].tolist() == [*range(count), *[1] * (row - count)]
+
+
 class _Encoder:
     """Notes what it is shown."""
 
@@ -323,13 +333,19 @@ class _Encoder:
 def test_language_tokens_are_what_txt2img_shows_the_encoder(case):
     """But for the length, which the cases shorten: a row's padding is cut, or rows are compared up to it."""
     p = _answer(case)[1]
-    ids, mask = (_answer(asks("language_tokens", "whole", **{**p, "length": None}))[2][k] for k in ("ids", "mask"))
+    whole = _answer(asks("language_tokens", "whole", **{**p, "length": None}))[2]
     encoder, tokenizer = _Encoder(p["encoder"]), language_tokens._tokenizer(json.dumps(p["vocabulary"]))
-    rule, card = VARIANTS[p["variant"]].encoders[p["encoder"]].rules[p["engine"]], PROMPT_CARDS[p["engine"]]
-    prompts._language(encoder, tokenizer, rule, card, "last_hidden_state", p["prompt"])  # type: ignore[arg-type]
-    np.testing.assert_array_equal(np.concatenate([shown["input_ids"] for shown in encoder.shown]), ids)
+    own = VARIANTS[p["variant"]].encoders[p["encoder"]]._replace(output="last_hidden_state", layers=())
+    rule, card = own.rules[p["engine"]], PROMPT_CARDS[p["engine"]]
+    prompts._language(encoder, tokenizer, rule, card, own, p["prompt"])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(np.concatenate([shown["input_ids"] for shown in encoder.shown]), whole["ids"])
     if "attention_mask" in encoder.shown[0]:
-        np.testing.assert_array_equal(np.concatenate([shown["attention_mask"] for shown in encoder.shown]), mask)
+        seen = np.concatenate([shown["attention_mask"] for shown in encoder.shown])
+        np.testing.assert_array_equal(seen, whole["mask"])
+    assert ("positions" in encoder.shown[0]) == ("positions" in whole)
+    if "positions" in whole:
+        (shown,) = encoder.shown
+        np.testing.assert_array_equal(shown["positions"], whole["positions"][..., None].repeat(3, axis=2))
 
 
 # --- adapters, weights, conditioning, inpainting ----------------------------------------------------------------

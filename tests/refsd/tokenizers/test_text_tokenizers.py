@@ -18,7 +18,7 @@ from refsd.files.formats import open_weights
 from refsd.files.gguf_arrays import numbers, texts
 from refsd.numerics.errors import BadInput
 from refsd.tokenizers.byte_level import TEKKEN, byte_level
-from refsd.tokenizers.text_rules import counted_positions, token_rows
+from refsd.tokenizers.text_rules import counted_positions, places_with_padding_at_1, token_rows
 from refsd.tokenizers.text_tokenizer import Ends
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 
@@ -373,3 +373,22 @@ def test_krea_2_s_padding_stands_before_the_template_s_end():
     positions = counted_positions(mask)
     np.testing.assert_array_equal(positions[..., 0], [[0, 1, 2, 2, 2, 2, 3, 4], range(8)])
     assert (positions == positions[..., :1]).all() and positions.shape == (2, 8, 3)
+
+
+def test_flux_3_s_rows_are_whole_windows():
+    """A prompt that is too long is cut, with the end of its template."""
+    rule = FAMILIES["flux3"].encoders["qwen3_vl"].rules["diffusers"]
+    assert (rule.length, rule.multiple, rule.mask) == (8192, 80, True)
+    rule = rule._replace(length=11, multiple=4, around=("<", "!?"))
+    for prompt, row in (
+        ("abcd", "<abcd!?\3"),
+        ("abcde", "<abcde!?"),
+        ("abcdef", "<abcdef!?\3\3"),
+        ("a" * 9, "<aaaaaaaaa!"),
+    ):
+        ids, mask = token_rows(letters, Ends(None, 2, 3), [prompt], rule, "")
+        assert "".join(map(chr, ids[0])) == row
+        assert mask[0].tolist() == [int(letter != "\3") for letter in row]
+    positions = places_with_padding_at_1(np.array([[1, 1, 1, 1, 0, 0], [1] * 6]))
+    np.testing.assert_array_equal(positions[..., 0], [[0, 1, 2, 3, 1, 1], range(6)])
+    assert (positions == positions[..., :1]).all() and positions.shape == (2, 6, 3)

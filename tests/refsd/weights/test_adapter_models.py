@@ -176,6 +176,7 @@ def test_a_model_that_refsd_does_not_have():
         "flux-dev",
         "chroma",
         "flux2-dev",
+        "flux3",
         "zimage",
         "lumina2",
         "wan",

@@ -20,6 +20,7 @@ from refsd.models.flux2.network import (
     flux2_shapes,
     flux2_size,
 )
+from refsd.models.flux3.network import FLUX3_DISTILLED, FLUX3_KLEIN, Flux3Size, flux3_shapes, flux3_size
 from refsd.models.gemma2.network import GEMMA2_2B, Gemma2Size, gemma2_shapes, gemma2_size
 from refsd.models.ip_adapter.network import (
     IP_ADAPTER_FULL_FACE_SD15,
@@ -233,6 +234,12 @@ TABLES = {
         FLUX2_DEV,
         sizes(Flux2Size, double_blocks=few, single_blocks=few, guidance=st.booleans()),
     ),
+    "flux3": Table(
+        flux3_shapes,
+        flux3_size,
+        FLUX3_KLEIN,
+        sizes(Flux3Size, mode_blocks=few, single_blocks=few, target_time=st.booleans()),
+    ),
     "flux2-vae": Table(
         flux2_vae_shapes,
         flux2_vae_size,
@@ -340,6 +347,8 @@ def test_hostile_names_make_no_large_table(name, number):
         (flux2_shapes, FLUX2_DEV, 32_223_281_152),
         (flux2_shapes, FLUX2_KLEIN_4B, 3_875_544_576),
         (flux2_shapes, FLUX2_KLEIN_9B, 9_078_581_248),
+        (flux3_shapes, FLUX3_KLEIN, 5_538_458_368),
+        (flux3_shapes, FLUX3_DISTILLED, 5_548_681_984),
         (flux2_vae_shapes, Flux2VAESize(), 84_046_371),
         (wan_vae_shapes, WanVAESize(), 126_892_531),
         (qwen_image21_vae_shapes, QwenImage21VAESize(), 337_740_404),

@@ -70,6 +70,8 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("zimage", "norm_eps", [1e-6], ["1e-5"]),
         ("flux2", "eps", [1e-5], [0]),
         ("flux2", "rope_theta", [1e4, 500], [-2000]),
+        ("flux3", "eps", [1e-5], [0]),
+        ("flux3", "rope_theta", [2e3, 500], [-1]),
         ("krea2", "norm_eps", [1e-6], [None]),
         ("krea2", "rope_theta", [256.0], [True]),
         ("qwen-image21", "eps", [1e-5], [0, "1e-6"]),
@@ -166,10 +168,11 @@ def test_latents_of_a_tiny_autoencoder_are_not_scaled(tmp_path, component, field
 
 
 @pytest.mark.parametrize(
-    "component", ["flux", "chroma", "flux2", "krea2", "qwen-image", "qwen-image-layered", "qwen-image21"]
+    "component",
+    ["flux", "chroma", "flux2", "flux3", "krea2", "qwen-image", "qwen-image-layered", "qwen-image21"],
 )
 def test_axes_of_the_heads_are_read(tmp_path, component):
-    last = [8] if component == "flux2" else []
+    last = [8] if component in ("flux2", "flux3") else []
     read = functools.partial(component_config, component, tmp_path, SHAPES[component])
     assert read({"attention_head_dim": 24 + sum(last), "axes_dims_rope": [8, 10, 6, *last]})["axes_dim"] == [
         8,

@@ -18,11 +18,17 @@ SIZES = {
     "flux": ("flux-dev", {"double_blocks": 0}, {"single_blocks": 0}, NO_BLOCK),
     "chroma": ("chroma", {"double_blocks": 0}, {"single_blocks": 0}),
     "flux2": ("flux2-dev", {"double_blocks": 0}, {"single_blocks": 0}),
+    "flux3": ("flux3", {"mode_blocks": 0}, {"single_blocks": 0}),
     "mmdit": ("sd3", NO_JOINT_BLOCK),
     "zimage": ("zimage", {"noise_refiners": 0, "context_refiners": 0}, {"layers": 0}),
 }
 CASES = [(component, fields) for component, (_, *rows) in SIZES.items() for fields in rows]
-PREFIXES = {"blocks": "joint_blocks.", "noise_refiners": "noise_refiner.", "context_refiners": "context_refiner."}
+PREFIXES = {
+    "mode_blocks": "txt_mode_blocks. content_mode_blocks.",
+    "blocks": "joint_blocks.",
+    "noise_refiners": "noise_refiner.",
+    "context_refiners": "context_refiner.",
+}
 
 
 def sized(component, fields):
@@ -56,7 +62,7 @@ def test_of_no_blocks(tmp_path, component, fields):
 @pytest.mark.parametrize(("component", "fields"), CASES)
 def test_what_lacks_more_than_its_blocks_lacks_them_too(tmp_path, component, fields):
     arrays = small.weights(component, sized(component, {}))
-    lost = tuple(PREFIXES.get(field, f"{field}.") for field in fields)
+    lost = " ".join(PREFIXES.get(field, f"{field}.") for field in fields).split()
     part = {name: a for name, a in arrays.items() if not name.startswith((*lost, "final_layer."))}
     save_file(part, tmp_path / "a.safetensors")
     with pytest.raises(BadInput, match=r"missing: .*, \.\.\.|no model that refsd knows"):
@@ -80,6 +86,8 @@ def test_one_stream_is_not_refined_alone(tmp_path, refined):
         ("zimage", "n_refiner_layers", 2, 1),
         ("zimage", "n_layers", 1.5, 2),
         ("lumina2", "num_refiner_layers", 2, 1),
+        ("flux3", "num_layers", 2, 1),
+        ("flux3", "num_single_layers", "two", 0),
         ("krea2", "num_layerwise_text_blocks", "one", 1),
         ("krea2", "num_refiner_text_blocks", 3, 2),
         ("qwen-image21", "num_layers", 32, 2),

@@ -21,6 +21,7 @@ DENOISERS = {
     "wan": "wan",
     "qwen-image": "qwen-image",
     "flux-dev": "flux",
+    "flux3": "flux3",
     "sd35-medium": "mmdit",
     "clip-l": "clip",
     "sd15": "unet",

@@ -29,6 +29,7 @@ def _narrow_bigg(monkeypatch):
         "sd3",
         "chroma",
         "flux2-dev",
+        "flux3",
         "vae",
     ],
 )

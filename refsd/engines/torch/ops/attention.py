@@ -41,7 +41,18 @@ def _attention(torch, x, params):
     return y.transpose(1, 2)
 
 
+def _attention_softcap(torch, x, params):
+    """In the form of transformers' Gemma 2."""
+    q, k, v = (x[name].transpose(1, 2) for name in ("q", "k", "v"))
+    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
+    scale = q.shape[-1] ** -0.5 if params["scale"] is None else params["scale"]
+    scores = torch.tanh(q @ k.transpose(2, 3) * scale / params["cap"]) * params["cap"]
+    scores = scores + x["mask"] if "mask" in x else scores
+    return (torch.softmax(scores, dim=-1) @ v).transpose(1, 2)
+
+
 FUNCTIONS: dict[str, Function] = {
     "softmax": _softmax,
     "attention": _attention,
+    "attention_softcap": _attention_softcap,
 }

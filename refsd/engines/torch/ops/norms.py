@@ -20,6 +20,13 @@ def _l2_norm(torch, x, params):
     return torch.nn.functional.normalize(x["x"], dim=-1, eps=params["eps"])
 
 
+def _rms_norm_channels(torch, x, params):
+    """In the form of diffusers' WanRMS_norm."""
+    C = x["x"].shape[1]
+    weight = x["weight"].reshape(-1, *[1] * (x["x"].ndim - 2))
+    return torch.nn.functional.normalize(x["x"], dim=1, eps=params["eps"]) * C**0.5 * weight
+
+
 def _batch_norm(torch, x, params):
     return torch.nn.functional.batch_norm(x["x"], x["mean"], x["var"], eps=params["eps"])
 
@@ -50,6 +57,7 @@ FUNCTIONS: dict[str, Function] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "l2_norm": _l2_norm,
+    "rms_norm_channels": _rms_norm_channels,
     "batch_norm": _batch_norm,
     "group_norm_silu": _group_norm_silu,
     "modulate": _modulate,

@@ -1,0 +1,218 @@
+"""What the linear layers in few bits share: the reference, the bound and the known bugs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+
+from refsd.golden.bounds import Run, bias_of, sums
+from refsd.golden.few_bits import moves
+from refsd.golden.mutations import BATCH, F16_INPUT, NO_BIAS, other_input
+from refsd.golden.operation import Inputs, Mutant, Params, Wrong, optional, values
+from refsd.golden.operations.linear import read_as_transposed, shifted_rows, without_tail
+from refsd.golden.rounding import Bound, Terms, gamma
+from refsd.kernels.quant.activation_codes import divided
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32
+from refsd.numerics.quantization import Quantization, Quantized, quantize, rotated
+
+# The parameters of a case -> how its activations are rounded.
+Rule = Callable[[Params], Quantization]
+
+
+def _static(inputs: Inputs) -> np.ndarray | None:
+    return inputs["x_scale"].values() if "x_scale" in inputs else None
+
+
+def product(rule: Rule) -> Callable[[Arithmetic, Inputs, Params], np.ndarray]:
+    """Return the reference of a page."""
+
+    def run(a: Arithmetic, inputs: Inputs, params: Params) -> np.ndarray:
+        weight, scale = (
+            np.asarray(inputs[n].values(), a.numerics.compute_dtype) for n in ("weight", "weight_scale")
+        )
+        x, bias = values(a, inputs["x"]), optional(a, inputs, "bias")
+        return a.linear_quantized(x, weight, scale, bias, rule(params), _static(inputs))
+
+    return run
+
+
+def product_bound(rule: Rule) -> Callable[[Run], Bound]:
+    """Return the bound of a page.
+
+    y = s_x s_w sum_k q_k w_k + b: |W| dq where a code may be another, the sum's own error (none in integers), the
+    scale's, three roundings, b.
+    """
+
+    def bound(run: Run) -> Bound:
+        how, n = rule(run.params), run.numerics
+        x = run.inputs["x"].astype(n.storage_dtype).astype(np.float64)
+        bits = moves(x, run.moved("x"), how, n.compute, n.storage, _static(run.stored))
+        W, K = run.inputs["weight"], x.shape[-1]
+        scale = bits.scale * run.inputs["weight_scale"]
+        s = np.abs(bits.values @ W.T)
+        terms = Terms()
+        # All rows share the error of one scale.
+        terms.groups = 1 if how.scale == "tensor" and "x_scale" not in run.inputs else 0
+        terms.add(scale * (bits.moved @ np.abs(W).T), scale * np.sqrt(bits.moved**2 @ (W**2).T / 3))
+        if not how.integers:
+            largest = np.abs(bits.values) + bits.moved
+            limit, spread = sums(run, "linear", K, largest @ np.abs(W).T, largest**2 @ (W**2).T, s, how)
+            terms.add(scale * limit, scale * spread)
+        y = scale * s + terms.limit
+        terms.add(y * (bits.relative + gamma(4, run.u)))
+        b, db = bias_of(run)
+        terms.add(db)
+        if "bias" in run.inputs:
+            terms.add(run.between(y) + run.u * (y + b))
+        return run.rounded(terms)
+
+    return bound
+
+
+class Parts:
+    """The steps of a product in float32, of which a bug replaces one."""
+
+    def __init__(self, rule: Rule, inputs: Inputs, params: Params):
+        self.inputs, self.how = inputs, rule(params)
+        self.a = Arithmetic(FLOAT32)
+        self.x = np.asarray(inputs["x"].values(), np.float32)
+        self.weight = np.asarray(inputs["weight"].values(), np.float32)
+        self.scale = inputs["weight_scale"].values()
+        self.bias = inputs["bias"].values() if "bias" in inputs else None
+        self.static = _static(inputs)
+
+    def quantized(self, how: Quantization | None = None) -> Quantized:
+        return quantize(self.x, how or self.how, lambda y: y, self.static)
+
+    def sums(self, q: Quantized) -> np.ndarray:
+        return (q.values.astype(np.float64) @ self.weight.astype(np.float64).T).astype(np.float32)
+
+    def result(self, q: Quantized) -> np.ndarray:
+        return self.finished(self.sums(q) * (q.scale * self.scale))
+
+    def finished(self, y: np.ndarray) -> np.ndarray:
+        return (y if self.bias is None else y + self.bias).astype(np.float32)
+
+
+def wrong(rule: Rule, change: Callable[[Parts], np.ndarray | None]) -> Wrong:
+    return lambda op, inputs, params: change(Parts(rule, inputs, params))
+
+
+def with_rule(**changes) -> Callable[[Parts], np.ndarray | None]:
+    """Other fields of the Quantization; None where nothing changes."""
+
+    def change(parts: Parts) -> np.ndarray | None:
+        how = replace(parts.how, **changes)
+        return None if how == parts.how else parts.result(parts.quantized(how))
+
+    return change
+
+
+def _other_sharing(parts: Parts) -> np.ndarray | None:
+    if parts.static is not None or parts.how.scale == "none":
+        return None
+    return with_rule(scale={"row": "tensor", "tensor": "row"}[parts.how.scale])(parts)
+
+
+def _scale_of_the_row_before(parts: Parts) -> np.ndarray | None:
+    q = parts.quantized()
+    rows = q.scale.reshape(-1, 1)
+    if len(rows) < 2:
+        return None
+    return parts.result(q._replace(scale=np.roll(rows, 1, axis=0).reshape(q.scale.shape)))
+
+
+def _divided_scale(parts: Parts) -> np.ndarray:
+    q = parts.quantized()
+    return parts.finished(divided(parts.sums(q) * parts.scale, q.scale))
+
+
+def _scale_through(dtype) -> Callable[[Parts], np.ndarray]:
+    def change(parts: Parts) -> np.ndarray:
+        q = parts.quantized()
+        return parts.result(q._replace(scale=q.scale.astype(dtype).astype(np.float32)))
+
+    return change
+
+
+def _not_rounded(parts: Parts) -> np.ndarray:
+    x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
+    return parts.result(Quantized(x, np.ones((1,) * x.ndim, np.float32)))
+
+
+def _signed_largest(parts: Parts) -> np.ndarray | None:
+    """The scale of max x, not max |x|; what is beyond it is clipped."""
+    if parts.static is not None or parts.how.scale == "none" or parts.how.block:
+        return None
+    x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
+    scale = np.maximum(x.max(axis=-1 if parts.how.scale == "row" else None, keepdims=True), 1e-30) / parts.how.reach
+    plain = replace(parts.how, rotation=0, scale="none")
+    v = quantize(divided(x, scale), plain, lambda y: y)
+    return parts.result(Quantized(v.values, scale.astype(np.float32)))
+
+
+def _nan_of_zero_rows(parts: Parts) -> np.ndarray | None:
+    zero = ~parts.x.any(axis=-1, keepdims=True)
+    return np.where(zero, np.float32(np.nan), parts.result(parts.quantized())) if zero.any() else None
+
+
+def _scaled_bias(parts: Parts) -> np.ndarray | None:
+    if parts.bias is None:
+        return None
+    q = parts.quantized()
+    return (parts.sums(q) + parts.bias) * (q.scale * parts.scale)
+
+
+def _float16_sums(parts: Parts) -> np.ndarray:
+    q = parts.quantized()
+    sums = parts.sums(q).astype(np.float16).astype(np.float32)
+    return parts.finished(sums * (q.scale * parts.scale))
+
+
+def _static_ignored(parts: Parts) -> np.ndarray | None:
+    if parts.static is None:
+        return None
+    parts.static = None
+    return parts.result(parts.quantized())
+
+
+def _next_scale(scale: np.ndarray) -> np.ndarray | None:
+    return np.roll(scale, -1) if len(scale) > 1 else None
+
+
+def _first_scale(scale: np.ndarray) -> np.ndarray | None:
+    return np.full_like(scale, scale[0]) if len(scale) > 1 else None
+
+
+def product_mutants(rule: Rule) -> tuple[Mutant[Wrong], ...]:
+    """Return the known bugs that every page has."""
+    changes = {
+        "scale of the whole tensor taken for each row's, or the reverse": _other_sharing,
+        "each row has the scale of the row before": _scale_of_the_row_before,
+        "result divided by the activations' scale": _divided_scale,
+        "activations rounded toward zero": with_rule(rounding="zero"),
+        "activations' ties rounded away from zero": with_rule(rounding="away"),
+        "activations not rounded: the weight was widened instead": _not_rounded,
+        "activations' scale from max x, not max |x|": _signed_largest,
+        "activations' scale rounded to float16": _scale_through(np.float16),
+        "activations' scale rounded to bfloat16": _scale_through(ml_dtypes.bfloat16),
+        "activations' given scale ignored": _static_ignored,
+        "NaN where a row of x is zero": _nan_of_zero_rows,
+        "bias added before the scales are multiplied in": _scaled_bias,
+        "sum of products stored in float16": _float16_sums,
+    }
+    return (
+        *(Mutant(name, wrong(rule, change)) for name, change in changes.items()),
+        Mutant("weight's scale missing", other_input("weight_scale", np.ones_like)),
+        Mutant("weight's scale inverted", other_input("weight_scale", lambda scale: 1 / scale)),
+        Mutant("weight's scale of the next row", other_input("weight_scale", _next_scale)),
+        Mutant("weight's first scale used for all rows", other_input("weight_scale", _first_scale)),
+        Mutant("weight read as its transpose", other_input("weight", read_as_transposed)),
+        Mutant("last columns left out", other_input("x", without_tail)),
+        Mutant("row i read from number i on, not from i K", other_input("x", shifted_rows)),
+        NO_BIAS,
+        BATCH,
+        F16_INPUT,
+    )

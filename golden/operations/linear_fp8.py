@@ -1,0 +1,111 @@
+"""Linear layers that multiply in 8-bit floats."""
+
+import ml_dtypes
+import numpy as np
+
+from refsd.golden.case import Case
+from refsd.golden.mutations import Wrong
+from refsd.golden.operation import Mutant, Operation
+from refsd.golden.operations.few_bits import Parts, product, product_bound, product_mutants, with_rule, wrong
+from refsd.golden.recipe import Recipe
+from refsd.kernels.quant.activation_codes import divided
+from refsd.numerics.quantization import Quantization, Quantized
+
+_TYPES = ("f8_e4m3", "f8_e5m2")
+_DTYPES = {"f8_e4m3": ml_dtypes.float8_e4m3fn, "f8_e5m2": ml_dtypes.float8_e5m2}
+
+
+def _rule(params) -> Quantization:
+    return Quantization(params["activations"], params["scales"])
+
+
+def _fits(shapes, params) -> bool:
+    return params["activations"] in _TYPES and params["scales"] in ("row", "tensor")
+
+
+def _other_type(parts: Parts) -> np.ndarray | None:
+    """Under the scale of the right type: a larger range, or one that clips."""
+    other = "f8_e5m2" if parts.how.type == "f8_e4m3" else "f8_e4m3"
+    return with_rule(type=other, largest=parts.how.reach)(parts)
+
+
+def _not_clipped(parts: Parts) -> np.ndarray | None:
+    """Beyond the largest number the cast gives NaN (E4M3) or infinity (E5M2)."""
+    if parts.static is None:
+        return None
+    with np.errstate(all="ignore"):
+        codes = divided(parts.x, parts.static).astype(_DTYPES[parts.how.type]).astype(np.float32)
+        return parts.result(Quantized(codes, parts.static.reshape((1,) * parts.x.ndim)))
+
+
+def _subnormals_flushed(parts: Parts) -> np.ndarray:
+    """Subnormal numbers of the format flushed to 0."""
+    q = parts.quantized()
+    least = np.float32(2.0 ** (parts.how.grid.exponent or 0))
+    return parts.result(q._replace(values=np.where(np.abs(q.values) < least, np.float32(0), q.values)))
+
+
+def _e4m3_only(change) -> Wrong:
+    return wrong(_rule, lambda parts: change(parts) if parts.how.type == "f8_e4m3" else None)
+
+
+def _case(label: str, x, out: int, *, per_row=False, bias=True, static: int | None = None, x_data="bell", **more):
+    """One case; static: the exponent of a given scale, a power of two; weight_type: of the weight"""
+    params = {name: more.pop(name) for name in ("scales", "activations") if name in more}
+    kind = more.pop("weight_type", "f8_e4m3")
+    K = x[-1]
+    inputs = {
+        "x": Recipe(x, data=x_data, **more),
+        "weight": Recipe((out, K), kind, exponent=-11),
+        "weight_scale": Recipe((out if per_row else 1,), data="positive", exponent=-25),
+    }
+    if bias:
+        inputs["bias"] = Recipe((out,))
+    if static is not None:
+        inputs["x_scale"] = Recipe((1,), data="constant", offset=2.0**static)
+    return Case(f"linear_fp8/{label}-x{'x'.join(map(str, x))}-o{out}", "linear_fp8", inputs, params)
+
+
+LINEAR_FP8 = Operation(
+    "linear_fp8",
+    "Round activations to 8-bit floats, multiply them by a matrix of such, apply both scales, add a bias.",
+    inputs={
+        "x": "[..., K]",
+        "weight": "[O, K]",
+        "weight_scale": "[O or 1]",
+        "x_scale?": "[1]",
+        "bias?": "[O]",
+    },
+    output="[..., O]",
+    run=product(_rule),
+    bound=product_bound(_rule),
+    mutants=(
+        *product_mutants(_rule),
+        Mutant("activations in the other 8-bit float", wrong(_rule, _other_type)),
+        Mutant("NaN or infinity beyond the largest number", wrong(_rule, _not_clipped)),
+        Mutant("subnormal 8-bit floats flushed to zero", wrong(_rule, _subnormals_flushed)),
+        Mutant("E4M3 that ends at 240, as FNUZ has it", _e4m3_only(with_rule(largest=240.0))),
+    ),
+    cases=(
+        _case("tokens", (77, 320), 33),
+        _case("rows-tokens", (33, 256), 48, per_row=True, scales="row"),
+        _case("batch", (2, 9, 96), 16),
+        _case("row", (1, 320), 80, bias=False),
+        _case("awkward", (2, 13, 77), 33, scales="row", per_row=True),
+        _case("outliers", (9, 256), 32, x_data="outliers"),
+        _case("rows", (20, 160), 48, x_data="rows", n=6, scales="row", per_row=True),
+        # The largest row sets the scale of all: others are subnormal numbers.
+        _case("one-scale-rows", (20, 160), 48, x_data="rows", n=6),
+        _case("e5m2", (17, 128), 32, activations="f8_e5m2"),
+        _case("e5m2-weight", (17, 128), 32, weight_type="f8_e5m2"),
+        _case("given", (20, 128), 32, static=-7),
+        _case("given-ties", (20, 96), 32, static=4, x_data="integers", exponent=0),
+        _case("given-saturated", (20, 128), 32, static=-8, exponent=-13),
+        _case("given-e5m2-saturated", (20, 128), 32, static=-14, exponent=-13, activations="f8_e5m2"),
+    ),
+    params={"scales": "tensor", "activations": "f8_e4m3"},
+    fits=_fits,
+)
+
+
+OPERATIONS = (LINEAR_FP8,)

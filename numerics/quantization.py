@@ -1,0 +1,134 @@
+"""How a product rounds its activations to few bits: the value, and the rounding."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.kernels.quant import convrot
+from refsd.kernels.quant.activation_codes import GRIDS, Grid, divided, power_scale, scale_of, to_grid
+from refsd.numerics.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How a product rounds its activations to few bits.
+
+    type:     a key of kernels.quant.activation_codes.GRIDS: "int8", "f8_e4m3", "f8_e5m2", "f4_e2m1"
+    scale:    the numbers that share a float32 scale, max |x| / largest: "tensor" or "row"; "none": the scale is 1
+    block:    numbers of a row that share a second scale, itself a small float; 0: none
+    block_scale: its type: "f8_e4m3" (NVFP4) or "e8m0", a power of two (MXFP8)
+    rounding: of ties, "even" or "away"; "zero": every number toward zero
+    largest:  the number to which max |x| is mapped; 0: the type's largest
+    rotation: size of the groups in which a Hadamard matrix first rotates rows (kernels/quant/convrot.py); 0: none
+    """
+
+    type: str
+    scale: str = "row"
+    block: int = 0
+    block_scale: str = "f8_e4m3"
+    rounding: str = "even"
+    largest: float = 0.0
+    rotation: int = 0
+
+    @property
+    def grid(self) -> Grid:
+        return GRIDS[self.type]
+
+    @property
+    def reach(self) -> float:
+        """The number to which the largest |x| of a scale is mapped."""
+        largest = self.largest or self.grid.largest
+        return largest * GRIDS[self.block_scale].largest if self.block and self.scale != "none" else largest
+
+    @property
+    def integers(self) -> bool:
+        """True if products of such numbers are added up exactly, in int32."""
+        return self.grid.exponent is None and not self.block
+
+    def __str__(self) -> str:
+        """The words of reports: "int8, a scale a row"."""
+        under = {"none": "", "row": ", a scale a row", "tensor": ", one scale for the tensor"}[self.scale]
+        blocks = f", a scale every {self.block}" if self.block else ""
+        turned = f", rotated in groups of {self.rotation}" if self.rotation else ""
+        ties = {"even": "", "away": ", ties away from zero", "zero": ", rounded toward zero"}[self.rounding]
+        reach = f" to {self.largest:g}" if self.largest else ""
+        return f"{self.type}{reach}{under}{blocks}{turned}{ties}"
+
+
+class Quantized(NamedTuple):
+    """Numbers of few bits: x = values * scale, or its rotation.
+
+    values: [..., K] numbers of the grid, times the scale of their block
+    scale:  [..., 1], broadcast to values
+    """
+
+    values: np.ndarray
+    scale: np.ndarray
+
+
+def quantize(
+    x: np.ndarray,
+    how: Quantization,
+    settled: Callable[[np.ndarray], np.ndarray],
+    static: np.ndarray | None = None,
+) -> Quantized:
+    """Round activations to few bits.
+
+    x:       [..., K], in the dtype in which to compute
+    settled: rounds a result that is passed on, to the dtype that engines store
+    static:  a scale that was measured beforehand, instead of the tensor's or row's own
+
+    The scale of a tensor or row is in `compute`, whatever the storage; the quotient is in the storage dtype, and so
+    is the scale by which it is taken.
+    """
+    if how.rotation:
+        x = settled(rotated(x, how.rotation))
+    scale = scales(x, how) if static is None else static.astype(x.dtype).reshape((1,) * x.ndim)
+    if not how.block:
+        return Quantized(to_grid(settled(divided(x, settled(scale))), how.grid, how.rounding), scale)
+    blocks = in_blocks(x, how.block)
+    inner = block_scales(blocks, how, scale[..., None])
+    v = divided(blocks, scale[..., None] * inner)
+    values = to_grid(v, how.grid, how.rounding) * inner
+    return Quantized(values.reshape(*x.shape[:-1], -1)[..., : x.shape[-1]], scale)
+
+
+def scales(x: np.ndarray, how: Quantization) -> np.ndarray:
+    """Return the scale of each row or of all. -> broadcast to x"""
+    if how.scale == "none":
+        return np.ones((1,) * x.ndim, x.dtype)
+    return scale_of(x, -1 if how.scale == "row" else None, how.reach)
+
+
+def block_scales(blocks: np.ndarray, how: Quantization, scale: np.ndarray) -> np.ndarray:
+    """Return the second scale of each block. blocks: [..., n, block] -> [..., n, 1]"""
+    largest = how.largest or how.grid.largest
+    if how.block_scale == "e8m0":
+        return power_scale(blocks, -1, largest)
+    return to_grid(divided(scale_of(blocks, -1, largest), scale), GRIDS[how.block_scale])
+
+
+def in_blocks(x: np.ndarray, block: int) -> np.ndarray:
+    """Cut rows into blocks, the last of which is filled with 0. [..., K] -> [..., n, block]"""
+    missing = -x.shape[-1] % block
+    padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
+    return padded.reshape(*x.shape[:-1], -1, block)
+
+
+def rotated(x: np.ndarray, group: int) -> np.ndarray:
+    """Multiply the rows of x by ConvRot's Hadamard matrix, its own inverse. [..., K] -> the same
+
+    Raises BadInput if the group does not divide K.
+    """
+    if x.shape[-1] % group:
+        raise BadInput(f"rows of {x.shape[-1]} are no whole groups of {group}, in which activations are rotated")
+    return convrot.rotate(x.reshape(-1, x.shape[-1]), group).reshape(x.shape)
+
+
+def rounded(x: np.ndarray, how: Quantization, settled: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Round activations to few bits and widen them again, without the rotation. -> the shape and dtype of x"""
+    q = quantize(x, how, settled)
+    y = q.values * q.scale
+    return rotated(y, how.rotation) if how.rotation else y

@@ -1,0 +1,209 @@
+"""Run many small jobs in processes of this machine, as `Spread` does on a cluster.
+
+A process, `python -m refsd.cluster.processes`, reads pickled calls on its stdin and answers on its stdout.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import IO, Any, NamedTuple
+
+from refsd.cluster.connect import THREADS
+from refsd.cluster.spread import Job
+from refsd.numerics.errors import BadInput
+
+# Outcomes that are not yet taken, for each process: enough that none is idle where another's call is long.
+_AHEAD = 16
+
+
+# What a process sets back before engines start in it. Numba wants its own to stay.
+_OF_ENGINES = tuple(name for name in THREADS if name != "NUMBA_NUM_THREADS")
+
+
+class _Value(NamedTuple):
+    value: Any
+
+
+class _Raised(NamedTuple):
+    """traceback: what an unexpected exception printed; "" for bad input"""
+
+    text: str
+    traceback: str
+
+
+class _Ended(Exception):
+    """A process ended during a call."""
+
+
+class Processes:
+    """
+    count: how many; they share the cores
+    """
+
+    def __init__(self, count: int):
+        share = max(1, (os.cpu_count() or 1) // count)
+        self._all = [_Process(share) for _ in range(count)]
+        self._closed = False
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Let the processes end; kill them if the block ends early, where they may still compute."""
+        self._closed = True
+        for process in self._all:
+            process.calls.shutdown(wait=False, cancel_futures=True)
+            process.end(kill=kind is not None)
+        for process in self._all:
+            process.calls.shutdown()
+
+    def run(
+        self,
+        function: Callable[..., list],
+        jobs: Iterable[Job],
+        crashed: Callable[[Job], list],
+        split: Callable[[Job], Sequence[Job]] = lambda job: [job],
+    ) -> Iterator[list]:
+        """Yield function(*arguments) of each job, in the order of the jobs. Arguments: as in Spread.run."""
+        waiting: deque[Future] = deque()
+        kin: dict[str, _Process] = {}
+        for job in jobs:
+            process = kin.get(job.kin) or min(self._all, key=_Process.waiting)
+            if job.kin:
+                kin[job.kin] = process
+            waiting.append(process.submit(self._outcome, process, function, job, crashed, split))
+            while waiting and (waiting[0].done() or len(waiting) > _AHEAD * len(self._all)):
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def on_every_worker(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        """Run a function once in each process, one after another, while no job runs -> number -> its value."""
+        return {str(i): process.call(function, arguments) for i, process in enumerate(self._all)}
+
+    def _outcome(
+        self, process: "_Process", function: Callable[..., list], job: Job, crashed: Callable, split: Callable
+    ) -> list:
+        """Run a job; if it ends its process, its pieces; a piece that ends its process, too, has crashed."""
+        try:
+            return process.call(function, job.arguments)
+        except _Ended:
+            if self._closed:
+                raise
+            return [one for piece in split(job) for one in _piece(process, function, piece, crashed)]
+
+
+def _piece(process: "_Process", function: Callable[..., list], piece: Job, crashed: Callable) -> list:
+    try:
+        return process.call(function, piece.arguments)
+    except _Ended:
+        return crashed(piece)
+
+
+class _Process:
+    """A process that is started when it is first called, and again after it has ended.
+
+    threads: how many compute in it
+    calls:   makes its calls, one at a time
+    """
+
+    def __init__(self, threads: int):
+        self.calls = ThreadPoolExecutor(1)
+        self._submitted: list[Future] = []
+        self._threads = threads
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def submit(self, *call: Any) -> Future:
+        self._submitted.append(self.calls.submit(*call))
+        return self._submitted[-1]
+
+    def waiting(self) -> int:
+        """Return how many submitted calls have not ended."""
+        self._submitted = [one for one in self._submitted if not one.done()]
+        return len(self._submitted)
+
+    def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """Return function(*arguments). Raises BadInput as it does, _Ended if the process ends."""
+        if self._child is None:
+            of_engines = json.dumps({name: os.environ.get(name) for name in _OF_ENGINES})
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, of_engines],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=os.environ | dict.fromkeys(THREADS, str(self._threads)),
+            )
+        child = self._child
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            pickle.dump((function, arguments), child.stdin)
+            child.stdin.flush()
+            outcome = pickle.load(child.stdout)
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+            self.end(kill=True)
+            raise _Ended from error
+        if isinstance(outcome, _Value):
+            return outcome.value
+        if not outcome.traceback:
+            raise BadInput(outcome.text)
+        raise RuntimeError(f"in another process: {outcome.text}\n{outcome.traceback}")
+
+    def end(self, kill: bool = False) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        assert child.stdin is not None and child.stdout is not None
+        if kill:
+            child.kill()
+        with contextlib.suppress(OSError):
+            child.stdin.close()
+        child.wait()
+        child.stdout.close()
+
+
+def main() -> None:
+    """Answer calls until stdin ends. What else is printed goes to stderr.
+
+    NumPy and Numba compute here in a share of the cores' threads; engines in as many as in the calling process.
+    """
+    for module in ("numpy", "numba"):
+        importlib.import_module(module)
+    for name, value in json.loads(sys.argv[1]).items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that calls this one ends it
+    _answer(sys.stdin.buffer, answers)
+
+
+def _answer(calls: IO[bytes], answers: IO[bytes]) -> None:
+    while True:
+        try:
+            function, arguments = pickle.load(calls)
+        except EOFError:
+            return
+        try:
+            outcome = _Value(function(*arguments))
+        except BadInput as error:
+            outcome = _Raised(str(error), "")
+        except Exception as error:
+            outcome = _Raised(f"{type(error).__name__}: {error}", traceback.format_exc())
+        pickle.dump(outcome, answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    # Under its own name, so that both sides unpickle the same classes.
+    from refsd.cluster.processes import main as answer_calls
+
+    answer_calls()

@@ -1,0 +1,121 @@
+"""The engine comfy-kitchen: ComfyUI's linear layers in few bits, by its own functions, in a process of its own.
+
+The process is `python -m refsd.engines.comfy_kitchen`. It keeps to the package's reference in torch ("eager"),
+against which other back ends are tested.
+"""
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from refsd.engines.arrays.array_engine import Library, array_engines
+from refsd.engines.worker import Worker, serve
+from refsd.golden.case import Case
+from refsd.golden.engine import EngineSearch
+from refsd.golden.wording import how_to_install
+from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, TORCH_F32
+from refsd.numerics.tensor import StoredTensor, stored
+
+# What follows the engine's name -> the dtype of activations and results, and its rounding.
+_VARIANTS = {
+    "": ("float32", replace(TORCH_F32, name="comfy-kitchen-f32")),
+    "-f16": ("float16", replace(TORCH_F16, name="comfy-kitchen-f16")),
+    "-bf16": ("bfloat16", replace(TORCH_BF16, name="comfy-kitchen-bf16")),
+}
+_FLOAT8 = {"f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"}
+_TYPES = ("f32", "f16", "bf16", "i8", *_FLOAT8)
+
+
+def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
+    """The installed comfy-kitchen."""
+    for package in ("torch", "comfy_kitchen"):
+        if importlib.util.find_spec(package) is None:
+            return [EngineSearch("comfy-kitchen", None, how_to_install("comfy-kitchen"))]
+    worker = Worker(["-m", "refsd.engines.comfy_kitchen"], timeout)
+    version = importlib.metadata.version("comfy-kitchen")
+    return array_engines(LIBRARY, "comfy-kitchen", version, _VARIANTS, worker, on_cpu=True)
+
+
+def _rotated(x, group: int):
+    from comfy_kitchen.tensor.int8_utils import _build_hadamard, _rotate_activation
+
+    return _rotate_activation(x, _build_hadamard(group, dtype=x.dtype), group) if group else x
+
+
+def _linear_int8(torch, x, params):
+    """int8_linear, whose activations have a scale a row; with one scale, by TensorWiseINT8Layout's functions."""
+    from comfy_kitchen.backends.eager import quantization as eager
+
+    rows, weight, scale, bias = x["x"], x["weight"], x["weight_scale"], x.get("bias")
+    group = params["rotation"]
+    if params["scales"] == "row" and "x_scale" not in x:
+        return eager.int8_linear(rows, weight, scale, bias, rows.dtype, bool(group), group or 256)
+    turned = _rotated(rows.reshape(-1, rows.shape[-1]), group)
+    codes, own = eager.quantize_int8_tensorwise(turned, x["x_scale"].reshape(()) if "x_scale" in x else None)
+    sums = eager.mm_int8(codes, weight.T.contiguous()).float()
+    y = (sums * (own * scale)).to(rows.dtype)
+    return (y if bias is None else y + bias).reshape(*rows.shape[:-1], -1)
+
+
+def _linear_fp8(torch, x, params):
+    from comfy_kitchen.scaled_mm_v2 import scaled_mm_v2
+    from comfy_kitchen.tensor import TensorCoreFP8Layout
+
+    kind = getattr(torch, _FLOAT8[params["activations"]])
+    rows = x["x"].reshape(-1, x["x"].shape[-1])
+    given = x["x_scale"].reshape(()) if "x_scale" in x else None
+    codes, layout = TensorCoreFP8Layout.quantize(rows, scale=given, dtype=kind)
+    scale, bias = x["weight_scale"].reshape(()), x.get("bias")
+    y = scaled_mm_v2(codes, x["weight"].T, layout.scale, scale, out_dtype=rows.dtype)
+    return (y if bias is None else y + bias).reshape(*x["x"].shape[:-1], -1)
+
+
+def _no_rows(case: Case) -> str | None:
+    rows = case.params.get("scales") == "row" or case.inputs["weight_scale"].shape != (1,)
+    return "comfy-kitchen's FP8 has one scale for the tensor" if rows else None
+
+
+LIBRARY = Library(
+    "comfy-kitchen",
+    functions={"linear_int8": _linear_int8, "linear_fp8": _linear_fp8},
+    refusals={"linear_fp8": _no_rows},
+    rounding={},
+    rounded={},
+    types=_TYPES,
+)
+
+
+def compute(torch, op: str, params, dtype: str, inputs: Mapping[str, StoredTensor]) -> np.ndarray:
+    """Answer one case. dtype: of activations, bias and result; codes and scales keep theirs"""
+    tensors = {name: _tensor(torch, name, tensor, getattr(torch, dtype)) for name, tensor in inputs.items()}
+    with torch.inference_mode():
+        return LIBRARY.functions[op](torch, tensors, params).float().numpy()
+
+
+def _tensor(torch, name: str, tensor: StoredTensor, dtype):
+    if tensor.type == "i8":
+        return torch.from_numpy(tensor.data.reshape(tensor.shape).copy())
+    if tensor.type in _FLOAT8:
+        codes = torch.from_numpy(tensor.data.reshape(tensor.shape).view(np.uint8).copy())
+        return codes.view(getattr(torch, _FLOAT8[tensor.type]))
+    wide = torch.from_numpy(tensor.values().astype(np.float32))
+    return wide if name.endswith("_scale") else wide.to(dtype)
+
+
+def main() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+    def answer(header, inputs):
+        y = compute(torch, header["op"], header["params"], header["dtype"], inputs)
+        return {}, {"y": stored(y)}
+
+    serve(answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Ask whether a linear layer rounds its input to few bits, and under which scales.
+
+The weight is the identity, so that each number of x comes back as it was multiplied. Rows differ in size, and a
+power of two maps the largest number of half of them to the largest of int8 or FP8, so that ties are ties. The
+answer is held against each rule: the one whose answer is nearest is named.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+
+import ml_dtypes
+import numpy as np
+
+from refsd.kernels.philox import philox_successive
+from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4
+from refsd.numerics.quantization import Quantization, rounded
+from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, StoredTensor, stored
+from refsd.profiling.question import Finding, Questioner
+
+Ask = Callable[[Questioner], list[Finding]]
+
+# Weights in few bits, of which an engine may round the input to few bits, too.
+TYPES = ("f8_e4m3", "f8_e5m2", "i8", "nvfp4_comfy", "mxfp8")
+_K = 64
+_SIZES = (0, -3, 2, -9, 0, -5, 2, 1)  # exponents of the rows' sizes
+_LARGEST = (127.0, 448.0)
+# The error of a rule's answer, as a share of what the rule rounds off, that storing the answer may add.
+_SAME = 0.35
+_SHARE = 0.4  # of the rows of one set
+
+
+def _rules() -> Iterator[Quantization]:
+    types = (INT8_ROWS, FP8_TENSOR, replace(FP8_TENSOR, type="f8_e5m2"))
+    for base, scale, rounding in product(types, ("row", "tensor", "none"), ("even", "away", "zero")):
+        yield replace(base, scale=scale, rounding=rounding)
+    yield from (NVFP4, MXFP8)
+
+
+RULES = {str(rule): rule for rule in _rules()}
+
+
+def _probe(largest: float) -> np.ndarray:
+    """Rows of numbers and of ties, the first of each row the largest."""
+    words = philox_successive(np.uint64(0), len(_SIZES) * _K, np.uint64(0), np.uint64(int(largest)))[:, 0]
+    x = (words.astype(np.float64) / 2.0**31 - 1).reshape(len(_SIZES), _K) * largest
+    x[4] = np.rint(x[4] / 8) + 0.5  # ties of int8
+    x[:, 0] = largest
+    x[1::2] *= 0.6875  # rows that no power of two leads to
+    return np.ldexp(x, np.array(_SIZES)[:, None]).astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+@lru_cache
+def _expected(rule: Quantization, largest: float) -> np.ndarray:
+    return rounded(_probe(largest).astype(np.float64), rule, lambda y: y)
+
+
+def identity(weight_type: str) -> StoredTensor:
+    """Return the identity matrix in a type."""
+    eye = np.eye(_K, dtype=np.float32)
+    if weight_type in SCALAR_TYPES:
+        return stored(eye.astype(SCALAR_TYPES[weight_type]))
+    table = GROUPED_TYPES[weight_type]
+    group = {"nvfp4_comfy": 16, "mxfp8": 32}[weight_type]
+    codes = np.where(eye == 1, np.flatnonzero(table == 1)[0], np.flatnonzero(table == 0)[0]).astype(np.uint8)
+    packed = codes if len(table) > 16 else codes[:, ::2] << 4 | codes[:, 1::2]
+    return StoredTensor(
+        weight_type, eye.shape, packed.ravel(), Grouping(np.ones(eye.size // group, np.float32), group)
+    )
+
+
+def rule_of(asked: Questioner, weight_type: str = "f32") -> tuple[Quantization | None, str]:
+    """Return how the engine rounds a linear layer's input to few bits, None if it does not, and the evidence."""
+    if weight_type not in asked.rules:
+        asked.rules[weight_type] = _found(asked, weight_type)
+    return asked.rules[weight_type]
+
+
+def _found(asked: Questioner, weight_type: str) -> tuple[Quantization | None, str]:
+    weight = identity(weight_type)
+    given = {largest: _probe(largest) for largest in _LARGEST}
+    came = {largest: asked.ask("linear", x.shape, x=x, weight=weight) for largest, x in given.items()}
+    if not all(np.isfinite(y).all() for y in came.values()):
+        return None, "not finite"
+
+    def errors(expected: Callable[[float], np.ndarray]) -> np.ndarray:
+        """Return the RMS error of each row of each set, in units of the row's size, so that small rows count."""
+        apart = [(came[n] - expected(n)) / np.abs(given[n]).max(axis=1, keepdims=True) for n in _LARGEST]
+        return np.sqrt(np.mean(np.square(apart), axis=2))
+
+    whole = errors(lambda n: given[n])
+    apart = {name: errors(lambda n, rule=rule: _expected(rule, n)) for name, rule in RULES.items()}
+    # In half the rows of a set scales are powers of two: storing a scale or a quotient loses nothing there.
+    same = {name: (error < _SAME * whole).mean(axis=1).max() for name, error in apart.items()}
+    best = max(RULES, key=lambda name: (same[name], -np.square(apart[name]).sum()))
+    evidence = f"numbers came back within {whole.max():.2g} of the largest"
+    if same[best] < _SHARE:
+        return None, evidence
+    return RULES[best], f"{evidence}, {apart[best].max():.2g} from this"
+
+
+def activations(otherwise: Ask) -> Ask:
+    """Return the question in which type a product holds x: in few bits, or what another question finds."""
+
+    def ask(asked: Questioner) -> list[Finding]:
+        rule, evidence = rule_of(asked)
+        return otherwise(asked) if rule is None else [Finding("linear", "activations", str(rule), evidence)]
+
+    return ask
+
+
+def beside(weight_type: str) -> Ask:
+    """Return the question for one storage type of the weight."""
+
+    def ask(asked: Questioner) -> list[Finding]:
+        rule, evidence = rule_of(asked, weight_type)
+        return [Finding("linear", f"activations, {weight_type} weights", str(rule or WIDE), evidence)]
+
+    return ask
+
+
+WIDE = "not in few bits"

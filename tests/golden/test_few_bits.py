@@ -1,0 +1,141 @@
+"""Products in few bits: the reference against fractions, the bound against honest engines and against bugs."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from naive.quant import activation_codes as naive
+from naive.quant.scaled import hadamard
+from record_comfy_kitchen import RECORDED, RECORDS, places
+
+from refsd.cases import CASES
+from refsd.golden.few_bits import moved_to_few_bits, moves
+from refsd.golden.operations import OPERATIONS, bound, run
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import COMFY_FP8, COMFY_INT8, FLOAT32, FLOAT64, FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4
+from refsd.numerics.quantization import quantize, rotated, rounded
+from refsd.numerics.rounding import Rounding
+from refsd.numerics.tensor import Scaling, StoredTensor, stored
+
+_RULES = (INT8_ROWS, FP8_TENSOR, NVFP4, MXFP8, replace(INT8_ROWS, rotation=16))
+
+
+def _same(y):
+    return y
+
+
+def _case(op, label):
+    return next(case for case in OPERATIONS[op].cases if f"/{label}-" in case.name)
+
+
+def test_int8_is_the_fractions_product():
+    case = _case("linear_int8", "batch")
+    inputs = case.realize()
+    x, w, s, b = (inputs[name].values() for name in ("x", "weight", "weight_scale", "bias"))
+    expected = naive.product(x.reshape(18, 96), w, s, "int8", 127).reshape(2, 9, 20) + b
+    y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    assert abs(y - expected).max() <= 1e-14 * abs(expected).max()
+
+
+def test_a_rotated_weight_is_multiplied_in_its_own_basis():
+    """(W H)(H x) = W x: what rounding to int8 adds is all that is left."""
+    rng = np.random.default_rng(1)
+    x, w = rng.standard_normal((5, 64)), rng.integers(-127, 128, (7, 64)).astype(np.float64)
+    H = np.kron(np.eye(4), hadamard(16))
+    y = Arithmetic(FLOAT64).linear_quantized(x, w, np.ones(1), None, replace(INT8_ROWS, rotation=16))
+    z = x @ H
+    scale = abs(z).max(axis=1, keepdims=True) / 127
+    assert abs(y - scale * (np.rint(z / scale) @ w.T)).max() < 1e-10
+    assert 0 < abs(y - x @ (w @ H).T).max() < 64 * 127 * scale.max()
+
+
+@pytest.mark.parametrize("how", _RULES, ids=str)
+@pytest.mark.parametrize("order", ["divide", "reciprocal"])
+def test_codes_of_honest_engines_are_inside(how, order):
+    """An engine in float32 that divides, and one that multiplies by the reciprocal of its scale."""
+    x = np.random.default_rng(2).standard_normal((40, 192)).astype(np.float32)
+    x[3] = 0
+    bits = moves(x.astype(np.float64), np.zeros(x.shape), how, "float32", "float32")
+    q = quantize(x, how, _same)
+    values = q.values
+    if order == "reciprocal" and not how.block:
+        z = rotated(x, how.rotation) if how.rotation else x
+        inverse = np.divide(np.float32(1), q.scale, out=np.zeros_like(q.scale), where=q.scale != 0)
+        values = quantize(z * inverse, replace(how, rotation=0, scale="none"), _same).values
+    assert (abs(values - bits.values) <= bits.moved).all()
+    assert (bits.moved == 0).mean() > 0.99
+    assert (abs(q.scale - bits.scale) <= bits.relative * bits.scale).all()
+
+
+@pytest.mark.parametrize("how", _RULES, ids=str)
+@pytest.mark.parametrize("storage", ["float32", "bfloat16"])
+def test_the_bound_of_a_round_trip_holds(how, storage):
+    numerics = replace(FLOAT32, storage=storage)
+    x = np.random.default_rng(3).standard_normal((20, 128)).astype(numerics.storage_dtype)
+    wide = x.astype(np.float64)
+    error = abs(rounded(x.astype(np.float32), how, Rounding(numerics).settled) - wide)
+    limit = moved_to_few_bits(wide, how, storage)
+    assert (error <= limit + 1e-6 * abs(wide).max()).all()
+    assert np.sqrt(np.mean(limit**2)) < 12 * np.sqrt(how.rotation or 1) * np.sqrt(np.mean(error**2))
+
+
+def test_the_bound_of_int8_is_sharper_by_orders_than_a_step():
+    case = _case("linear_int8", "rotated256")
+    inputs = case.realize()
+    truth = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    limit = bound(case.op, FLOAT32, inputs, case.params, truth).limit
+    assert np.sqrt(np.mean(limit**2)) < 1e-6 * np.sqrt(np.mean(truth**2))
+
+
+def test_profiles_round_the_input_of_scaled_weights_and_rotate_it_with_them():
+    rng = np.random.default_rng(4)
+    codes = rng.integers(-127, 128, (8, 64)).astype(np.int8)
+    plain = StoredTensor("i8", (8, 64), codes, Scaling(np.ones(1, np.float32)))
+    turned = StoredTensor("i8", (8, 64), codes, Scaling(np.ones(1, np.float32), rotation=16))
+    assert COMFY_INT8.input_of(plain.product_type) == INT8_ROWS
+    assert COMFY_INT8.input_of(turned.product_type) == replace(INT8_ROWS, rotation=16)
+    assert COMFY_INT8.input_of("bf16") is None and COMFY_FP8.input_of("f8_e5m2") == FP8_TENSOR
+    x = rng.standard_normal((5, 64)).astype(np.float32)
+    a = Arithmetic(replace(COMFY_INT8, storage="float32"))
+    y = a.linear(x, a.expand(turned), None, turned.product_type)
+    direct = a.linear_quantized(
+        x, codes.astype(np.float32), np.ones(1, np.float32), None, replace(INT8_ROWS, rotation=16)
+    )
+    assert abs(y - direct).max() < 1e-5 * abs(direct).max()
+    unrotated = a.linear(x, a.expand(turned), None, "i8")
+    assert abs(unrotated - direct).max() > 1e-3 * abs(direct).max()
+
+
+def test_groups_that_do_not_divide_a_row_are_said():
+    with pytest.raises(BadInput, match="rows of 77 are no whole groups of 16"):
+        rounded(np.ones((2, 77), np.float32), replace(INT8_ROWS, rotation=16), _same)
+
+
+def test_rows_of_zeros_stay_zero():
+    x = np.zeros((3, 32), np.float32)
+    for how in _RULES:
+        assert not rounded(x, how, _same).any(), how
+    x = stored(x)
+    weight = stored(np.ones((4, 32), np.int8))
+    y = run(
+        "linear_int8",
+        Arithmetic(FLOAT32),
+        {"x": x, "weight": weight, "weight_scale": stored(np.ones(1, np.float32))},
+        {},
+    )
+    assert not y["y"].any()
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_recorded_answers_of_comfy_kitchen(name):
+    """comfy-kitchen 0.2.40 in float32: within the bound, and bit for bit where products are integers."""
+    case = CASES[name]
+    inputs = case.realize()
+    truth, ours = (run(case.op, Arithmetic(n), inputs, case.params)["y"] for n in (FLOAT64, FLOAT32))
+    limit = bound(case.op, FLOAT32, inputs, case.params, truth).limit
+    theirs = np.array(json.loads(RECORDED.read_text())["answers"][name])
+    at = places(name, truth.size)
+    assert (abs(theirs - truth.ravel()[at]) <= limit.ravel()[at]).all()
+    assert case.op != "linear_int8" or (theirs == ours.ravel()[at]).all()

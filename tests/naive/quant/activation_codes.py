@@ -1,0 +1,51 @@
+"""Activations in few bits: all numbers of a format listed, the nearest found by search; products in fractions."""
+
+from fractions import Fraction
+
+import numpy as np
+
+
+def numbers(kind):
+    """Every number of a format, from the least, and whether its code is even."""
+    if kind == "int8":
+        return [(Fraction(i), i % 2 == 0) for i in range(-128, 128)]
+    bits, mantissa_bits, bias = {"f8_e4m3": (7, 3, 7), "f8_e5m2": (7, 2, 15), "f4_e2m1": (3, 1, 1)}[kind]
+    found = []
+    for code in range(2**bits):
+        exponent, mantissa = code >> mantissa_bits, code % 2**mantissa_bits
+        if (kind == "f8_e5m2" and exponent == 31) or (kind == "f8_e4m3" and code == 127):
+            continue
+        part = Fraction(mantissa, 2**mantissa_bits) + (exponent > 0)
+        found.append((part * Fraction(2) ** (max(exponent, 1) - bias), code % 2 == 0))
+    return [(-v, even) for v, even in reversed(found[1:])] + found
+
+
+def nearest(v, kind):
+    """The number of a format nearest to v; of two the one with the even code."""
+    table = numbers(kind)
+    distance = min(abs(number - v) for number, _ in table)
+    near = [(number, even) for number, even in table if abs(number - v) == distance]
+    return near[0][0] if len(near) == 1 else next(number for number, even in near if even)
+
+
+def rounded_rows(x, kind, largest):
+    """Each row over its own exact scale. -> numbers, scales"""
+    rows, scales = [], []
+    for row in x.tolist():
+        scale = max(abs(Fraction(v)) for v in row) / largest
+        scales.append(scale)
+        rows.append([nearest(Fraction(v) / scale, kind) if scale else Fraction(0) for v in row])
+    return rows, scales
+
+
+def product(x, weight, weight_scale, kind, largest):
+    """y = s_x s_w sum q w, as fractions until the end. -> float64 [M, O]"""
+    rows, scales = rounded_rows(x, kind, largest)
+    y = [
+        [
+            scale * Fraction(float(s)) * sum(q * Fraction(float(w)) for q, w in zip(row, line, strict=True))
+            for line, s in zip(weight, weight_scale, strict=True)
+        ]
+        for row, scale in zip(rows, scales, strict=True)
+    ]
+    return np.array(y, np.float64)

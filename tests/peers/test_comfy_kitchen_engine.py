@@ -1,0 +1,227 @@
+"""comfy-kitchen as an engine: right in every case and seed; with a bug in it, seen and named."""
+
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import msgspec
+import pytest
+import torch
+from comfy_kitchen.backends.eager import quantization as eager
+from comfy_kitchen.tensor import TensorCoreFP8Layout
+
+from refsd.cases import select
+from refsd.engines import comfy_kitchen, registry
+from refsd.engines.reference import Reference
+from refsd.golden import conform, operations
+from refsd.judges import judges
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32
+
+pytestmark = pytest.mark.peer
+
+_CASES = select("linear_int8/*", "linear_fp8/*")
+
+
+class InProcess:
+    """The engine in this process, where its functions can be replaced."""
+
+    version = "1"
+
+    def __init__(self, engine):
+        self.name, self.refuses, self.numerics, self.deviations = (
+            *(engine.name, engine.refuses),
+            *(engine.numerics, engine.deviations),
+        )
+        self._dtype = engine._dtype
+
+    def run(self, case, inputs):
+        params = dict(operations.complete(case.op, inputs, case.params))
+        return {"y": comfy_kitchen.compute(torch, case.op, params, self._dtype, inputs)}
+
+
+@pytest.fixture(scope="module")
+def engines():
+    return {one.name: InProcess(one.engine) for one in registry.find("comfy-kitchen")}
+
+
+@pytest.fixture(scope="module")
+def runner(waivers):
+    truth = Reference()
+    return conform.Runner(judges(None), lambda case: truth.run(case, case.realize()), waivers)
+
+
+def test_its_process_conforms_in_every_case(runner):
+    found = [one.engine for one in registry.find("comfy-kitchen")]
+    results = conform.run(runner, found, _CASES)
+    assert [(r.engine, r.case, r.reason) for r in results if not r.conforms] == []
+    assert sum(r.status == "pass" for r in results) >= 3 * 25
+
+
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_no_false_alarm(seed, engines, runner):
+    """Other weights and other activations, in each dtype."""
+    cases = [
+        msgspec.structs.replace(
+            case, inputs={name: msgspec.structs.replace(recipe, seed=seed) for name, recipe in case.inputs.items()}
+        )
+        for case in _CASES
+    ]
+    results = conform.run(runner._replace(explains=False), [*engines.values()], cases)
+    assert [(r.engine, r.case, r.reason) for r in results if not r.conforms] == []
+
+
+# Sums of a rotation that are not exact have an order, which is BLAS's there.
+_EXACT = [c for c in _CASES if c.op == "linear_int8" and "rotated64" not in c.name]
+
+
+@pytest.mark.parametrize("case", _EXACT, ids=lambda case: case.name)
+def test_int8_is_the_same_bit_for_bit(case, engines):
+    inputs = case.realize()
+    ours = operations.run(case.op, Arithmetic(FLOAT32), inputs, case.params)["y"]
+    assert ours.tobytes() == engines["comfy-kitchen"].run(case, inputs)["y"].tobytes()
+
+
+# --- bugs on purpose: names in eager -> replacements, operation, words of the cause ----------------------------
+
+_rowwise, _tensorwise, _matmul = (
+    eager.quantize_int8_rowwise,
+    eager.quantize_int8_tensorwise,
+    eager._int8_matmul_accumulate,
+)
+_fp8, _scaled = eager.quantize_per_tensor_fp8, TensorCoreFP8Layout.quantize
+
+
+def _rounding(change):
+    return {"_round_int8": lambda v, stochastic_rounding=0: change(v).to(torch.int8)}
+
+
+def _rows(change):
+    """Row-wise quantisation with another scale, or other codes."""
+    return {"quantize_int8_rowwise": lambda x, stochastic_rounding=0: change(x)}
+
+
+def _codes(x, scale, largest=127):
+    return torch.where(scale > 0, x / scale, 0).round().clamp(-128, largest).to(torch.int8), scale
+
+
+def _scale(x, largest=127.0):
+    return x.abs().amax(dim=-1, keepdim=True).float() / largest
+
+
+def _shift(change):
+    def shifted(x, stochastic_rounding=0):
+        codes, scale = _rowwise(x)
+        return codes, change(scale)
+
+    return {"quantize_int8_rowwise": shifted}
+
+
+def _sums(change):
+    return {"_int8_matmul_accumulate": lambda a, b: change(a, b)}
+
+
+def _sylvester(size, device="cpu", dtype=torch.float32):
+    h = torch.ones(1, 1)
+    while len(h) < size:
+        h = torch.kron(h, torch.tensor([[1.0, 1], [1, -1]]))
+    return (h / size**0.5).to(dtype)
+
+
+INT8 = {
+    "truncated": (
+        {"_round_int8": lambda v, stochastic_rounding=0: v.trunc().clamp(-128, 127).to(torch.int8)},
+        "toward zero",
+    ),
+    "half away": (
+        {
+            "_round_int8": lambda v, stochastic_rounding=0: (
+                (v.sign() * (v.abs() + 0.5).floor()).clamp(-128, 127).to(torch.int8)
+            )
+        },
+        "away from zero",
+    ),
+    "wraps": (_rounding(lambda v: v.round().to(torch.int64)), "wrap"),
+    "no -128": (
+        {"_round_int8": lambda v, stochastic_rounding=0: v.round().clamp(-127, 127).to(torch.int8)},
+        "-127, not -128",
+    ),
+    "one scale": (_rows(lambda x: _codes(x, _scale(x).amax().expand(len(x), 1))), "whole tensor"),
+    "over 128": (_rows(lambda x: _codes(x, _scale(x, 128.0))), "128"),
+    "signed": (_rows(lambda x: _codes(x, x.amax(dim=-1, keepdim=True).clamp(min=1e-30) / 127)), "max x"),
+    "zero rows": (_rows(lambda x: (_rowwise(x)[0], torch.where(_scale(x) > 0, _scale(x), torch.nan))), "NaN"),
+    "previous row": (_shift(lambda scale: scale.roll(1, 0)), "row before"),
+    "float16 scale": (_shift(lambda scale: scale.half().float()), "float16"),
+    "bfloat16 scale": (_shift(lambda scale: scale.bfloat16().float()), "bfloat16"),
+    "inverse scale": (_shift(lambda scale: 1 / scale), "divided"),
+    "float16 sums": (_sums(lambda a, b: _matmul(a, b).half()), "float16"),
+    "tail": (_sums(lambda a, b: _matmul(a[:, : len(b) // 64 * 64], b[: len(b) // 64 * 64])), "last columns"),
+    "not transposed": (_sums(lambda a, b: _matmul(a, b.T.contiguous().reshape(b.shape))), "transpose"),
+    "unsigned": (_sums(lambda a, b: _matmul(a, b) + 256 * (a.int() @ (b < 0).int())), "unsigned"),
+    "sylvester": ({"_build_hadamard": _sylvester}, "Sylvester"),
+    "not rotated": ({"_rotate_activation": lambda x, h, g: x}, "rotation of the activations missing"),
+    "16-bit sums": (_sums(lambda a, b: _matmul(a, b).clamp(-32768, 32767)), "16 bits"),
+    "codes of 7 bits": (_rows(lambda x: _codes(x, _scale(x, 63.0))), None),  # seen, but on no page
+}
+
+
+def _weak(change):
+    return {"quantize_per_tensor_fp8": change}
+
+
+def _cut(x, scale, kind=torch.float8_e4m3fn):
+    """Round toward zero: where the nearest is larger, the next code below."""
+    codes = _fp8(x, scale, kind)
+    over = codes.float().abs() > (x / scale).abs()
+    return torch.where(over, codes.view(torch.uint8) - 1, codes.view(torch.uint8)).view(kind)
+
+
+def _layout(change):
+    """The scale that TensorCoreFP8Layout keeps."""
+
+    def quantize(tensor, scale=None, dtype=torch.float8_e4m3fn):
+        codes, params = _scaled(tensor, scale=scale, dtype=dtype)
+        return codes, type("Params", (), {"scale": change(params.scale)})
+
+    return quantize
+
+
+FP8 = {
+    "truncated": (_weak(_cut), "toward zero"),
+    "not clipped": (_weak(lambda x, scale, kind: (x / scale).to(kind)), "NaN or infinity"),
+    "fnuz": (_weak(lambda x, scale, kind: _fp8(x, scale * 448 / 240, kind)), None),
+    "e5m2": (_weak(lambda x, scale, kind: _fp8(x, scale, torch.float8_e5m2)), "other 8-bit float"),
+    "inverse scale": (_layout(lambda scale: 1 / scale), "divided"),
+    "float16 scale": (_layout(lambda scale: scale.half().float()), "float16"),
+    "bfloat16 scale": (_layout(lambda scale: scale.bfloat16().float()), "bfloat16"),
+    "no scale": (_layout(torch.ones_like), None),
+    "given ignored": (lambda tensor, scale=None, dtype=None: _scaled(tensor, dtype=dtype), "given scale ignored"),
+}
+
+
+def _caught(engine, runner, op, replacements):
+    with ExitStack() as stack:
+        for name, replacement in replacements:
+            stack.enter_context(patch(name, replacement))
+        wrong = conform.run(runner, [engine], [case for case in _CASES if case.op == op])
+    return [r for r in wrong if r.status == "fail"]
+
+
+def _bugs():
+    where = "comfy_kitchen.backends.eager.quantization."
+    for name, (replaced, words) in INT8.items():
+        yield name, "linear_int8", [(where + function, new) for function, new in replaced.items()], words
+    for name, (replaced, words) in FP8.items():
+        if callable(replaced):
+            yield name, "linear_fp8", [("comfy_kitchen.tensor.TensorCoreFP8Layout.quantize", replaced)], words
+            continue
+        yield name, "linear_fp8", [("comfy_kitchen." + function, new) for function, new in replaced.items()], words
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "replacements", "words"), [pytest.param(*b, id=f"{b[1]} {b[0]}") for b in _bugs()]
+)
+def test_a_bug_is_seen_and_named(name, op, replacements, words, engines, runner):
+    failed = _caught(engines["comfy-kitchen"], runner, op, replacements)
+    assert failed, f"{name} gets through"
+    causes = [cause for r in failed for cause in r.causes]
+    assert words is None or any(words in cause for cause in causes), [(r.case, r.looks) for r in failed]

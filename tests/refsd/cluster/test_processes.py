@@ -1,0 +1,114 @@
+"""Jobs in processes of this machine: in order, whatever happens to a process; conform's report is that of one."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import process_jobs as jobs
+import pytest
+from typer.testing import CliRunner
+
+from refsd.cli import app
+from refsd.cluster.processes import Processes
+from refsd.cluster.spread import Job
+from refsd.cluster.workplace import Here
+from refsd.engines.chosen import reference_engine
+from refsd.numerics.errors import BadInput
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch):
+    """The processes find the jobs."""
+    monkeypatch.setenv("PYTHONPATH", os.path.dirname(jobs.__file__))
+
+
+def run(function, *arguments, count=2, crashed=lambda job: ["crashed"], **more):
+    with Processes(count) as processes:
+        return list(processes.run(function, (Job(of) for of in arguments), crashed, **more))
+
+
+def test_outcomes_come_in_the_order_of_the_jobs():
+    slow_first = [(0, 0.5), *((x, 0.0) for x in range(1, 40))]
+    assert run(jobs.doubled, *slow_first) == [[2 * x] for x in range(40)]
+
+
+def test_kin_run_in_one_process():
+    with Processes(2) as processes:
+        kin = (Job((x,), kin="even" if x % 2 == 0 else "odd") for x in range(12))
+        pids = [pid for (pid,) in processes.run(jobs.of_this_process, kin, list)]
+    assert len(set(pids[::2])) == len(set(pids[1::2])) == 1 and pids[0] != pids[1]
+
+
+def test_a_job_that_ends_its_process_is_found_out_and_the_others_are_done():
+    assert run(jobs.deadly, *((x,) for x in range(8))) == [[x] if x != 3 else ["crashed"] for x in range(8)]
+
+
+def test_of_a_job_that_ends_its_process_each_piece_runs_alone():
+    pieces = lambda job: [Job((x,)) for x in (2, 3, 4)]
+    assert run(jobs.deadly, (3,), split=pieces) == [[2, "crashed", 4]]
+
+
+def test_bad_input_is_bad_input_and_another_error_comes_with_its_traceback():
+    with pytest.raises(BadInput, match="x is below 0"):
+        run(jobs.refused, (-1,))
+    with pytest.raises(RuntimeError, match=r"ZeroDivisionError(.|\n)*in refused"):
+        run(jobs.refused, (0,))
+
+
+def test_what_still_runs_ends_with_the_block():
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), Processes(2) as processes:
+        for outcome in processes.run(jobs.doubled, iter([Job((1, 0.0)), Job((2, 60.0))]), list):
+            assert outcome == [2]
+            raise KeyboardInterrupt
+    assert time.monotonic() - begun < 30
+
+
+def test_kernels_share_the_threads_and_engines_do_not(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    with Processes(2) as processes:
+        share = max(1, (os.cpu_count() or 1) // 2)
+        assert set(processes.on_every_worker(jobs.threads).values()) == {share}
+        for name, value in {"OMP_NUM_THREADS": "7", "OPENBLAS_NUM_THREADS": ""}.items():
+            assert set(processes.on_every_worker(jobs.environment, name).values()) == {value}
+
+
+def results(folder, *more):
+    cases = ["--cases", "silu/*", "--cases", "clip-l/*", "--cases", "conv2d/f32/*", "--golden", "goldens"]
+    run = CliRunner().invoke(app, ["conform", "refsd:ggml-cpu", "refsd", *cases, "--report", folder, *more])
+    assert run.exit_code == 0, run.output
+    said = json.loads(Path(folder, "conform.json").read_text())
+    return [{k: v for k, v in result.items() if k != "seconds"} for result in said["results"]]
+
+
+@pytest.mark.jitted
+def test_the_report_is_that_of_one_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert results("three", "--processes", "3") == results("one", "--processes", "1")
+
+
+def test_processes_beside_a_cluster_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke(app, ["conform", "refsd", "--processes", "2", "--dask", "local"])
+    assert isinstance(run.exception, BadInput) and "the cluster's workers judge" in str(run.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "globs", "many"),
+    [
+        (["refsd:float32"], ["*"], True),
+        (["refsd:float32"], ["silu/*"], False),
+        (["refsd:float32", "exec:./engine.py"], ["*"], False),
+        (["refsd:float32", "torch@cuda"], ["*"], False),
+        (["refsd:float32"], ["*", "full/sd15/clip/*"], False),
+    ],
+)
+def test_when_several_processes_judge(arguments, globs, many):
+    from refsd.cases import select
+
+    here = Here("goldens")
+    here._arguments = arguments
+    usual = here._usual_processes([reference_engine("float32")], select(*globs))
+    assert usual == (min(os.cpu_count() or 1, 8) if many else 1)
