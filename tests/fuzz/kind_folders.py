@@ -123,6 +123,7 @@ TOLD_BY_SHAPES = {
     "cond_in_channels",
     "timestep_channels",
     "flow_map",
+    "context_in_dim",
 }
 # What a forward pass in float64 does not read: sizes to train at, seeds of dropout, dtypes, what other heads need.
 NOT_COMPUTED = {

@@ -66,12 +66,15 @@ def _words_see_each_other(m: Module, q, k, v, context_mask, J):
     return np.concatenate([words, picture], axis=1)
 
 
-def _everything_seen(m: Module, q, k, v, context_mask, J):
-    return m.attention(q, k, v, mask=qwen_image21.seen(context_mask, q.shape[1] - J))
+def _words_see_the_picture(m: Module, q, k, v, context_mask, J):
+    mask = qwen_image21.seen(context_mask, q.shape[1] - J)
+    return np.concatenate([m.attention(part, k, v, mask=mask) for part in (q[:, :J], q[:, J:])], axis=1)
 
 
 def _causal_throughout(m: Module, q, k, v, context_mask, J):
-    return m.attention(q, k, v, mask=qwen_image21.seen(context_mask, q.shape[1] - J), diagonal=0)
+    words = m.attention(q[:, :J], k[:, :J], v[:, :J], mask=qwen_image21.seen(context_mask, 0), diagonal=0)
+    mask = qwen_image21.seen(context_mask, q.shape[1] - J)
+    return np.concatenate([words, m.attention(q[:, J:], k, v, mask=mask, diagonal=J)], axis=1)
 
 
 def _weight_as_it_is(m: Module, context, eps):
@@ -104,7 +107,7 @@ BUGS = replacing(
     ("Qwen-Image 2.1's modulation has the gate before the scale", "modulations", _gate_first),
     ("Qwen-Image 2.1's modulations of attention and MLP are swapped", "modulations", _branches_swapped),
     ("Qwen-Image 2.1's words see the words after them", "block_causal", _words_see_each_other),
-    ("Qwen-Image 2.1's words see the picture", "block_causal", _everything_seen),
+    ("Qwen-Image 2.1's words see the picture", "block_causal", _words_see_the_picture),
     ("Qwen-Image 2.1's picture is causal inside", "block_causal", _causal_throughout),
     ("Qwen-Image 2.1's text norm has its weight without the 1", "txt_in", _weight_as_it_is),
     ("Qwen-Image 2.1's text is not normalised", "txt_in", _not_normalised),

@@ -155,6 +155,17 @@ def test_qwen_image(at):
     assert found.models == ("Qwen-Image", "Qwen-Image-Layered") and found.runs
 
 
+@pytest.mark.parametrize("at", ["transformer.", "diffusion_model.", "lora_unet_", ""])
+@pytest.mark.parametrize(("part", "rows"), [("gate_up", 24576), ("gate_layer", 12288), ("proj", 12288)])
+def test_qwen_image21(at, part, rows):
+    """ComfyUI's fused matrix and diffusers' halves. FLUX.2 klein's attention has the same names and sizes."""
+    dot = "_" if at.endswith("_") else "."
+    found = survey_adapter(lora(at + dot.join(("transformer_blocks", "0", "img_mlp", part)), rows, 4096))
+    assert found.models == ("Qwen-Image 2.1",) and found.runs
+    attention = survey_adapter(lora(at + dot.join(("transformer_blocks", "0", "attn", "to_q")), 4096, 4096))
+    assert attention.models == ("FLUX.2 klein 9B", "Qwen-Image 2.1")
+
+
 def test_wan():
     found = survey_adapter(lora("diffusion_model.blocks.0.self_attn.q", 5120, 5120))
     assert found.models == ("Wan 14B", "Wan 14B, image to video") and found.runs
