@@ -50,7 +50,7 @@ def product_bound(rule: Rule) -> Callable[[Run], Bound]:
         x = run.inputs["x"].astype(n.storage_dtype).astype(np.float64)
         bits = moves(x, run.moved("x"), how, n.compute, n.storage, _static(run.stored))
         W, K = run.inputs["weight"], x.shape[-1]
-        scale = bits.scale * run.inputs["weight_scale"]
+        scale = np.abs(bits.scale * run.inputs["weight_scale"])
         s = np.abs(bits.values @ W.T)
         terms = Terms()
         # All rows share the error of one scale.
