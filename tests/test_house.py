@@ -37,7 +37,7 @@ BUDGETS = {
     "refsd": 1_450,
     "refsd/bench": 2_050,
     "refsd/cases": 550,
-    "refsd/causes": 8_400,
+    "refsd/causes": 8_450,
     "refsd/cli": 4_100,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_150,

@@ -19,26 +19,31 @@ from refsd.numerics.quantization import Quantization, Quantized, quantize, rotat
 
 # The parameters of a case -> how its activations are rounded.
 Rule = Callable[[Params], Quantization]
+# A case's tensors -> the weight's numbers, without the scale of the tensor or the row.
+Weight = Callable[[Inputs], np.ndarray]
+
+
+def stored_weight(inputs: Inputs) -> np.ndarray:
+    return inputs["weight"].values()
 
 
 def _static(inputs: Inputs) -> np.ndarray | None:
     return inputs["x_scale"].values() if "x_scale" in inputs else None
 
 
-def product(rule: Rule) -> Callable[[Arithmetic, Inputs, Params], np.ndarray]:
+def product(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Arithmetic, Inputs, Params], np.ndarray]:
     """Return the reference of a page."""
 
     def run(a: Arithmetic, inputs: Inputs, params: Params) -> np.ndarray:
-        weight, scale = (
-            np.asarray(inputs[n].values(), a.numerics.compute_dtype) for n in ("weight", "weight_scale")
-        )
+        dtype = a.numerics.compute_dtype
+        weight, scale = weight_of(inputs).astype(dtype), inputs["weight_scale"].values().astype(dtype)
         x, bias = values(a, inputs["x"]), optional(a, inputs, "bias")
         return a.linear_quantized(x, weight, scale, bias, rule(params), _static(inputs))
 
     return run
 
 
-def product_bound(rule: Rule) -> Callable[[Run], Bound]:
+def product_bound(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Run], Bound]:
     """Return the bound of a page.
 
     y = s_x s_w sum_k q_k w_k + b: |W| dq where a code may be another, the sum's own error (none in integers), the
@@ -49,8 +54,8 @@ def product_bound(rule: Rule) -> Callable[[Run], Bound]:
         how, n = rule(run.params), run.numerics
         x = run.inputs["x"].astype(n.storage_dtype).astype(np.float64)
         bits = moves(x, run.moved("x"), how, n.compute, n.storage, _static(run.stored))
-        W, K = run.inputs["weight"], x.shape[-1]
-        scale = bits.scale * run.inputs["weight_scale"]
+        W, K = weight_of(run.stored).astype(np.float64), x.shape[-1]
+        scale = np.abs(bits.scale * run.inputs["weight_scale"])
         s = np.abs(bits.values @ W.T)
         terms = Terms()
         # All rows share the error of one scale.
@@ -60,6 +65,8 @@ def product_bound(rule: Rule) -> Callable[[Run], Bound]:
             largest = np.abs(bits.values) + bits.moved
             limit, spread = sums(run, "linear", K, largest @ np.abs(W).T, largest**2 @ (W**2).T, s, how)
             terms.add(scale * limit, scale * spread)
+        if how.block:  # each factor times the scale of its block and of the tensor, where an engine widens it
+            terms.add(scale * gamma(4, run.u) * ((np.abs(bits.values) + bits.moved) @ np.abs(W).T))
         y = scale * s + terms.limit
         terms.add(y * (bits.relative + gamma(4, run.u)))
         b, db = bias_of(run)
@@ -74,11 +81,11 @@ def product_bound(rule: Rule) -> Callable[[Run], Bound]:
 class Parts:
     """The steps of a product in float32, of which a bug replaces one."""
 
-    def __init__(self, rule: Rule, inputs: Inputs, params: Params):
+    def __init__(self, rule: Rule, inputs: Inputs, params: Params, weight_of: Weight = stored_weight):
         self.inputs, self.how = inputs, rule(params)
         self.a = Arithmetic(FLOAT32)
         self.x = np.asarray(inputs["x"].values(), np.float32)
-        self.weight = np.asarray(inputs["weight"].values(), np.float32)
+        self.weight = weight_of(inputs).astype(np.float32)
         self.scale = inputs["weight_scale"].values()
         self.bias = inputs["bias"].values() if "bias" in inputs else None
         self.static = _static(inputs)
@@ -96,8 +103,8 @@ class Parts:
         return (y if self.bias is None else y + self.bias).astype(np.float32)
 
 
-def wrong(rule: Rule, change: Callable[[Parts], np.ndarray | None]) -> Wrong:
-    return lambda op, inputs, params: change(Parts(rule, inputs, params))
+def wrong(rule: Rule, change: Callable[[Parts], np.ndarray | None], weight_of: Weight = stored_weight) -> Wrong:
+    return lambda op, inputs, params: change(Parts(rule, inputs, params, weight_of))
 
 
 def with_rule(**changes) -> Callable[[Parts], np.ndarray | None]:
@@ -144,7 +151,7 @@ def _not_rounded(parts: Parts) -> np.ndarray:
 
 def _signed_largest(parts: Parts) -> np.ndarray | None:
     """The scale of max x, not max |x|; what is beyond it is clipped."""
-    if parts.static is not None or parts.how.scale == "none" or parts.how.block:
+    if parts.static is not None:
         return None
     x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
     scale = np.maximum(x.max(axis=-1 if parts.how.scale == "row" else None, keepdims=True), 1e-30) / parts.how.reach
@@ -186,16 +193,13 @@ def _first_scale(scale: np.ndarray) -> np.ndarray | None:
     return np.full_like(scale, scale[0]) if len(scale) > 1 else None
 
 
-def product_mutants(rule: Rule) -> tuple[Mutant[Wrong], ...]:
+def product_mutants(rule: Rule, weight_of: Weight = stored_weight) -> tuple[Mutant[Wrong], ...]:
     """Return the known bugs that every page has."""
     changes = {
         "scale of the whole tensor taken for each row's, or the reverse": _other_sharing,
-        "each row has the scale of the row before": _scale_of_the_row_before,
         "result divided by the activations' scale": _divided_scale,
         "activations rounded toward zero": with_rule(rounding="zero"),
-        "activations' ties rounded away from zero": with_rule(rounding="away"),
         "activations not rounded: the weight was widened instead": _not_rounded,
-        "activations' scale from max x, not max |x|": _signed_largest,
         "activations' scale rounded to float16": _scale_through(np.float16),
         "activations' scale rounded to bfloat16": _scale_through(ml_dtypes.bfloat16),
         "activations' given scale ignored": _static_ignored,
@@ -204,15 +208,27 @@ def product_mutants(rule: Rule) -> tuple[Mutant[Wrong], ...]:
         "sum of products stored in float16": _float16_sums,
     }
     return (
-        *(Mutant(name, wrong(rule, change)) for name, change in changes.items()),
+        *(Mutant(name, wrong(rule, change, weight_of)) for name, change in changes.items()),
         Mutant("weight's scale missing", other_input("weight_scale", np.ones_like)),
         Mutant("weight's scale inverted", other_input("weight_scale", lambda scale: 1 / scale)),
-        Mutant("weight's scale of the next row", other_input("weight_scale", _next_scale)),
-        Mutant("weight's first scale used for all rows", other_input("weight_scale", _first_scale)),
         Mutant("weight read as its transpose", other_input("weight", read_as_transposed)),
         Mutant("last columns left out", other_input("x", without_tail)),
         Mutant("row i read from number i on, not from i K", other_input("x", shifted_rows)),
         NO_BIAS,
         BATCH,
         F16_INPUT,
+    )
+
+
+def row_mutants(rule: Rule) -> tuple[Mutant[Wrong], ...]:
+    """Return the known bugs of formats without blocks: scales of rows, ties, and the sign of the largest number."""
+    changes = {
+        "each row has the scale of the row before": _scale_of_the_row_before,
+        "activations' ties rounded away from zero": with_rule(rounding="away"),
+        "activations' scale from max x, not max |x|": _signed_largest,
+    }
+    return (
+        *(Mutant(name, wrong(rule, change)) for name, change in changes.items()),
+        Mutant("weight's scale of the next row", other_input("weight_scale", _next_scale)),
+        Mutant("weight's first scale used for all rows", other_input("weight_scale", _first_scale)),
     )

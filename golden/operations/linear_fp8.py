@@ -6,7 +6,15 @@ import numpy as np
 from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong
 from refsd.golden.operation import Mutant, Operation
-from refsd.golden.operations.few_bits import Parts, product, product_bound, product_mutants, with_rule, wrong
+from refsd.golden.operations.few_bits import (
+    Parts,
+    product,
+    product_bound,
+    product_mutants,
+    row_mutants,
+    with_rule,
+    wrong,
+)
 from refsd.golden.recipe import Recipe
 from refsd.kernels.quant.activation_codes import divided
 from refsd.numerics.quantization import Quantization, Quantized
@@ -81,6 +89,7 @@ LINEAR_FP8 = Operation(
     bound=product_bound(_rule),
     mutants=(
         *product_mutants(_rule),
+        *row_mutants(_rule),
         Mutant("activations in the other 8-bit float", wrong(_rule, _other_type)),
         Mutant("NaN or infinity beyond the largest number", wrong(_rule, _not_clipped)),
         Mutant("subnormal 8-bit floats flushed to zero", wrong(_rule, _subnormals_flushed)),

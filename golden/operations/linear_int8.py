@@ -5,7 +5,15 @@ import numpy as np
 from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong
 from refsd.golden.operation import Mutant, Operation
-from refsd.golden.operations.few_bits import Parts, product, product_bound, product_mutants, with_rule, wrong
+from refsd.golden.operations.few_bits import (
+    Parts,
+    product,
+    product_bound,
+    product_mutants,
+    row_mutants,
+    with_rule,
+    wrong,
+)
 from refsd.golden.recipe import Recipe
 from refsd.kernels.quant.activation_codes import divided
 from refsd.numerics.quantization import Quantization, Quantized, quantize, rotated
@@ -107,6 +115,7 @@ LINEAR_INT8 = Operation(
     bound=product_bound(_rule),
     mutants=(
         *product_mutants(_rule),
+        *row_mutants(_rule),
         Mutant("activations' scale max |x| / 128, not / 127", wrong(_rule, with_rule(largest=128.0))),
         Mutant("codes beyond 127 wrap", wrong(_rule, _wrapped)),
         Mutant("lowest code -127, not -128", wrong(_rule, _without_lowest)),

@@ -26,7 +26,7 @@ _VARIANTS = {
     "-bf16": ("bfloat16", replace(TORCH_BF16, name="comfy-kitchen-bf16")),
 }
 _FLOAT8 = {"f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"}
-_TYPES = ("f32", "f16", "bf16", "i8", *_FLOAT8)
+_TYPES = ("f32", "f16", "bf16", "i8", "u8", *_FLOAT8)
 
 
 def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
@@ -73,6 +73,20 @@ def _linear_fp8(torch, x, params):
     return (y if bias is None else y + bias).reshape(*x["x"].shape[:-1], -1)
 
 
+def _linear_nvfp4(torch, x, params):
+    """What TensorCoreNVFP4Layout comes to where torch has no product of NVFP4: both factors widened again."""
+    import comfy_kitchen
+    from comfy_kitchen.float_utils import to_blocked
+    from comfy_kitchen.tensor import TensorCoreNVFP4Layout
+
+    rows = x["x"].reshape(-1, x["x"].shape[-1])
+    given = x["x_scale"].reshape(()) if "x_scale" in x else None
+    factor = TensorCoreNVFP4Layout.dequantize(*TensorCoreNVFP4Layout.quantize(rows, scale=given))[: len(rows)]
+    scale, blocks = x["weight_scale"].reshape(()), to_blocked(x["block_scale"], flatten=False)
+    weight = comfy_kitchen.dequantize_nvfp4(x["weight"], scale, blocks, rows.dtype)
+    return torch.nn.functional.linear(factor, weight, x.get("bias")).reshape(*x["x"].shape[:-1], -1)
+
+
 def _no_rows(case: Case) -> str | None:
     rows = case.params.get("scales") == "row" or case.inputs["weight_scale"].shape != (1,)
     return "comfy-kitchen's FP8 has one scale for the tensor" if rows else None
@@ -80,10 +94,10 @@ def _no_rows(case: Case) -> str | None:
 
 LIBRARY = Library(
     "comfy-kitchen",
-    functions={"linear_int8": _linear_int8, "linear_fp8": _linear_fp8},
+    functions={"linear_int8": _linear_int8, "linear_fp8": _linear_fp8, "linear_nvfp4": _linear_nvfp4},
     refusals={"linear_fp8": _no_rows},
     rounding={},
-    rounded={},
+    rounded={"linear_nvfp4": "a CPU has no product of NVFP4, and widened factors are rounded to the dtype"},
     types=_TYPES,
 )
 
@@ -96,7 +110,7 @@ def compute(torch, op: str, params, dtype: str, inputs: Mapping[str, StoredTenso
 
 
 def _tensor(torch, name: str, tensor: StoredTensor, dtype):
-    if tensor.type == "i8":
+    if tensor.type in ("i8", "u8"):
         return torch.from_numpy(tensor.data.reshape(tensor.shape).copy())
     if tensor.type in _FLOAT8:
         codes = torch.from_numpy(tensor.data.reshape(tensor.shape).view(np.uint8).copy())

@@ -182,6 +182,8 @@ def _other_data(random: Random, op: Operation, name: str, recipe: Recipe) -> Rec
     known = {other.inputs[name].data for other in op.cases if name in other.inputs}
     if known <= {"positive"}:  # a variance
         return replace(recipe, exponent=recipe.exponent + random.choice((-12, -4, 0, 4)))
+    if name == "x_scale":  # a scale that was measured beforehand
+        return replace(recipe, offset=recipe.offset * 2.0 ** random.choice((-6, -1, 0, 1, 6)))
     if recipe.data not in _DATA or not recipe.shape:
         return recipe
     data = random.choices([*_DATA], [*_DATA.values()])[0]

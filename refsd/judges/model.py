@@ -14,6 +14,7 @@ from refsd.causes.model.following import Following, Passing, Reached, as_shaped
 from refsd.causes.model.mutants import MUTANTS, Change, ChangedWeights, in_each_block
 from refsd.causes.model.observed import Observed
 from refsd.causes.model.place import Place
+from refsd.causes.model.precisions import other_precisions
 from refsd.components import COMPONENTS, forward
 from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
@@ -32,10 +33,8 @@ from refsd.module import Module, Taps, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.machine import memory, one_answer
-from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, TORCH_TF32, Numerics
+from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
 
-# Precisions that an engine may compute in without declaring it.
-_PRECISIONS = (TORCH_F16, TORCH_BF16, GGML_CPU, TORCH_TF32)
 # Runs with random roundings are made where a tap fails without them, or where an output exceeds its limit by at
 # most this factor.
 _NEARLY = 16.0
@@ -354,10 +353,10 @@ class ModelJudge(Judge):
             {name: found[name] / size for name in truth}, truth, honest
         ):
             return [f"every output is multiplied by {size:.6g}"]
-        for other in (profile for profile in _PRECISIONS if profile != numerics):
+        for phrase, other in other_precisions(numerics):
             rough = self.answer(case, inputs, Arithmetic(other))
             if scene.explained_by(rough, precision=True) and agrees(found, truth, rough):
-                return [f"it computes as {other.name}, and not as {numerics.name}"]
+                return [phrase]
         known = self._known(standard, found, MUTANTS, end) or known_deviations()
         return known or self._known(standard, found, in_each_block(self.axes_of_weights(case, inputs)), end)
 

@@ -16,7 +16,7 @@ import numpy as np
 from refsd.kernels.philox import philox_successive
 from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4
 from refsd.numerics.quantization import Quantization, rounded
-from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, StoredTensor, stored
+from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor, stored
 from refsd.profiling.question import Finding, Questioner
 
 Ask = Callable[[Questioner], list[Finding]]
@@ -59,6 +59,8 @@ def _expected(rule: Quantization, largest: float) -> np.ndarray:
 def identity(weight_type: str) -> StoredTensor:
     """Return the identity matrix in a type."""
     eye = np.eye(_K, dtype=np.float32)
+    if weight_type == "i8":  # without a scale it would be a tensor of integers
+        return StoredTensor("i8", eye.shape, eye.astype(np.int8), Scaling(np.ones(1, np.float32)))
     if weight_type in SCALAR_TYPES:
         return stored(eye.astype(SCALAR_TYPES[weight_type]))
     table = GROUPED_TYPES[weight_type]

@@ -39,6 +39,16 @@ def test_int8_is_the_fractions_product():
     assert abs(y - expected).max() <= 1e-14 * abs(expected).max()
 
 
+def test_nvfp4_is_the_search_of_every_code():
+    case = _case("linear_nvfp4", "odd")
+    inputs = case.realize()
+    x, w, d, s, b = (inputs[name].values() for name in ("x", "weight", "block_scale", "weight_scale", "bias"))
+    rows, scale = naive.nvfp4_rows(x)
+    expected = scale * float(s[0]) * rows @ naive.nvfp4_weight(w, d.astype(np.float64)).T + b
+    y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    assert abs(y - expected).max() <= 1e-13 * abs(expected).max()
+
+
 def test_a_rotated_weight_is_multiplied_in_its_own_basis():
     """(W H)(H x) = W x: what rounding to int8 adds is all that is left."""
     rng = np.random.default_rng(1)

@@ -19,7 +19,7 @@ from refsd.numerics.profiles import FLOAT32
 
 pytestmark = pytest.mark.peer
 
-_CASES = select("linear_int8/*", "linear_fp8/*")
+_CASES = select("linear_int8/*", "linear_fp8/*", "linear_nvfp4/*")
 
 
 class InProcess:
@@ -54,7 +54,7 @@ def test_its_process_conforms_in_every_case(runner):
     found = [one.engine for one in registry.find("comfy-kitchen")]
     results = conform.run(runner, found, _CASES)
     assert [(r.engine, r.case, r.reason) for r in results if not r.conforms] == []
-    assert sum(r.status == "pass" for r in results) >= 3 * 25
+    assert sum(r.status == "pass" for r in results) >= 3 * 25 + 8
 
 
 @pytest.mark.parametrize("seed", range(1, 11))

@@ -49,3 +49,21 @@ def product(x, weight, weight_scale, kind, largest):
         for row, scale in zip(rows, scales, strict=True)
     ]
     return np.array(y, np.float64)
+
+
+def nvfp4_rows(x):
+    """Blocks of 16 under scales in E4M3, under one scale for the tensor. -> float64 [M, K], the tensor's scale"""
+    scale = max(abs(Fraction(float(v))) for v in x.ravel()) / (448 * 6)
+    rows = []
+    for block in x.reshape(-1, 16).tolist():
+        inner = nearest(max(abs(Fraction(v)) for v in block) / 6 / scale, "f8_e4m3")
+        rows.append([inner * nearest(Fraction(v) / (scale * inner), "f4_e2m1") if inner else 0 for v in block])
+    return np.array(rows, np.float64).reshape(x.shape), float(scale)
+
+
+def nvfp4_weight(packed, block_scale):
+    """Two codes a byte, the first in the upper half: sign, 2 bits of exponent, 1 of mantissa. -> float64 [O, K]"""
+    table = numbers("f4_e2m1")[7:]
+    codes = [[nibble for byte in row for nibble in divmod(byte, 16)] for row in packed.tolist()]
+    values = np.array([[(1 - code // 8 * 2) * float(table[code % 8][0]) for code in row] for row in codes])
+    return np.einsum("obk,ob->obk", values.reshape(*block_scale.shape, 16), block_scale).reshape(values.shape)

@@ -1,0 +1,131 @@
+"""Linear layers that multiply in NVFP4: 4-bit floats under a scale every 16, and one for the tensor."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from refsd.golden.case import Case
+from refsd.golden.mutations import Wrong, other_input
+from refsd.golden.operation import Inputs, Mutant, Operation
+from refsd.golden.operations.few_bits import Parts, product, product_bound, product_mutants, with_rule, wrong
+from refsd.golden.recipe import Recipe
+from refsd.kernels.quant.grouped import TABLES
+from refsd.numerics.profiles import NVFP4
+from refsd.numerics.quantization import Quantization
+
+_GROUP = 16
+
+
+def _rule(params) -> Quantization:
+    return NVFP4
+
+
+def _fits(shapes, params) -> bool:
+    return shapes["x"][-1] % _GROUP == 0
+
+
+def _codes(inputs: Inputs) -> np.ndarray:
+    """Return the codes, of which the first of a byte is its upper half. -> uint8 [O, K]"""
+    packed = inputs["weight"].values().astype(np.uint8)
+    return np.stack([packed >> 4, packed & 0xF], axis=-1).reshape(len(packed), -1)
+
+
+def _weight(inputs: Inputs, table=TABLES["nvfp4"]) -> np.ndarray:
+    scales = np.repeat(inputs["block_scale"].values(), _GROUP, axis=1)
+    return table[_codes(inputs)] * scales
+
+
+def _changed(change) -> Wrong:
+    return wrong(_rule, change, _weight)
+
+
+def _other_codes(table) -> Wrong:
+    """The codes read by another table."""
+    values = np.asarray(table, np.float32)
+    return wrong(_rule, lambda parts: parts.result(parts.quantized()), lambda inputs: _weight(inputs, values))
+
+
+def _unrounded_scales(parts: Parts) -> np.ndarray:
+    """The blocks' scales of the activations in float32, not E4M3."""
+    blocks = parts.x.reshape(*parts.x.shape[:-1], -1, _GROUP)
+    plain = replace(parts.how, block=0, scale="row")
+    other = Parts(lambda params: plain, parts.inputs, {}, _weight)
+    other.x, other.static = blocks, None
+    q = other.quantized()
+    values = (q.values * q.scale).reshape(parts.x.shape)
+    whole = parts.quantized()
+    return parts.result(whole._replace(values=values / whole.scale))
+
+
+def _swapped(packed: np.ndarray) -> np.ndarray:
+    return packed << 4 | packed >> 4
+
+
+def _next_block(scales: np.ndarray) -> np.ndarray | None:
+    return np.roll(scales, -1, axis=1) if scales.shape[1] > 1 else None
+
+
+def _transposed(scales: np.ndarray) -> np.ndarray | None:
+    return np.ascontiguousarray(scales.reshape(scales.shape[::-1]).T) if 1 not in scales.shape else None
+
+
+def _case(label: str, x, out: int, *, bias=True, static: int | None = None, x_data="bell", **more):
+    """One case; static: the exponent of a given scale, a power of two"""
+    K = x[-1]
+    inputs = {
+        "x": Recipe(x, data=x_data, **more),
+        "weight": Recipe((out, K // 2), "u8", "token_ids", 0, n=256),
+        "block_scale": Recipe((out, K // _GROUP), "f8_e4m3", "positive", exponent=-10),
+        "weight_scale": Recipe((1,), data="positive", exponent=-29),
+    }
+    if bias:
+        inputs["bias"] = Recipe((out,))
+    if static is not None:
+        inputs["x_scale"] = Recipe((1,), data="constant", offset=2.0**static)
+    return Case(f"linear_nvfp4/{label}-x{'x'.join(map(str, x))}-o{out}", "linear_nvfp4", inputs)
+
+
+_INTEGERS = [*range(8), *range(-8, 0)]
+_POWERS = with_rule(block_scale="e8m0", scale="none")
+
+LINEAR_NVFP4 = Operation(
+    "linear_nvfp4",
+    "Round activations to NVFP4, multiply them by a matrix of such, apply both tensors' scales, add a bias.",
+    inputs={
+        "x": "[..., K]",
+        "weight": "[O, K/2]",
+        "block_scale": "[O, K/16]",
+        "weight_scale": "[1]",
+        "x_scale?": "[1]",
+        "bias?": "[O]",
+    },
+    output="[..., O]",
+    run=product(_rule, _weight),
+    bound=product_bound(_rule, _weight),
+    mutants=(
+        *product_mutants(_rule, _weight),
+        Mutant("codes of a byte in the other order", other_input("weight", _swapped)),
+        Mutant("codes read as integers of 4 bits", _other_codes(_INTEGERS)),
+        Mutant("sign of the codes lost", _other_codes([*TABLES["nvfp4"][:8], *TABLES["nvfp4"][:8]])),
+        Mutant("weight's scales of the next block", other_input("block_scale", _next_block)),
+        Mutant("weight's scales of blocks transposed", other_input("block_scale", _transposed)),
+        Mutant("weight's scales of blocks missing", other_input("block_scale", np.ones_like)),
+        Mutant("activations in blocks of 32", _changed(with_rule(block=32))),
+        Mutant("activations' scales of blocks powers of two", _changed(_POWERS)),
+        Mutant("activations' scales of blocks in float32, not E4M3", _changed(_unrounded_scales)),
+    ),
+    cases=(
+        _case("tokens", (77, 320), 32),
+        _case("batch", (2, 9, 96), 48),
+        _case("row", (1, 320), 80, bias=False),
+        _case("outliers", (9, 256), 32, x_data="outliers"),
+        _case("rows", (20, 160), 48, x_data="rows", n=6),
+        _case("odd", (7, 48), 16),
+        _case("given", (20, 128), 32, static=-10),
+        _case("given-saturated", (20, 128), 32, static=-12),
+    ),
+    fits=_fits,
+)
+
+
+OPERATIONS = (LINEAR_NVFP4,)
