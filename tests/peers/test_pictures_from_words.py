@@ -62,7 +62,7 @@ pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:`FluxPosEmbed
 WORDS, UGLY = "a lovely cat, caf\u00e9 \U0001f431", "the hat"
 
 
-def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg, size=(24, 16), ugly=UGLY, steps=2):
+def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg, size=(24, 16), ugly=UGLY, steps=3):
     """refsd's pipeline of the folder that these make; its start, its latents and its picture."""
     redraw(network, 4)
     redraw(vae, 5)
@@ -79,7 +79,7 @@ def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg, size=(24, 
 def asked(begin, guidance):
     return {
         "latents": of(begin.noise),
-        "num_inference_steps": 2,
+        "num_inference_steps": 3,
         "guidance_scale": guidance,
         "width": 24,
         "height": 16,
