@@ -23,8 +23,6 @@ from refsd.numerics.errors import BadInput
 
 # Outcomes that are not yet taken, for each process: enough that none is idle where another's call is long.
 _AHEAD = 16
-
-
 # What a process sets back before engines start in it. Numba wants its own to stay.
 _OF_ENGINES = tuple(name for name in THREADS if name != "NUMBA_NUM_THREADS")
 
@@ -65,6 +63,7 @@ class Processes:
             process.end(kill=kind is not None)
         for process in self._all:
             process.calls.shutdown()
+            process.end(kill=True)  # of a call that had just begun
 
     def run(
         self,
