@@ -17,7 +17,7 @@ _CONNECT = 60.0  # seconds
 # How long a worker may stay silent, stopped or hung; then its jobs run elsewhere. Compiling takes seconds of that.
 _SILENT = "60 s"
 # Each worker computes in so many threads, for several workers share the cores.
-THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def connected(where: str, silent: str = _SILENT, **options: Any) -> Iterator[Any
         return
     cores = os.cpu_count() or 1
     workers = cores if where == "local" else int(where)
-    threads = dict.fromkeys(THREADS, str(max(1, cores // workers)))
+    threads = dict.fromkeys(_THREADS, str(max(1, cores // workers)))
     settings = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None, "env": threads}
     settings |= {"memory_limit": 0, "silence_logs": "CRITICAL"}
     with (

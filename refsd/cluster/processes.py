@@ -4,8 +4,6 @@ A process, `python -m refsd.cluster.processes`, reads pickled calls on its stdin
 """
 
 import contextlib
-import importlib
-import json
 import os
 import pickle
 import signal
@@ -17,14 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any, NamedTuple
 
-from refsd.cluster.connect import THREADS
 from refsd.cluster.spread import Job
 from refsd.numerics.errors import BadInput
 
 # Outcomes that are not yet taken, for each process: enough that none is idle where another's call is long.
 _AHEAD = 16
-# What a process sets back before engines start in it. Numba wants its own to stay.
-_OF_ENGINES = tuple(name for name in THREADS if name != "NUMBA_NUM_THREADS")
 
 
 class _Value(NamedTuple):
@@ -44,7 +39,8 @@ class _Ended(Exception):
 
 class Processes:
     """
-    count: how many; they share the cores
+    count: how many; their kernels share the cores. BLAS and engines keep the threads that they have in one process,
+           because their bits may depend on the number
     """
 
     def __init__(self, count: int):
@@ -111,7 +107,7 @@ def _piece(process: "_Process", function: Callable[..., list], piece: Job, crash
 class _Process:
     """A process that is started when it is first called, and again after it has ended.
 
-    threads: how many compute in it
+    threads: how many its kernels compute in
     calls:   makes its calls, one at a time
     """
 
@@ -133,12 +129,11 @@ class _Process:
     def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """Return function(*arguments). Raises BadInput as it does, _Ended if the process ends."""
         if self._child is None:
-            of_engines = json.dumps({name: os.environ.get(name) for name in _OF_ENGINES})
             self._child = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, of_engines],
+                [sys.executable, "-P", "-m", __name__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=os.environ | dict.fromkeys(THREADS, str(self._threads)),
+                env=os.environ | {"NUMBA_NUM_THREADS": str(self._threads)},
             )
         child = self._child
         assert child.stdin is not None and child.stdout is not None
@@ -169,16 +164,7 @@ class _Process:
 
 
 def main() -> None:
-    """Answer calls until stdin ends. What else is printed goes to stderr.
-
-    NumPy and Numba compute here in a share of the cores' threads; engines in as many as in the calling process.
-    """
-    for module in ("numpy", "numba"):
-        importlib.import_module(module)
-    for name, value in json.loads(sys.argv[1]).items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
+    """Answer calls until stdin ends. What else is printed goes to stderr."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that calls this one ends it
