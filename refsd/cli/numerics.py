@@ -28,6 +28,9 @@ PROFILES = (
     "ggml-vulkan-flash",
     "ggml-vulkan-f32",
     "ggml-vulkan-f32-flash",
+    "comfy-int8",
+    "comfy-fp8",
+    "nvfp4-w4a4",
 )
 
 Profile = Annotated[str, typer.Option("--numerics", help=f"{', '.join(PROFILES)}.")]

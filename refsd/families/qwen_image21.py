@@ -8,7 +8,6 @@ import math
 from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
 from refsd.families.text_encoders import ASSISTANT, DIFFUSERS, USER
 from refsd.models.qwen_image21.network import QWEN_IMAGE21
-from refsd.models.qwen_vl.network import QWEN3_VL_8B
 from refsd.networks.recipe import alone
 from refsd.samplers.schedules.flow import qwen_image_mu
 from refsd.tokenizers.text_rules import TextRule, as_long_as_it_is
@@ -57,7 +56,7 @@ FAMILIES = (
         "qwen-image21",
         lambda shapes: ("qwen-image21", "it has a txt_in.text_norm and one modulation for all blocks"),
         (QWEN21,),
-        sizes={"Qwen-Image 2.1": {"qwen-image21": QWEN_IMAGE21, "qwen3_vl": QWEN3_VL_8B}},
+        sizes={"Qwen-Image 2.1": {"qwen-image21": QWEN_IMAGE21}},
         recipes={"qwen-image21": alone("qwen-image21", QWEN_IMAGE21, _TINY, "qwen_image21")},
     ),
 )

@@ -34,7 +34,9 @@ def runner():
 
 
 def test_every_operation_is_said():
-    assert {*FUNCTIONS} == {*OPERATIONS}
+    """Products in few bits are not: ONNX's quantised operators round activations by other rules."""
+    assert {*OPERATIONS} - {*FUNCTIONS} == {"linear_int8", "linear_fp8", "linear_nvfp4"}
+    assert {*FUNCTIONS} <= {*OPERATIONS}
 
 
 @pytest.mark.parametrize("op", SMALL)
