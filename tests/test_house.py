@@ -39,7 +39,7 @@ BUDGETS = {
     "refsd/cases": 550,
     "refsd/causes": 8_450,
     "refsd/cli": 4_100,
-    "refsd/cluster": 1_300,
+    "refsd/cluster": 1_250,
     "refsd/commands": 1_150,
     "refsd/components": 350,
     "refsd/conventions": 900,

@@ -72,7 +72,7 @@ def _vulkan(library: Measured, graphs: str, case: Case) -> Numerics:
         return _vulkan_conv(library, graphs, case)
     if not library.multiplies_in_f16:
         return GGML_VULKAN_F32
-    if case.op == "attention":
+    if case.op in ("attention", "attention_softcap"):
         B, L, H, _ = case.inputs["q"].shape
         return _VULKAN_EXACT if L == 1 or (L <= _VECTORS and B * H == 1) else _VULKAN_F32_SUMS
     if case.op == "linear":

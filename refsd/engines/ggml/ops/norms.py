@@ -1,5 +1,7 @@
 """Normalisations as ggml graphs."""
 
+import math
+
 from refsd.engines.ggml.graph import Graph, Result
 from refsd.engines.ggml.ops.builder import Builder, Inputs, Params
 
@@ -27,6 +29,14 @@ def _rms_norm(g: Graph, inputs: Inputs, params: Params) -> Result:
 
 def _l2_norm(g: Graph, inputs: Inputs, params: Params) -> Result:
     return Result(g.l2_norm(g.floats(inputs["x"]), params["eps"]), inputs["x"].shape)
+
+
+def _rms_norm_channels(g: Graph, inputs: Inputs, params: Params) -> Result:
+    """As stable-diffusion.cpp has Wan's: channels are permuted to rows and back."""
+    N, C, *pixels = inputs["x"].shape
+    rows = g.cont(g.permute(g.floats(inputs["x"], (N, 1, C, math.prod(pixels))), 1, 0, 2, 3))
+    y = g.mul(g.scale(g.l2_norm(rows, params["eps"]), C**0.5), g.floats(inputs["weight"]))
+    return Result(g.cont(g.permute(y, 1, 0, 2, 3)), inputs["x"].shape)
 
 
 def _group_norm_silu(g: Graph, inputs: Inputs, params: Params) -> Result:
@@ -62,6 +72,7 @@ BUILDERS: dict[str, Builder] = {
     "layer_norm": Builder(_layer_norm, ("ggml_norm",)),
     "rms_norm": Builder(_rms_norm, ("ggml_rms_norm",)),
     "l2_norm": Builder(_l2_norm, ("ggml_l2_norm",)),
+    "rms_norm_channels": Builder(_rms_norm_channels, ("ggml_l2_norm", "ggml_permute")),
     "group_norm_silu": Builder(_group_norm_silu, ("ggml_group_norm",)),
     "modulate": Builder(_modulate, ("ggml_add",)),
     "adaptive_layer_norm": Builder(_adaptive_layer_norm, ("ggml_norm",)),
