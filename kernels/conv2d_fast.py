@@ -4,16 +4,18 @@ from typing import NamedTuple
 
 from refsd.kernels.conv2d_depthwise import conv2d_depthwise
 from refsd.kernels.conv2d_im2col import conv2d_im2col
-from refsd.kernels.conv2d_winograd import Filters, conv2d_winograd, transform_filters
+from refsd.kernels.conv2d_packed import PackedFilters, bytes_of_packed, conv2d_packed, pack_filters
+from refsd.kernels.conv2d_winograd import Filters, bytes_of_filters, conv2d_winograd, transform_filters
 from refsd.kernels.convolution_geometry import each, positions
 
 _CHANNELS = 32
+_FILTERS = 12  # fewer would not fill a block of the microkernel
 _TILES, _TILES_ONCE = 36, 64  # least tiles for Winograd; if it also transforms filters
 
 
 class Choice(NamedTuple):
     """
-    name: "winograd4", "winograd2", "im2col", "matmul" (a 1x1 filter) or "depthwise"
+    name: "winograd4", "winograd2", "packed", "im2col", "matmul" (a 1x1 filter) or "depthwise"
     why:  the reason in a few words
     tile: side of Winograd's tile, 4 or 2; 0 for the other algorithms
     """
@@ -26,7 +28,7 @@ class Choice(NamedTuple):
 def choose(x_shape, weight_shape, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1, kept=True):
     """Choose the fastest algorithm for these shapes. -> Choice
 
-    kept: True if transformed filters are cached between calls; False counts their transformation too
+    kept: True if transformed or packed filters are cached between calls; False counts that work too
 
     Winograd pays off for many tiles. Measured on two cores with AVX-512, C = K, one image, in ms:
 
@@ -45,26 +47,39 @@ def choose(x_shape, weight_shape, stride=1, padding=(0, 0, 0, 0), dilation=1, gr
     K, _, R, S = weight_shape
     if groups == C > 1:
         return Choice("depthwise", "a group a channel: no matrix")
+    packed = kept and groups == 1 and K >= _FILTERS
     if (R, S) == (1, 1) and stride == (1, 1) and not any(padding):
-        return Choice("matmul", "1x1 filter of stride 1: the image is its own columns")
+        why = "1x1 filter of stride 1: the image is its own columns"
+        return Choice("packed" if packed else "matmul", why)
+    columns = "packed" if packed else "im2col"
     if (R, S) != (3, 3):
-        return Choice("im2col", f"{R}x{S} filter")
+        return Choice(columns, f"{R}x{S} filter")
     if stride != (1, 1) or dilation != (1, 1) or groups != 1:
-        return Choice("im2col", "stride, dilation or groups")
+        return Choice(columns, "stride, dilation or groups")
     if min(C, K) < _CHANNELS:
-        return Choice("im2col", f"fewer than {_CHANNELS} channels")
+        return Choice(columns, f"fewer than {_CHANNELS} channels")
     P, Q = positions((H, W), padding, (R, S), stride, dilation)
     tiles4, tiles2 = (N * -(-P // tile) * -(-Q // tile) for tile in (4, 2))
     if tiles4 >= (_TILES if kept else _TILES_ONCE):
         return Choice("winograd4", f"{tiles4} tiles of 4x4", 4)
     if kept and tiles2 >= _TILES:
         return Choice("winograd2", f"{tiles2} tiles of 2x2, only {tiles4} of 4x4", 2)
-    return Choice("im2col", f"only {tiles4} tiles of 4x4" + ("" if kept else " to transform filters for"))
+    return Choice(columns, f"only {tiles4} tiles of 4x4" + ("" if kept else " to transform filters for"))
 
 
 def prepare(weight, choice):
-    """Transform a weight for the algorithm `choice`, once for all calls; only Winograd changes it."""
+    """Transform or pack a weight for the algorithm `choice`, once for all calls; others take the weight itself."""
+    if choice.name == "packed":
+        return pack_filters(weight)
     return transform_filters(weight, choice.tile) if choice.tile else weight
+
+
+def bytes_of_prepared(weight_shape, choice, dtype) -> int:
+    """Return the size in bytes of what `prepare` makes of a weight [K, C, R, S]; 0 if that is the weight itself."""
+    K, C, R, S = weight_shape
+    if choice.name == "packed":
+        return bytes_of_packed(K, C * R * S, dtype)
+    return bytes_of_filters(K, C, choice.tile, dtype) if choice.tile else 0
 
 
 def conv2d_fast(x, weight, bias, stride, padding, dilation=1, groups=1):
@@ -78,6 +93,8 @@ def conv2d_fast(x, weight, bias, stride, padding, dilation=1, groups=1):
     """
     if isinstance(weight, Filters):
         return conv2d_winograd(x, weight, bias, padding)
+    if isinstance(weight, PackedFilters):
+        return conv2d_packed(x, weight, bias, stride, padding, dilation)
     choice = choose(x.shape, weight.shape, stride, padding, dilation, groups, kept=False)
     if choice.tile:
         return conv2d_winograd(x, weight, bias, padding, choice.tile)

@@ -6,7 +6,7 @@ import numpy as np
 from numba import prange
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.microkernel import ROWS, lanes, product_plus
+from refsd.kernels.microkernel import ROWS, lanes, product_from
 from refsd.kernels.scratch import scratch
 
 _ROWS = 32  # least rows of x: a few are sooner done by BLAS
@@ -72,7 +72,7 @@ def multiply(a, b, bias, y):
 
     a:    [panels of rows, K, ROWS]
     b:    [panels of outputs, K, lanes]
-    bias: [O]
+    bias: [ROWS, O], its rows alike
     y:    [panels of rows * ROWS, O]; the result is written here
 
     A panel of the weight stays in the second-level cache while all rows pass by it.
@@ -81,7 +81,7 @@ def multiply(a, b, bias, y):
     for o in prange(outputs):
         columns = slice(o * width, (o + 1) * width)
         for p in range(len(a)):
-            product_plus(a[p], b[o], y[p * ROWS : (p + 1) * ROWS, columns], bias[columns])
+            product_from(a[p], b[o], y[p * ROWS : (p + 1) * ROWS, columns], bias[:, columns])
 
 
 def linear_packed(x, weight, bias=None):
@@ -102,5 +102,6 @@ def linear_packed(x, weight, bias=None):
     a = scratch("linear rows", (panels, K, ROWS), x.dtype)
     pack_rows(rows, a)
     y = np.empty((panels * ROWS, O), x.dtype)
-    multiply(a, weight.b, np.zeros(O, x.dtype) if bias is None else bias, y)
+    bias = np.zeros(O, x.dtype) if bias is None else bias
+    multiply(a, weight.b, np.broadcast_to(bias, (ROWS, O)), y)
     return y[: len(rows)].reshape(*x.shape[:-1], O)

@@ -56,9 +56,12 @@ def _product(a, b, y):
     y[...] = a.T @ b[: len(a)]
 
 
-def _product_plus(a, b, y, row):
-    """Compute y = A^T B + row, a row of `lanes` numbers that is added to every row of the product, first of all."""
-    y[...] = a.T @ b[: len(a)] + row
+def _product_from(a, b, y, start):
+    """Compute y = start + A^T B, the start first of all: a bias, or y itself, whose sum goes on.
+
+    start: [ROWS, lanes]; rows need not be adjacent, and may be one and the same
+    """
+    y[...] = start + a.T @ b[: len(a)]
 
 
 def _product_onto(a, b, y, factor):
@@ -75,29 +78,21 @@ def _product_in_registers(typingctx, a, b, y):
 
 
 @intrinsic
-def _product_plus_in_registers(typingctx, a, b, y, row):
-    return types.void(a, b, y, row), _generator((a, b, y, row), ROWS, _the_row)
+def _product_from_in_registers(typingctx, a, b, y, start):
+    return types.void(a, b, y, start), _generator((a, b, y, start), ROWS)
 
 
 @intrinsic
 def _product_onto_in_registers(typingctx, a, b, y, factor):
-    return types.void(a, b, y, factor), _generator((a, b, y, factor), NARROW, _scaled)
+    return types.void(a, b, y, factor), _generator((a, b, y, factor), NARROW)
 
 
-def _the_row(builder, y, row):
-    return row
-
-
-def _scaled(builder, y, row):
-    return builder.fmul(y, row)
-
-
-def _generator(kinds, rows, begin=_the_row):
+def _generator(kinds, rows):
     """Return the function that writes the block's code.
 
-    kinds: types of the arrays a, b, y and, if the product is not to begin at zero, of a row
+    kinds: types of the arrays a, b, y and, if the product is not to begin at zero, of the factor of y (1-D) or of
+           the start (2-D)
     rows:  of the block
-    begin: (builder, vector of y, vector of the row) -> what the product is added to
     """
     y = kinds[2]
     real = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}[y.dtype]
@@ -108,17 +103,15 @@ def _generator(kinds, rows, begin=_the_row):
 
     def generate(context, builder, _, arguments):
         arrays = [context.make_array(t)(context, builder, v) for t, v in zip(kinds, arguments, strict=True)]
-        left, right, out, *row = (builder.bitcast(array.data, real.as_pointer()) for array in arrays)
+        left, right, out, *more = (builder.bitcast(array.data, real.as_pointer()) for array in arrays)
         (n, _) = cgutils.unpack_tuple(builder, arrays[0].shape, 2)
-        (stride, _) = cgutils.unpack_tuple(builder, arrays[2].strides, 2)
-        apart = builder.udiv(stride, index(size))
 
         def at(pointer, offset):
             return builder.bitcast(builder.gep(pointer, [offset]), vector.as_pointer())
 
-        def accumulators():
-            zero = ir.Constant(vector, [0.0] * count)
-            return [[cgutils.alloca_once_value(builder, zero) for _ in range(_VECTORS)] for _ in range(rows)]
+        def rows_apart(array):
+            (stride, _) = cgutils.unpack_tuple(builder, array.strides, 2)
+            return builder.udiv(stride, index(size))
 
         def declare(name, result, *arguments):
             return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
@@ -126,19 +119,35 @@ def _generator(kinds, rows, begin=_the_row):
         multiply_add = declare(f"llvm.fmuladd.v{count}f{8 * size}", vector, vector, vector, vector)
         prefetch = declare("llvm.prefetch.p0", ir.VoidType(), byte, small, small, small)
         zeros = ir.Constant(ir.VectorType(small, count), [0] * count)
+        zero = ir.Constant(vector, [0.0] * count)
         nothing = ir.Constant(vector, ir.Undefined)
-        totals, sums = accumulators(), accumulators()
         block = [(i, j) for i in range(rows) for j in range(_VECTORS)]
+        sums, totals = ({place: cgutils.alloca_once_value(builder, zero) for place in block} for _ in range(2))
+        stride_of_y = rows_apart(arrays[2])
+        of_y = {
+            (i, j): at(out, builder.add(builder.mul(stride_of_y, index(i)), index(j * count))) for i, j in block
+        }
 
-        def of_y(i, j):
-            return at(out, builder.add(builder.mul(apart, index(i)), index(j * count)))
+        def beginning(i, j):
+            if not more:
+                return zero
+            if kinds[3].ndim == 1:
+                factor = builder.load(at(more[0], index(j * count)), align=size)
+                return builder.fmul(builder.load(of_y[i, j], align=size), factor)
+            stride = rows_apart(arrays[3])
+            place = builder.add(builder.mul(stride, index(i)), index(j * count))
+            return builder.load(at(more[0], place), align=size)
 
-        for (i, j), pointer in ((place, pointer) for place in block for pointer in row):
-            of_row = builder.load(at(pointer, index(j * count)), align=size)
-            builder.store(begin(builder, builder.load(of_y(i, j), align=size), of_row), totals[i][j])
-        with cgutils.for_range_slice(builder, index(0), n, index(_TERMS)) as (start, _):
+        def add_sums(total):
             for i, j in block:
-                builder.store(ir.Constant(vector, [0.0] * count), sums[i][j])
+                builder.store(builder.fadd(total(i, j), builder.load(sums[i, j])), totals[i, j])
+
+        # The result's lines are fetched while the first terms are summed.
+        for place in block:
+            builder.call(prefetch, [builder.bitcast(of_y[place], byte), small(1), small(3), small(1)])
+        with cgutils.for_range_slice(builder, index(0), n, index(_TERMS)) as (start, _):
+            for place in block:
+                builder.store(zero, sums[place])
             left_over = builder.sub(n, start)
             terms = builder.select(builder.icmp_unsigned("<", left_over, index(_TERMS)), left_over, index(_TERMS))
             with cgutils.for_range(builder, terms) as loop:
@@ -156,17 +165,20 @@ def _generator(kinds, rows, begin=_the_row):
                         builder.insert_element(nothing, scalar, small(0)), nothing, zeros
                     )
                     for j in range(_VECTORS):
-                        term = builder.call(multiply_add, [all_lanes, columns[j], builder.load(sums[i][j])])
-                        builder.store(term, sums[i][j])
-            for i, j in block:
-                builder.store(builder.fadd(builder.load(totals[i][j]), builder.load(sums[i][j])), totals[i][j])
-        for i, j in block:
-            builder.store(builder.load(totals[i][j]), of_y(i, j), align=size)
+                        term = builder.call(multiply_add, [all_lanes, columns[j], builder.load(sums[i, j])])
+                        builder.store(term, sums[i, j])
+            with builder.if_else(builder.icmp_unsigned("==", start, index(0))) as (first, later):
+                with first:
+                    add_sums(beginning)
+                with later:
+                    add_sums(lambda i, j: builder.load(totals[i, j]))
+        for place in block:
+            builder.store(builder.load(totals[place]), of_y[place], align=size)
         return context.get_dummy_value()
 
     return generate
 
 
 product: Callable[..., None] = _product if numba.config.DISABLE_JIT else _product_in_registers
-product_plus: Callable[..., None] = _product_plus if numba.config.DISABLE_JIT else _product_plus_in_registers
+product_from: Callable[..., None] = _product_from if numba.config.DISABLE_JIT else _product_from_in_registers
 product_onto: Callable[..., None] = _product_onto if numba.config.DISABLE_JIT else _product_onto_in_registers

@@ -22,6 +22,7 @@ from refsd.kernels.attention_online_f16 import attention_online_f16
 from refsd.kernels.conv2d import conv2d
 from refsd.kernels.conv2d_fast import Choice, choose, conv2d_fast, prepare
 from refsd.kernels.conv2d_im2col import conv2d_im2col
+from refsd.kernels.conv2d_packed import PackedFilters
 from refsd.kernels.conv2d_winograd import Filters
 from refsd.kernels.conv2d_winograd_f16 import applies, conv2d_winograd_f16
 from refsd.kernels.conv3d import conv3d
@@ -119,7 +120,7 @@ class Arithmetic(Rounding):
         weight: from `expand`, or from `filters`; stride, dilation: a number, or (down, across)
         """
         n = self.numerics
-        if isinstance(weight, Filters):
+        if isinstance(weight, (Filters, PackedFilters)):
             return self._round(conv2d_fast(self._widen(x), weight, bias, stride, padding))
         if n.convolution == "winograd-f16" and applies(weight.shape, stride, padding, dilation, groups):
             return self._round(conv2d_winograd_f16(self._widen(x), self.round_as(weight, n.conv), bias, padding))
@@ -138,8 +139,8 @@ class Arithmetic(Rounding):
             return choose(x_shape, weight_shape, stride, padding)
         return Choice(self.numerics.convolution, f"as {self.numerics.name} has it")
 
-    def filters(self, weight: StoredTensor, choice: Choice) -> np.ndarray | Filters:
-        """Transform a weight for the algorithm `choice`, to be cached."""
+    def filters(self, weight: StoredTensor, choice: Choice) -> np.ndarray | Filters | PackedFilters:
+        """Transform or pack a weight for the algorithm `choice`, to be cached."""
         return prepare(self.expand(weight), choice)
 
     def conv3d(self, x, weight, bias, stride: int | tuple[int, ...] = 1, padding=(0,) * 6, dilation=1, groups=1):

@@ -15,8 +15,7 @@ import numpy as np
 
 from refsd.adapters import Adapters
 from refsd.circular import CircularAxes
-from refsd.kernels.conv2d_fast import Choice
-from refsd.kernels.conv2d_winograd import bytes_of_filters
+from refsd.kernels.conv2d_fast import Choice, bytes_of_prepared
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
@@ -218,14 +217,13 @@ class Module:
         return self._tap(name, self.arithmetic.conv3d(x, weight, bias, stride, (front, back, *sides)))
 
     def _filters(self, name: str, choice: Choice) -> Any:
-        """Return a convolution's weight, or Winograd's transformed filters if they are chosen and fit the cache."""
+        """Return a convolution's weight, or its filters transformed or packed as chosen if they fit the cache."""
         key = f"{name}.weight"
-        if choice.tile and self.prefix + name not in self.adapters:  # adapters need the weight itself
-            K, C = self.shape(key)[:2]
+        dtype = self.arithmetic.numerics.compute_dtype
+        size = bytes_of_prepared(self.shape(key), choice, dtype)
+        if size and self.prefix + name not in self.adapters:  # adapters need the weight itself
             kept_as = f"{self.prefix}{key} for {choice.name}"
-            if self.cache.holds(
-                kept_as, bytes_of_filters(K, C, choice.tile, self.arithmetic.numerics.compute_dtype)
-            ):
+            if self.cache.holds(kept_as, size):
                 return self.cache.get(kept_as, lambda: self.arithmetic.filters(self._stored(key), choice))
         return self.weight(key)
 

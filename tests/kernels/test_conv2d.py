@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from naive.conv2d import conv2d as naive
 
 from refsd.kernels import conv2d_im2col as im2col_module
+from refsd.kernels import conv2d_packed as conv2d_packed_module
 from refsd.kernels.conv2d import conv2d
 from refsd.kernels.conv2d_depthwise import conv2d_depthwise
 from refsd.kernels.conv2d_fast import choose, conv2d_fast, prepare
 from refsd.kernels.conv2d_im2col import conv2d_im2col
+from refsd.kernels.conv2d_packed import bytes_of_packed, conv2d_packed, pack_filters
 
 PADDINGS = st.sampled_from([(0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 1), (2, 0, 1, 3)])
 PAIRS = st.one_of(st.integers(1, 3), st.tuples(st.integers(1, 3), st.integers(1, 3)))
@@ -89,13 +91,13 @@ CHOICES = [
     ((32, 33, 21, 3, 1, 1, 1), "winograd4", "im2col"),
     ((32, 33, 11, 3, 1, 1, 1), "winograd2", "im2col"),
     ((33, 32, 33, 3, 1, 1, 1), "winograd4", "winograd4"),
-    ((32, 32, 8, 3, 1, 1, 1), "im2col", "im2col"),
-    ((4, 32, 40, 3, 1, 1, 1), "im2col", "im2col"),
-    ((32, 32, 33, 3, 2, 1, 1), "im2col", "im2col"),
-    ((32, 32, 33, 3, 1, 2, 1), "im2col", "im2col"),
+    ((32, 32, 8, 3, 1, 1, 1), "packed", "im2col"),
+    ((4, 32, 40, 3, 1, 1, 1), "packed", "im2col"),
+    ((32, 32, 33, 3, 2, 1, 1), "packed", "im2col"),
+    ((32, 32, 33, 3, 1, 2, 1), "packed", "im2col"),
     ((64, 64, 33, 3, 1, 1, 2), "im2col", "im2col"),
-    ((32, 32, 9, 1, 1, 1, 1), "matmul", "matmul"),
-    ((32, 32, 9, 1, 2, 1, 1), "im2col", "im2col"),
+    ((32, 32, 9, 1, 1, 1, 1), "packed", "matmul"),
+    ((32, 32, 9, 1, 2, 1, 1), "packed", "im2col"),
     ((16, 16, 9, 3, 1, 1, 16), "depthwise", "depthwise"),
     ((8, 9, 12, 5, 1, 1, 1), "im2col", "im2col"),
 ]
@@ -114,6 +116,38 @@ def test_fast_says_what_it_takes_and_is_right(shape, kept, once):
     assert choice.name == kept and choice.why
     prepared = prepare(weight, choice)
     assert error(conv2d_fast(x, prepared, bias, stride, padding, dilation, groups), expected) <= 5e-6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("shape", "K", "taps", "stride", "dilation"),
+    [
+        ((2, 3, 9, 10), 12, 1, 1, 1),
+        ((1, 5, 16, 40), 25, 1, 1, 1),
+        ((2, 3, 11, 7), 13, 3, 2, 1),
+        ((1, 120, 6, 9), 12, 3, 1, 2),
+        ((1, 300, 8, 8), 30, 3, 1, 1),
+    ],
+)
+def test_packed_filters_give_the_sums_of_the_columns(dtype, shape, K, taps, stride, dilation):
+    """On integers every sum is exact; sides, filters and terms are no multiples of the blocks'."""
+    rng = np.random.default_rng(K)
+    x, weight = (rng.integers(-9, 9, s).astype(dtype) for s in (shape, (K, shape[1], taps, taps)))
+    bias, padding = rng.integers(-9, 9, K).astype(dtype), (taps // 2, 0, taps // 2, taps // 2)
+    expected = conv2d_im2col(x, weight, bias, stride, padding, dilation)
+    filters = pack_filters(weight)
+    assert filters.nbytes == bytes_of_packed(K, weight[0].size, dtype)
+    np.testing.assert_array_equal(conv2d_packed(x, filters, bias, stride, padding, dilation), expected)
+
+
+@pytest.mark.parametrize(("strip", "columns"), [(1, 16 << 20), (1 << 20, 4_000)])
+def test_packed_filters_work_by_strips_and_rows(monkeypatch, strip, columns):
+    monkeypatch.setattr(conv2d_packed_module, "_BLOCK", strip)
+    monkeypatch.setattr(conv2d_packed_module, "_BUDGET", columns)
+    rng = np.random.default_rng(1)
+    x, weight, bias = (rng.integers(-9, 9, s).astype(np.float32) for s in ((1, 4, 20, 21), (13, 4, 3, 3), 13))
+    expected = conv2d_im2col(x, weight, bias, 1, (1, 1, 1, 1))
+    np.testing.assert_array_equal(conv2d_packed(x, pack_filters(weight), bias, 1, (1, 1, 1, 1)), expected)
 
 
 def test_columns_stay_within_their_budget(monkeypatch):
