@@ -131,6 +131,7 @@ def find_components(
     """
     found: dict[str, FoundComponent] = {}
     taken: set[str] = set()
+    towers: set[str] = set()
     prefixes = tuple({place.prefix for place in CANDIDATES if place.prefix and _witnessed(place, shapes)})
     for place in CANDIDATES:
         if place.prefix == "" and _is_bare(found):
@@ -144,14 +145,17 @@ def find_components(
                 name.startswith(_TEXT_TOWERS) for name in left
             ):
                 continue  # a whole CLIP is read for its text encoder
-        if _witnessed(place, left) and not _outnumbered(place, left, shapes):
-            inside = [name for name in left if name.startswith(place.prefix)]
+        inside = [name for name in left if name.startswith(place.prefix)]
+        # The vision tower, which is found first, tells Qwen3-VL's language model from Qwen3.
+        seen = [*left, *towers] if NETWORKS[place.component].kind == "text encoder" else left
+        if inside and _witnessed(place, seen) and not _outnumbered(place, left, shapes):
             here = FoundComponent(place, {name[len(place.prefix) :]: name for name in inside})
             component = _bigg_or(place.component, here, shapes)
             if component in found:
                 _ambiguous(path, component, found[component], component, here)
             found[component] = here
             taken.update(inside)
+            towers.update(inside if NETWORKS[component].kind == "image encoder" else ())
     denoisers = [component for component in DENOISERS if component in found]
     if len(denoisers) > 1:
         largest = max(denoisers, key=lambda component: len(found[component].names))

@@ -28,6 +28,7 @@ from refsd.models import (
     mistral,
     mmdit,
     qwen3,
+    qwen3_vision,
     qwen_image,
     qwen_image21,
     qwen_vision,
@@ -111,6 +112,7 @@ PAGES = {
     "esrgan": esrgan.rrdbnet,
     "clip-vision": vision.clip_vision,
     "siglip": vision.siglip_vision,
+    "qwen3_vision": qwen3_vision.qwen3_vision,
     "qwen2_5_vision": qwen_vision.qwen2_5_vision,
     "redux": redux.redux,
     "ip-adapter": lambda m, embeds=None, penultimate=None: ip_adapter.image_prompt(

@@ -148,13 +148,13 @@ FILES = {
     ),
     "Qwen3-VL of transformers 5": (
         "parts",
-        [("", "qwen3-vl", "original")],
-        {"model.visual.pos_embed.weight": ONE, "model.visual.deepstack_merger_list.0.norm.weight": ONE},
+        [("", "qwen3-vl", "original"), ("model.visual.", "qwen3-vision", "transformers")],
+        {"lm_head.weight": ONE},
     ),
     "Qwen3-VL as Qwen2.5-VL was": (
         "parts",
-        [("", "qwen3-vl", "transformers 4")],
-        {"visual.pos_embed.weight": ONE, "visual.deepstack_merger_list.0.norm.weight": ONE},
+        [("", "qwen3-vl", "transformers 4"), ("visual.", "qwen3-vision", "transformers")],
+        {},
     ),
     "clip_l": (
         "parts",
@@ -221,6 +221,7 @@ def test_it_opens_and_is_what_it_is(tmp_path, file):
         ("qwen3-vl", "qwen3vl", "qwen3_vl"),
         ("qwen3", "qwen3", "qwen3"),
         ("qwen2.5-vision", "clip", "qwen2_5_vision"),
+        ("qwen3-vision", "clip", "qwen3_vision"),
     ],
 )
 def test_a_gguf_of_a_language_model_is_what_its_architecture_says(tmp_path, family, architecture, component):
