@@ -6,10 +6,13 @@ import pytest
 import torch
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 from test_models_qwen_vision import weights_of
+from test_models_qwen_vl import IMAGE, PEERS, peer_config
+from test_models_qwen_vl import weights_of as language_weights
 from transformers import Qwen2VLImageProcessor
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
+from refsd.models.qwen3.network import Qwen3Size
 from refsd.models.qwen3_vision import qwen3_vision
 from refsd.models.qwen3_vision.network import (
     QWEN3_VISION_4B,
@@ -20,6 +23,7 @@ from refsd.models.qwen3_vision.network import (
     qwen3_vision_shapes,
 )
 from refsd.models.qwen_vision import patches
+from refsd.models.qwen_vl import qwen3_vl, text_and_image_positions
 from refsd.module import Module, Taps
 
 pytestmark = pytest.mark.peer
@@ -93,6 +97,56 @@ def test_pictures_are_cut_as_the_processor_cuts_them():
     picture = np.random.default_rng(3).integers(0, 256, (3, 24, 40)).astype(np.uint8)
     want = processor(torch.from_numpy(picture), return_tensors="pt")
     np.testing.assert_array_equal(flat(picture[None].astype(np.float32), SIZE.patch), want["pixel_values"])
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_words_and_pictures(left):
+    """Two prompts, padded on either side: one with pictures of two sizes, one with another; every hidden state."""
+    language = Qwen3Size(SIZE.out, 4, 6, 2, 12, 33, 50)
+    first = [10, 11, 5, *[IMAGE] * 15, 6, 12, 5, *[IMAGE] * 14, 6, 13, 14]
+    second = [20, 5, *[IMAGE] * 8, 6, 21, 22]
+    ids = np.full((2, len(first)), 9)
+    mask = np.zeros_like(ids)
+    for row, seen, words in zip(ids, mask, (first, second), strict=True):
+        at = slice(len(row) - len(words), None) if left else slice(0, len(words))
+        row[at], seen[at] = words, 1
+    pictures = [draw((1, 3, *size), n) for n, size in enumerate(((24, 40), (16, 56), (32, 16)))]
+    sections = 2, 2, 2
+    config = peer_config(qwen3_vl, language, sections, 5e6)
+    for field, value in peer_tower(SIZE, HEADS, DEEPSTACK).config.to_dict().items():
+        setattr(config.vision_config, field, value)
+    with float64_throughout():
+        peer = PEERS[qwen3_vl][1](config).eval()
+        redraw(peer, 5)
+        peer.model.language_model.config.tie_last_hidden_states = False
+        with outputs_of(peer) as blocks:
+            want = peer(
+                input_ids=torch.from_numpy(ids),
+                attention_mask=torch.from_numpy(mask),
+                pixel_values=torch.cat([flat(x, SIZE.patch) for x in pictures]),
+                image_grid_thw=grids(pictures, SIZE.patch),
+                mm_token_type_ids=torch.from_numpy((ids == IMAGE).astype(np.int32)),
+                output_hidden_states=True,
+            )
+    tower = Module(weights_of(peer.model.visual))
+    seen = [qwen3_vision(tower, x, SIZE.patch, HEADS, DEEPSTACK) for x in pictures]
+    given = {
+        "positions": text_and_image_positions(ids, mask, IMAGE, [(3, 5), (2, 7), (4, 2)]),
+        "pictures": np.concatenate([tokens[0] for tokens, _ in seen]),
+        "deepstack": np.concatenate([deepstack[0] for _, deepstack in seen], axis=1),
+        "image_token": IMAGE,
+        "sections": sections,
+    }
+    m = Module(language_weights(peer), taps=Taps())
+    raw = qwen3_vl(m, ids, mask, final_norm=False, **given)
+    assert len(raw) == len(want.hidden_states) == language.layers + 1
+    for i, (ours, theirs) in enumerate(zip(raw, want.hidden_states, strict=True)):
+        assert distance(ours, theirs) <= 1e-12, i
+    for at, tap in m.taps.items():
+        assert distance(tap, blocks[at]) <= 1e-12, at
+    normed, last = qwen3_vl(m, ids, mask, **given)[-1], blocks["model.language_model.norm"]
+    assert distance(normed, last) <= 1e-12
+    assert distance(qwen3_vl(m, ids, mask, **{**given, "deepstack": None})[-1], last) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,9 @@ def _size(letter, fits, sizes):
 
 
 def params_for(name):
-    return {"qwen2_5_vl": {"image_token": IMAGE}, "clip": {"eos": EOS}, "clip_g": {"eos": EOS}}.get(name, {})
+    if name in ("qwen2_5_vl", "qwen3_vl"):
+        return {"image_token": IMAGE}
+    return {"eos": EOS} if name in ("clip", "clip_g") else {}
 
 
 def kept(path, family):

@@ -31,6 +31,7 @@ BROKEN = (
     "qwen3-4b/qwen3/padded",
     "qwen2.5-vl-7b/qwen2_5_vl/image",
     "qwen3-vl-4b/qwen3_vl/layers",
+    "qwen3-vl-4b/qwen3_vl/pictures",
     "qwen3-vl-8b-vision/qwen3_vision/wide",
     "t5xxl/t5/padded",
     "taesd/tae-decoder/outliers",
