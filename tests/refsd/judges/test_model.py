@@ -42,6 +42,7 @@ BROKEN = (
     "lumina2/lumina2/masked",
     "krea2/krea2/masked",
     "qwen-image21/qwen-image21/masked",
+    "qwen-image21/qwen-image21/edit",
     "wan/wan/frames",
     "flux3/flux3/references",
     "flux3-distilled/flux3/jump",

@@ -57,6 +57,7 @@ def errors(case, tmp_path):
         "krea2/krea2/masked",
         "flux3-distilled/flux3/jump",
         "qwen-image21/qwen-image21/masked",
+        "qwen-image21/qwen-image21/edit",
     ],
 )
 def test_every_tap_of_a_model_is_the_references(tmp_path, name):
