@@ -1,14 +1,17 @@
 """Functions of Qwen-Image 2.1's model with bugs that a port, or a page shared with Qwen-Image, may have."""
 
+from collections.abc import Callable
 from functools import wraps
 
 import numpy as np
 
+from refsd.golden.judge import Mutant
 from refsd.kernels.tanh import tanh
 from refsd.models import qwen_image21
 from refsd.models.qwen_image21 import Modulation, Run
+from refsd.models.vae_qwen_image21.network import LATENTS_MEAN, LATENTS_STD
 from refsd.module import Module
-from refsd.networks.bugs import replacing
+from refsd.networks.bugs import Change, Inputs, replacing
 
 _IDS, _SEQUENCE, _INTERLEAVE = qwen_image21.token_ids, qwen_image21.sequence, qwen_image21.interleave
 _REACH, _BY_RUN = qwen_image21.reach, qwen_image21.by_run
@@ -146,7 +149,23 @@ def _last_at_time_0(m: Module, h, vec, eps):
     return _LAST(m, h, np.repeat(vec[-1:], len(vec), axis=0), eps)
 
 
-BUGS = replacing(
+def _references(change: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> Change:
+    """Return a bug that changes the references' latents by the autoencoder's statistics, mean and deviation."""
+    mean, std = (np.reshape(row, (-1, 1, 1)) for row in (LATENTS_MEAN, LATENTS_STD))
+
+    def changed(inputs: Inputs) -> Inputs | None:
+        met = [name for name in inputs if name.startswith("reference") and inputs[name].shape[1] == len(mean)]
+        return {**inputs, **{name: change(inputs[name], mean, std) for name in met}} if met else None
+
+    return Change(inputs=changed)
+
+
+# An edit has too much contrast where the references' latents are of another scale than the noise's.
+_SCALES = (
+    Mutant("Qwen-Image 2.1's references are not normalised", _references(lambda z, mean, std: z * std + mean)),
+    Mutant("Qwen-Image 2.1's references are normalised twice", _references(lambda z, mean, std: (z - mean) / std)),
+)
+BUGS = _SCALES + replacing(
     qwen_image21,
     ("Qwen-Image 2.1's rows and columns count from the corner", "token_ids", _from_the_corner),
     ("Qwen-Image 2.1's rows and columns are swapped", "token_ids", _rows_and_columns_swapped),
