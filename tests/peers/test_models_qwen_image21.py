@@ -8,6 +8,7 @@ from diffusers.loaders.single_file_utils import convert_qwen_image21_transformer
 from diffusers.models.transformers.transformer_qwenimage21 import QwenImage21KVCache
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 
+from refsd.components import forward
 from refsd.models.qwen_image21 import qwen_image21
 from refsd.models.qwen_image21.network import (
     QWEN_IMAGE21,
@@ -15,6 +16,7 @@ from refsd.models.qwen_image21.network import (
     qwen_image21_shapes,
     qwen_image21_size,
 )
+from refsd.models.qwen_image21.original import READERS
 from refsd.module import Module, Taps
 from refsd.numerics.tensor import stored
 
@@ -130,6 +132,24 @@ def test_references(edit, padded):
     for first, (h, w) in zip(places, sizes, strict=True):
         context[:, first : first + h * w // 4] = 5.0
     np.testing.assert_allclose(qwen_image21(m, x, t, context, mask, references, places, axes), got, rtol=1e-12)
+
+
+def test_a_call_with_references_is_read():
+    """What refsd watch makes of the arguments of diffusers' call."""
+    sizes, places = EDITS["adjacent"]
+    heads, axes, (H, W), _ = CONFIGS["narrow"]
+    x, t, context = draw((2, CHANNELS, H, W), 1), np.array([0.8, 0.3]), draw((2, 31, WIDTH), 2)
+    references = [draw((2, CHANNELS, *size), 3 + n) for n, size in enumerate(sizes)]
+    with float64_throughout():
+        peer = peer_qwen_image21(heads, axes)
+        redraw(peer, 3)
+        call = asked(x, t, context, None, references, places)
+        arguments = READERS["QwenImage21Transformer2DModel"][0].read(peer, call)
+        want = arguments.outputs(peer(**call))["out"]
+    assert arguments.params == {"places": places}
+    inputs = {name: tensor.numpy() for name, tensor in arguments.inputs.items()}
+    params = {**arguments.params, "axes_dim": [*axes]}
+    assert distance(forward("qwen-image21", Module(weights_of(peer)), inputs, params)["out"], want) <= 1e-12
 
 
 def test_cached_steps():
