@@ -272,3 +272,21 @@ def test_unclip_is_not_taken_for_sdxl(tmp_path):
     save_file(small.weights("unet", size), tmp_path / "a.safetensors")
     family = open_checkpoint(tmp_path / "a.safetensors").family
     assert (family.name, family.why) == ("sd2-unclip", "label_emb of 1536 channels, a text of 1024")
+
+
+@pytest.mark.parametrize("layout", ["diffusers", "comfyui"])
+def test_wan_22_s_autoencoder_is_not_taken_for_qwen_image_21_s(tmp_path, layout):
+    """It has the same names; its convolutions see three frames, those of Qwen-Image 2.1's one."""
+    ((of, size),) = small.FAMILIES["qwen-image21-vae"].items()
+    kept = small.written(of, layout, size, small.weights(of, size))
+    save_file(kept, tmp_path / "one.safetensors")
+    assert [*open_checkpoint(tmp_path / "one.safetensors").components] == [of]
+    video = {}
+    for name, array in kept.items():
+        frames = array if array.ndim == 5 else array[:, :, None] if array.ndim == 4 else array
+        video[name] = np.repeat(frames, 3, axis=2) if name.endswith((".weight",)) and array.ndim > 3 else array
+    save_file({name: np.ascontiguousarray(array) for name, array in video.items()}, tmp_path / "three.safetensors")
+    with pytest.raises(
+        BadInput, match="refsd does not run Wan 2.2's own autoencoder, of 48 channels; `refsd info`"
+    ):
+        open_checkpoint(tmp_path / "three.safetensors")
