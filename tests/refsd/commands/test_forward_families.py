@@ -13,6 +13,7 @@ from refsd.components import ALIASES, COMPONENTS, forward, load
 from refsd.files.formats import open_weights
 from refsd.files.writers import Spec, write_gguf, write_safetensors
 from refsd.models import (
+    anima,
     chroma,
     chroma_radiance,
     clip,
@@ -89,6 +90,7 @@ PAGES = {
         m, **given, reference=[reference, reference_2, reference_3, reference_4]
     ),
     "krea2": krea2.krea2,
+    "anima": anima.anima,
     "qwen-image21": lambda m, reference, reference_2, reference_3, reference_4, **given: qwen_image21.qwen_image21(
         m, **given, reference=[reference, reference_2, reference_3, reference_4]
     ),
