@@ -44,6 +44,10 @@ def _read(model, given: Given) -> Arguments:
     sizes = [size[1:] for size in given["img_shapes"][0]]
     if len(sizes) > 1 + len(REFERENCES):
         raise BadInput(f"the call has {len(sizes) - 1} pictures to edit; refsd takes {len(REFERENCES)}")
+    marked = given["img_mask"][0].tolist()
+    *counts, drawn = (high * wide for high, wide in sizes)
+    if sum(counts) + drawn != tokens.shape[1] or sum(counts) // PLACE != sum(marked[: context.shape[1]]):
+        raise BadInput("the call's img_shapes do not fit its hidden_states and its img_mask")
     parts = tokens.split([high * wide for high, wide in sizes], 1)
     pictures = [_picture(part, *size) for part, size in zip(parts, sizes, strict=True)]
     inputs: dict[str, Any] = {
@@ -55,7 +59,7 @@ def _read(model, given: Given) -> Arguments:
     mask = given.get("encoder_hidden_states_mask")
     if mask is not None:
         inputs["context_mask"] = mask.bool().long()
-    marked, places, word = given["img_mask"][0].tolist(), [], 0
+    places, word = [], 0
     for high, wide in sizes[:-1]:
         places.append(marked.index(True, word))
         word = places[-1] + high * wide // PLACE
