@@ -81,7 +81,7 @@ def test_every_block(case):
             at = ".".join(["transformer_blocks", number, *(names[one] for one in part)])
         assert distance(tap.reshape(-1), blocks[at].reshape(-1)) <= 1e-12, at
     assert len(m.taps) == 2 * 4 + 2
-    assert distance(anima(m, x, t, context, rope_scale), want) > 1e-12  # NVIDIA's eps of queries and keys
+    assert distance(anima(m, x, t, context, rope_scale), want) > 1e-12  # ComfyUI's eps of queries and keys
 
 
 def test_nvidia_s_names():
