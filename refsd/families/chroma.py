@@ -16,9 +16,9 @@ def join(prompt: EncodedPrompt) -> Condition:
 
     Source: diffusers ChromaPipeline._get_t5_prompt_embeds; stable-diffusion.cpp modify_mask_to_attend_padding.
     """
-    hidden, _, mask = prompt.encoders["t5"]
-    lengths = mask.sum(axis=1, keepdims=True)
-    return Condition(hidden, mask=(np.arange(hidden.shape[1]) < lengths + 1).astype(np.int64))
+    t5 = prompt.encoders["t5"]
+    lengths = t5.mask.sum(axis=1, keepdims=True)
+    return Condition(t5.hidden, mask=(np.arange(t5.hidden.shape[1]) < lengths + 1).astype(np.int64))
 
 
 _T5 = {

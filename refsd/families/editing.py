@@ -17,10 +17,13 @@ LATENT_AREA, SEEN_AREA = 1024**2, 384**2  # pixels
 # Of Qwen2.5-VL's preprocessor_config.json: pixels of a picture for the vision tower.
 LEAST, MOST = 56 * 56, 28 * 28 * 16384
 SDCPP_LEAST, SDCPP_MOST = 384 * 384, 560 * 560
+# Of Qwen3-VL's preprocessor_config.json.
+HALF = (0.5, 0.5, 0.5)
+LEAST_3, MOST_3 = 256 * 256, 4096 * 4096
 
 
 class Editing(NamedTuple):
-    """How a program prepares the pictures to edit. Pictures are [1, 3, H, W], 0..1.
+    """How a program prepares the pictures to edit. Pictures are [1, 3 or 4, H, W], 0..1; the fourth is alpha.
 
     before: number of a picture, from 1 -> the text before its tokens
     latent: (picture, size drawn) -> what the autoencoder encodes
@@ -28,6 +31,8 @@ class Editing(NamedTuple):
     drawn:  size of the last picture -> size drawn if the user sets none
     most:   number of pictures that it takes
     mrope:  True if a picture's tokens have a row and a column; False: the positions of words
+    tower:  component of the vision tower
+    colours: mean and standard deviation of the colours by which the tower's pictures are normalised
     """
 
     before: Callable[[int], str]
@@ -36,6 +41,8 @@ class Editing(NamedTuple):
     drawn: Callable[[Size], Size]
     most: int
     mrope: bool
+    tower: str = "qwen2_5_vision"
+    colours: tuple[tuple[float, ...], tuple[float, ...]] = (MEAN, STD)
 
 
 # Program that a folder's model_index.json names, "" for all others -> Editing.
@@ -72,9 +79,29 @@ def resized(picture: np.ndarray, size: Size, filter: str) -> np.ndarray:
     """Resize in bytes as Pillow does; filter: "LANCZOS" or "BICUBIC"."""
     from PIL import Image
 
+    return _values(_image(picture).resize((size[1], size[0]), getattr(Image.Resampling, filter)))
+
+
+def on_white(picture: np.ndarray) -> np.ndarray:
+    """Lay a picture with alpha on white, in bytes as Pillow does; one without stays as it is. -> [1, 3, H, W]"""
+    from PIL import Image
+
+    if picture.shape[1] == 3:
+        return picture
+    image = _image(picture)
+    white = Image.new("RGB", image.size, (255, 255, 255))
+    white.paste(image, mask=image.getchannel("A"))
+    return _values(white)
+
+
+def _image(picture: np.ndarray):
+    from PIL import Image
+
     bytes_ = np.floor(picture[0] * 255 + 0.5).astype(np.uint8).transpose(1, 2, 0)
-    how = getattr(Image.Resampling, filter)
-    image = Image.fromarray(np.ascontiguousarray(bytes_)).resize((size[1], size[0]), how)
+    return Image.fromarray(np.ascontiguousarray(bytes_))
+
+
+def _values(image) -> np.ndarray:
     return (np.asarray(image).astype(np.float64) / 255).transpose(2, 0, 1)[None]
 
 
@@ -123,6 +150,22 @@ EDIT = EDIT_PLUS._replace(
     before=lambda number: "", seen=lambda picture, side: _seen(picture, side, LATENT_AREA), most=1
 )
 SDCPP = EDIT_PLUS._replace(latent=_sdcpp_latent, seen=_sdcpp_seen, drawn=lambda size: size, mrope=False)
+
+
+def _seen_21(picture: np.ndarray, side: int) -> np.ndarray:
+    """Show the vision tower what the autoencoder encodes, on white; its own resizing changes only other sizes."""
+    small = on_white(_latent(picture, (0, 0)))
+    return resized(small, whole_tokens(small.shape[2:], side, LEAST_3, MOST_3), "BICUBIC")
+
+
+# Source: diffusers pipeline_qwenimage21.py, prompt_template_ti2i.
+QWEN_IMAGE_21 = EDIT_PLUS._replace(
+    before=lambda number: f"<image{number}>" if number == 1 else f" <image{number}>",
+    seen=_seen_21,
+    tower="qwen3_vision",
+    colours=(HALF, HALF),
+)
+QWEN_IMAGE_21_EDITINGS: dict[str, Editings] = {"sdcpp": {"": QWEN_IMAGE_21}, "diffusers": {"": QWEN_IMAGE_21}}
 QWEN_IMAGE_EDITINGS: dict[str, Editings] = {
     "sdcpp": {"": SDCPP},
     "diffusers": {"": EDIT_PLUS, "QwenImageEditPipeline": EDIT},

@@ -77,11 +77,13 @@ class Encoded(NamedTuple):
     hidden: [N, J, E], hidden states, with the prompt's weights applied
     pooled: [N, P], pooled text of the first chunk; None: the encoder has none
     mask:   [N, J], 0 where a token is padding
+    places: number of the first token of each picture to edit
     """
 
     hidden: np.ndarray
     pooled: np.ndarray | None
     mask: np.ndarray
+    places: tuple[int, ...] = ()
 
 
 class EncodedPrompt(NamedTuple):
@@ -110,12 +112,14 @@ class Condition(NamedTuple):
     y:       [N, V], or None
     mask:    [N, J], 0 for tokens that the attention ignores; None: it attends to all
     ip_tokens: [N, T, E], the image prompt of an IP-Adapter; None: there is none
+    places: numbers of the tokens where pictures to edit begin, if the denoiser takes them among the text's
     """
 
     context: np.ndarray
     y: np.ndarray | None = None
     mask: np.ndarray | None = None
     ip_tokens: np.ndarray | None = None
+    places: tuple[int, ...] = ()
 
 
 # (prediction with the prompt, prediction without it, scale) -> guided prediction; [N, C, H, W] each

@@ -49,8 +49,8 @@ def join(prompt: EncodedPrompt) -> Condition:
 
     Source: diffusers Flux2Pipeline, Flux2KleinPipeline; stable-diffusion.cpp hidden_states_min_length.
     """
-    ((context, _, _),) = prompt.encoders.values()
-    return Condition(np.pad(context, ((0, 0), (0, max(0, LENGTH - context.shape[1])), (0, 0))))
+    (encoded,) = prompt.encoders.values()
+    return Condition(np.pad(encoded.hidden, ((0, 0), (0, max(0, LENGTH - encoded.hidden.shape[1])), (0, 0))))
 
 
 def shift_by_tokens_and_steps(tokens: int, steps: int) -> float:

@@ -40,8 +40,8 @@ def identify(shapes: Mapping[str, Shape]) -> tuple[str, str]:
 
 def join(prompt: EncodedPrompt) -> Condition:
     """Return the hidden states; the padding is attended to as well."""
-    ((context, _, _),) = prompt.encoders.values()
-    return Condition(context)
+    (encoded,) = prompt.encoders.values()
+    return Condition(encoded.hidden)
 
 
 # The released stable-diffusion.cpp has no FLUX.3; its command line's conventions take diffusers' text and shift.

@@ -24,9 +24,9 @@ def join(prompt: EncodedPrompt) -> Condition:
 
     Source: diffusers Krea2Pipeline.get_text_hidden_states.
     """
-    ((hidden, _, seen),) = prompt.encoders.values()
+    (encoded,) = prompt.encoders.values()
     states = prompt.network.shape(PROJECTOR)[1]
-    return Condition(hidden.reshape(*hidden.shape[:2], states, -1), mask=seen)
+    return Condition(encoded.hidden.reshape(*encoded.hidden.shape[:2], states, -1), mask=encoded.mask)
 
 
 def shift_by_tokens(tokens: int, steps: int) -> float:

@@ -35,9 +35,9 @@ def join(prompt: EncodedPrompt) -> Condition:
 
     Source: diffusers QwenImagePipeline._get_qwen_prompt_embeds.
     """
-    ((hidden, _, seen),) = prompt.encoders.values()
-    mask = np.asarray(seen)
-    return Condition(hidden, mask=None if mask.all() else mask)
+    (encoded,) = prompt.encoders.values()
+    mask = np.asarray(encoded.mask)
+    return Condition(encoded.hidden, mask=None if mask.all() else mask)
 
 
 def guide_tokens(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:

@@ -1,10 +1,14 @@
-"""Qwen-Image 2.1: text to image, conditioned on the output of Qwen3-VL 8B's last layer, without guidance.
+"""Qwen-Image 2.1: text to image and edits, conditioned on the output of Qwen3-VL 8B's last layer, without guidance.
+
+The pictures to edit stand in the prompt: the text encoder has the vision tower's tokens there, the denoiser the
+autoencoder's latents.
 
 Turbo has the same tensors; its folder brings the 8 noise levels of its steps, which are not shifted.
 """
 
 import math
 
+from refsd.families.editing import QWEN_IMAGE_21_EDITINGS
 from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
 from refsd.families.text_encoders import ASSISTANT, DIFFUSERS, USER
 from refsd.models.qwen_image21.network import QWEN_IMAGE21
@@ -28,8 +32,8 @@ RULE = TextRule(
 
 def join(prompt: EncodedPrompt) -> Condition:
     """Return the hidden states of the prompt without the system's. They are of one prompt, which has no padding."""
-    ((hidden, _, _),) = prompt.encoders.values()
-    return Condition(hidden)
+    (encoded,) = prompt.encoders.values()
+    return Condition(encoded.hidden, places=encoded.places)
 
 
 def shift_by_tokens(tokens: int, steps: int) -> float:
@@ -47,6 +51,8 @@ QWEN21 = Variant(
     steps=40,
     cfg_scale=1.0,
     rounds_size_down=True,
+    editing=QWEN_IMAGE_21_EDITINGS,
+    editing_rule=RULE,
 )
 _TINY = QWEN_IMAGE21._replace(hidden=256, layers=2, mlp=768, context_dim=128)
 FAMILIES = (

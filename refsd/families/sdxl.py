@@ -60,7 +60,7 @@ def join(prompt: EncodedPrompt) -> Condition:
 
 def join_refiner(prompt: EncodedPrompt) -> Condition:
     """Return bigG's hidden states; y: its pooled text, the sizes and the aesthetic score."""
-    context, pooled, _ = prompt.encoders["clip_g"]
+    context, pooled = prompt.encoders["clip_g"].hidden, prompt.encoders["clip_g"].pooled
     sizes = np.array([[*prompt.size, 0, 0, AESTHETIC[prompt.negative]]] * len(context))
     if prompt.negative and prompt.empty and prompt.convention.zeros_refiner:
         context = np.zeros_like(context)

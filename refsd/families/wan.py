@@ -7,8 +7,8 @@ from refsd.networks.recipe import alone
 
 def join(prompt: EncodedPrompt) -> Condition:
     """Return UMT5's hidden states. Source: diffusers WanPipeline._get_t5_prompt_embeds."""
-    ((hidden, _, _),) = prompt.encoders.values()
-    return Condition(hidden)
+    (encoded,) = prompt.encoders.values()
+    return Condition(encoded.hidden)
 
 
 WAN = Variant(

@@ -16,8 +16,9 @@ def join(prompt: EncodedPrompt) -> Condition:
 
     Source: diffusers ZImagePipeline._encode_prompt, which returns a list of arrays instead.
     """
-    ((hidden, _, seen),) = prompt.encoders.values()
-    rows = [row[mask != 0] for row, mask in zip(hidden, seen, strict=True)]
+    (encoded,) = prompt.encoders.values()
+    hidden = encoded.hidden
+    rows = [row[mask != 0] for row, mask in zip(hidden, encoded.mask, strict=True)]
     context = np.zeros((len(rows), max(map(len, rows)), hidden.shape[2]), hidden.dtype)
     mask = np.zeros(context.shape[:2], np.int64)
     for i, row in enumerate(rows):

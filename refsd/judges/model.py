@@ -32,6 +32,7 @@ from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, with_errors_kep
 from refsd.module import Module, Taps, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
+from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
 from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
 
@@ -386,13 +387,21 @@ class ModelJudge(Judge):
         return {name: len(tensor.shape) for name, tensor in weights.items()}
 
     def _changed(self, case: Case, inputs: Inputs, change: Change, numerics: Numerics) -> Answer | None:
-        """Return the reference's answer with a bug; None if the bug makes no difference."""
+        """Return the reference's answer with a bug.
+
+        None if the bug makes no difference, or makes inputs that the component refuses.
+        """
         with one_answer(numerics):
             m, values, params = self._module(case, inputs, change.arithmetic(numerics))
             wrong = change.inputs(values)
             if wrong is None:
                 return None
             weights = ChangedWeights(m.weights, change)
-            with change.in_models():
-                y = forward(component_of(case), Module(weights, m.arithmetic), wrong, params, case.name)
+            try:
+                with change.in_models():
+                    y = forward(component_of(case), Module(weights, m.arithmetic), wrong, params, case.name)
+            except BadInput:
+                if wrong is values:
+                    raise
+                return None
         return None if change.of_weights and not weights.met else change.outputs(y)

@@ -28,7 +28,7 @@ IMAGE_FLAGS = {
 class ConditioningImages(NamedTuple):
     """The images that the user gave; None: not given.
 
-    init, control, reference, redux: [1, 3, H, W], 0..1
+    init, control, reference, redux: [1, 3, H, W], 0..1; of init and reference the fourth channel may be alpha
     more_references:          further pictures to edit, after `reference`
     mask:                     [1, 1, H, W], 1 where the picture is to be redrawn
     ip:                       pictures that an IP-Adapter reads as a prompt, as init
@@ -47,6 +47,12 @@ class ConditioningImages(NamedTuple):
         """All pictures to edit, in their order."""
         return () if self.reference is None else (self.reference, *self.more_references)
 
+    def without_alpha(self) -> "ConditioningImages":
+        """Return the pictures' colours, for a model that takes no alpha."""
+        init, reference = (None if image is None else image[:, :3] for image in (self.init, self.reference))
+        more = tuple(image[:, :3] for image in self.more_references)
+        return self._replace(init=init, reference=reference, more_references=more)
+
     def given(self) -> list[str]:
         """Return the fields of the images that the user gave."""
         return [field for field in IMAGE_FLAGS.values() if getattr(self, field) is not None]
@@ -55,6 +61,7 @@ class ConditioningImages(NamedTuple):
 def read_image(flag: str, path: Path) -> np.ndarray:
     """Read an image -> [1, 3, H, W], 0..1 in steps of 1/255; for --mask [1, 1, H, W], 0 and 1.
 
+    --init-img and --ref-image keep the alpha of a picture that has one: [1, 4, H, W].
     Raises BadInput for a file that is no image, or an image larger than MAX_SIDE.
     """
     from PIL import Image
@@ -69,7 +76,8 @@ def read_image(flag: str, path: Path) -> np.ndarray:
         with file, Image.open(file) as image:
             if max(image.size) > MAX_SIDE:
                 raise BadInput(f"{flag} {path}: {image.width}x{image.height} pixels; at most {MAX_SIDE} a side")
-            pixels = np.asarray(image.convert("RGB" if colours else "L"))
+            keeps = flag in ("--init-img", "--ref-image") and image.has_transparency_data
+            pixels = np.asarray(image.convert(("RGBA" if keeps else "RGB") if colours else "L"))
     except BadInput:
         raise
     except Exception as error:  # Pillow raises another class for each format

@@ -148,7 +148,8 @@ class GuidedNetwork:
             **({} if text.ip_tokens is None else {"ip_tokens": text.ip_tokens}),
             **self.constants,
         }
-        out = self.network(inputs, f"{self.network.name} call {self.calls}", **self.params, **skips)["out"]
+        params = self.params | ({"places": [*text.places]} if text.places else {})
+        out = self.network(inputs, f"{self.network.name} call {self.calls}", **params, **skips)["out"]
         return out[:, :, : x.shape[2], : x.shape[3]].astype(x.dtype)
 
     def _whole_patches(self, x: np.ndarray) -> np.ndarray:

@@ -203,7 +203,15 @@ def _enlarged(pipe: Pipeline, hires: HiresPass, latent: np.ndarray, draw) -> np.
 
 
 def _upscaled(esrgan: LoadedComponent, picture: np.ndarray, tile: int) -> np.ndarray:
-    """Upscale, [1, 3, H, W], 0..1, in tiles if it is larger than one. Source: stable-diffusion.cpp upscaler.cpp."""
+    """Upscale, [1, 3 or 4, H, W], 0..1, in tiles if it is larger than one.
+
+    The network has three channels: it sees alpha as a grey picture of its own.
+    Source: stable-diffusion.cpp upscaler.cpp.
+    """
+    if picture.shape[1] == 4:
+        grey = np.repeat(picture[:, 3:], 3, axis=1)
+        alpha = _upscaled(esrgan, grey, tile).mean(axis=1, keepdims=True)
+        return np.concatenate([_upscaled(esrgan, picture[:, :3], tile), alpha], axis=1)
 
     def run(x: np.ndarray) -> np.ndarray:
         return esrgan({"x": x}, "picture")["out"]

@@ -76,7 +76,7 @@ def check_images(
         if "reference" not in arguments or "reference" in pipe.denoiser.fits:
             raise BadInput(f"--ref-image: {pipe.variant.title} edits no picture; leave it out")
         editing = pipe.editing(convention)
-        if editing is not None and "qwen2_5_vision" not in pipe.image_encoders:
+        if editing is not None and editing.tower not in pipe.image_encoders:
             raise BadInput(
                 f"--ref-image: {pipe.variant.title}'s text encoder must see the picture: give its vision "
                 "tower with --llm_vision"

@@ -25,7 +25,7 @@ class Pipeline(NamedTuple):
     """A model that draws.
 
     encoders:       of text, by name
-    image_encoders: those that turn a picture into words: "siglip" and "redux", or "qwen2_5_vision";
+    image_encoders: those that turn a picture into words: "siglip" and "redux", or a vision tower;
                     "clip-vision" and "ip-adapter"
     """
 
@@ -100,7 +100,9 @@ def _image_encoders(checkpoint: Checkpoint, arithmetic: Arithmetic, denoiser: st
     """
     if "redux" in checkpoint.components and "siglip" not in checkpoint.components:
         raise BadInput("--redux: it reads a picture through SigLIP: give that with --clip_vision")
-    names = [name for name in ("siglip", "redux", "qwen2_5_vision") if name in checkpoint.components]
+    names = [
+        name for name in ("siglip", "redux", "qwen2_5_vision", "qwen3_vision") if name in checkpoint.components
+    ]
     if "ip-adapter" in checkpoint.components:
         _check_ip_adapter(checkpoint, denoiser)
         names += ["clip-vision", "ip-adapter"]

@@ -123,8 +123,10 @@ def resolve(
     check_ranges(settings)
     convention, own, flow = CONVENTIONS[settings.like], pipe.variant, pipe.variant.flow
     _check_use(pipe, settings)
+    images = images if pipe.autoencoder.alpha else images.without_alpha()
     width, height, notices = drawn_size(pipe, convention, settings, images)
-    if pipe.editing(convention) and images.references and not pipe.denoiser.params.get("zero_cond_t"):
+    may_be_2511 = pipe.denoiser.name == "qwen-image" and not pipe.denoiser.params.get("zero_cond_t")
+    if may_be_2511 and images.references:
         notices += ("no file says that these are the weights of Edit 2511; if they are: --qwen-image-zero-cond-t",)
     check_images(pipe, convention, images, width, height)
     P = pipe.autoencoder.pixels

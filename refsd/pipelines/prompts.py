@@ -186,11 +186,13 @@ def _language(
         if own.output not in outputs:
             raise BadInput(f"{encoder.path}: {encoder.name} has too few layers for this family")
         answers.append(_weighted([outputs[own.output]], weight, card, encoder)[0])
-    start = int(first_taken(mask, rule)[0])
+    start, places = int(first_taken(mask, rule)[0]), ()
+    if shown is not None:
+        places = tuple(place - start for place in shown.places(rows, pad_of(tokenizer)))
     states, seen = np.concatenate(answers, axis=1)[:, start:], mask.reshape(1, -1)[:, start:]
     if not seen.any():
         raise BadInput(f"{source}: the prompt's {mask.sum()} tokens are all of the template, which is dropped")
-    return Encoded(states, None, seen)
+    return Encoded(states, None, seen, places)
 
 
 def _weighted_ids(encode: Callable[[str], list[int]], parts: list) -> tuple[list[int], list[float]]:

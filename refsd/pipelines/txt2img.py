@@ -32,7 +32,7 @@ def _shown(pipe: Pipeline, plan: Plan) -> ShownPictures | None:
     editing, rule = pipe.editing(plan.convention), pipe.variant.editing_rule
     if editing is None or rule is None or not plan.images.references:
         return None
-    return show(pipe.image_encoders["qwen2_5_vision"], editing, plan.images.references, rule)
+    return show(pipe.image_encoders[editing.tower], editing, plan.images.references, rule)
 
 
 def encode_prompt(

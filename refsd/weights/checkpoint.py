@@ -54,7 +54,7 @@ PART_FLAGS = {
     "--ip-adapter": ("ip-adapter",),
     "--clip_vision": ("siglip", "clip-vision"),
     "--redux": ("redux",),
-    "--llm_vision": ("qwen2_5_vision",),
+    "--llm_vision": ("qwen2_5_vision", "qwen3_vision"),
 }
 
 

@@ -41,6 +41,10 @@ FOREIGN = (
     (".qweight", "4-bit weights of GPTQ or Nunchaku"),
 )
 
+# Ends of names of convolutions, which see several frames in Wan 2.2's own autoencoder, one in Qwen-Image 2.1's.
+_FRAMES = "0.downsamples.0.residual.2.weight", "encoder.down_blocks.0.resnets.0.conv1.weight"
+_WAN22_VAE = "Wan 2.2's own autoencoder, of 48 channels"
+
 # Tensors that real files hold besides the model; refsd ignores them.
 KNOWN_EXTRAS = (
     "model_ema.*",
@@ -109,9 +113,11 @@ class FoundComponent(NamedTuple):
     names: dict[str, str]
 
 
-def foreign_family(names: Iterable[str]) -> str | None:
-    """Return the title of a model or file that refsd does not run, recognised by some name; else None."""
-    names = [name for name in names if not is_known_extra(name)]
+def foreign_family(shapes: Mapping[str, Shape]) -> str | None:
+    """Return the title of a model or file that refsd does not run, recognised by some name or shape; else None."""
+    if any(name.endswith(_FRAMES) and len(shape) == 5 and shape[2] > 1 for name, shape in shapes.items()):
+        return _WAN22_VAE
+    names = [name for name in shapes if not is_known_extra(name)]
     if any(name.startswith(_TEXT_TOWERS) for name in names):
         names = [name for name in names if not name.startswith(PICTURE_TOWERS)]
     if any(_DECODER in name or _QWEN_TOWER in name for name in names):
@@ -131,6 +137,7 @@ def find_components(
     """
     found: dict[str, FoundComponent] = {}
     taken: set[str] = set()
+    towers: set[str] = set()
     prefixes = tuple({place.prefix for place in CANDIDATES if place.prefix and _witnessed(place, shapes)})
     for place in CANDIDATES:
         if place.prefix == "" and _is_bare(found):
@@ -144,14 +151,17 @@ def find_components(
                 name.startswith(_TEXT_TOWERS) for name in left
             ):
                 continue  # a whole CLIP is read for its text encoder
-        if _witnessed(place, left) and not _outnumbered(place, left, shapes):
-            inside = [name for name in left if name.startswith(place.prefix)]
+        inside = [name for name in left if name.startswith(place.prefix)]
+        # The vision tower, which is found first, tells Qwen3-VL's language model from Qwen3.
+        seen = [*left, *towers] if NETWORKS[place.component].kind == "text encoder" else left
+        if inside and _witnessed(place, seen) and not _outnumbered(place, left, shapes):
             here = FoundComponent(place, {name[len(place.prefix) :]: name for name in inside})
             component = _bigg_or(place.component, here, shapes)
             if component in found:
                 _ambiguous(path, component, found[component], component, here)
             found[component] = here
             taken.update(inside)
+            towers.update(inside if NETWORKS[component].kind == "image encoder" else ())
     denoisers = [component for component in DENOISERS if component in found]
     if len(denoisers) > 1:
         largest = max(denoisers, key=lambda component: len(found[component].names))

@@ -8,6 +8,7 @@ from diffusers.loaders.single_file_utils import convert_qwen_image21_transformer
 from diffusers.models.transformers.transformer_qwenimage21 import QwenImage21KVCache
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 
+from refsd.components import forward
 from refsd.models.qwen_image21 import qwen_image21
 from refsd.models.qwen_image21.network import (
     QWEN_IMAGE21,
@@ -15,6 +16,7 @@ from refsd.models.qwen_image21.network import (
     qwen_image21_shapes,
     qwen_image21_size,
 )
+from refsd.models.qwen_image21.original import READERS
 from refsd.module import Module, Taps
 from refsd.numerics.tensor import stored
 
@@ -49,15 +51,18 @@ def weights_of(peer):
     return {name: source.read(theirs) for name, source in sources.items()}
 
 
-def asked(x, t, context, mask=None):
-    """Return the arguments that diffusers' pipeline gives for a picture from words alone."""
-    N, C, H, W = x.shape
+def asked(x, t, context, mask=None, references=(), places=()):
+    """Return the arguments that diffusers' pipeline gives."""
+    N, _, H, W = x.shape
     slots = torch.arange(context.shape[1] + H * W // 4) >= context.shape[1]
+    for first, (h, w) in zip(places, (picture.shape[2:] for picture in references), strict=True):
+        slots[first : first + h * w // 4] = True
+    pictures = [torch.from_numpy(picture) for picture in (*references, x)]
     return {
-        "hidden_states": torch.from_numpy(x).reshape(N, C, H * W).transpose(1, 2),
+        "hidden_states": torch.cat([picture.flatten(2).transpose(1, 2) for picture in pictures], dim=1),
         "encoder_hidden_states": torch.from_numpy(context),
         "timestep": torch.from_numpy(t),
-        "img_shapes": [[(1, H, W)]] * N,
+        "img_shapes": [[(1, *picture.shape[2:]) for picture in pictures]] * N,
         "img_mask": slots.expand(N, -1),
         "encoder_hidden_states_mask": None if mask is None else torch.from_numpy(mask),
     }
@@ -81,7 +86,7 @@ def test_every_block(case):
         with outputs_of(peer) as blocks:
             want = picture_of(peer(**asked(x, t, context, mask)).sample, x.shape)
     m = Module(weights_of(peer), taps=Taps())
-    got = qwen_image21(m, x, t, context, mask.astype(np.int64), axes)
+    got = qwen_image21(m, x, t, context, mask.astype(np.int64), axes_dim=axes)
     assert distance(got, want) <= 1e-12
     blocks["norm_out"] = blocks["norm_out"][:, J:]
     assert {"transformer_blocks.1.attn", "transformer_blocks.1.img_mlp", "txt_in", "norm_out"} <= m.taps.keys()
@@ -90,7 +95,61 @@ def test_every_block(case):
             assert distance(tap.reshape(-1), blocks[at].reshape(-1)) <= 1e-12, at
     # a word that is masked is not read
     other = np.where(mask[..., None], context, 5.0)
-    np.testing.assert_allclose(qwen_image21(m, x, t, other, mask, axes), got, rtol=1e-12)
+    np.testing.assert_allclose(qwen_image21(m, x, t, other, mask, axes_dim=axes), got, rtol=1e-12)
+
+
+# Sizes of the references, their places among 31 words: with words around each, one after the other, at both ends.
+EDITS = {
+    "apart": ([(6, 8), (2, 6)], [3, 17]),
+    "adjacent": ([(2, 4), (6, 4), (4, 4)], [1, 3, 9]),
+    "first and last": ([(8, 2), (4, 10)], [0, 21]),
+    "one of three rows": ([(6, 6)], [5]),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("padded", [False, True])
+def test_references(edit, padded):
+    """Each block with pictures to edit among the words; the second prompt may be shorter."""
+    sizes, places = EDITS[edit]
+    heads, axes, (H, W), _ = CONFIGS["real-head"]
+    x, t, context = draw((2, CHANNELS, H, W), 1), np.array([0.8, 0.3]), draw((2, 31, WIDTH), 2)
+    references = [draw((2, CHANNELS, *size), 3 + n) for n, size in enumerate(sizes)]
+    last = max(first + h * w // 4 for first, (h, w) in zip(places, sizes, strict=True))
+    mask = np.arange(31) < np.array([31, min(31, last + 4)])[:, None] if padded else None
+    with float64_throughout():
+        peer = peer_qwen_image21(heads, axes)
+        redraw(peer, 3)
+        with outputs_of(peer) as blocks:
+            want = picture_of(peer(**asked(x, t, context, mask, references, places)).sample, x.shape)
+    m = Module(weights_of(peer), taps=Taps())
+    got = qwen_image21(m, x, t, context, mask, references, places, axes)
+    assert distance(got, want) <= 1e-12
+    blocks["norm_out"] = blocks["norm_out"][:, -H * W :]
+    for at, tap in m.taps.items():
+        assert distance(tap.reshape(-1), blocks[at].reshape(-1)) <= 1e-12, at
+    # the words that stand for a reference are not read
+    for first, (h, w) in zip(places, sizes, strict=True):
+        context[:, first : first + h * w // 4] = 5.0
+    np.testing.assert_allclose(qwen_image21(m, x, t, context, mask, references, places, axes), got, rtol=1e-12)
+
+
+def test_a_call_with_references_is_read():
+    """What refsd watch makes of the arguments of diffusers' call."""
+    sizes, places = EDITS["adjacent"]
+    heads, axes, (H, W), _ = CONFIGS["narrow"]
+    x, t, context = draw((2, CHANNELS, H, W), 1), np.array([0.8, 0.3]), draw((2, 31, WIDTH), 2)
+    references = [draw((2, CHANNELS, *size), 3 + n) for n, size in enumerate(sizes)]
+    with float64_throughout():
+        peer = peer_qwen_image21(heads, axes)
+        redraw(peer, 3)
+        call = asked(x, t, context, None, references, places)
+        arguments = READERS["QwenImage21Transformer2DModel"][0].read(peer, call)
+        want = arguments.outputs(peer(**call))["out"]
+    assert arguments.params == {"places": places}
+    inputs = {name: tensor.numpy() for name, tensor in arguments.inputs.items()}
+    params = {**arguments.params, "axes_dim": [*axes]}
+    assert distance(forward("qwen-image21", Module(weights_of(peer)), inputs, params)["out"], want) <= 1e-12
 
 
 def test_cached_steps():

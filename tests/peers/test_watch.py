@@ -155,8 +155,15 @@ def test_a_call_that_refsd_does_not_compute_is_said(engines):
     ("more", "says"),
     [
         ({"kv_cache_mode": "cached"}, "from a cache: call the pipeline with use_kv_cache=False"),
-        ({"img_mask": torch.ones(2, 13).bool()}, "the call has pictures to edit"),
-        ({"img_shapes": [[(1, 2, 2), (1, 4, 8)]]}, "the call has pictures to edit"),
+        (
+            {"img_mask": torch.ones(2, 13).bool()},
+            "the call's img_shapes do not fit its",
+        ),
+        (
+            {"img_shapes": [[(1, 2, 2), (1, 4, 8)]]},
+            "the call's img_shapes do not fit its",
+        ),
+        ({"img_shapes": [[(1, 2, 2)] * 6]}, "the call has 5 pictures to edit; refsd takes 4"),
     ],
 )
 def test_calls_of_qwen_image21_that_are_not_whole(engines, more, says):

@@ -12,14 +12,16 @@ from refsd.kernels.attention import boolean_mask
 from refsd.module import Module, block
 
 
-def hidden_states(m: Module, x, angle, attention_mask, eps, final_norm=True):
+def hidden_states(m: Module, x, angle, attention_mask, eps, final_norm=True, added=()):
     """Run all layers.
 
     x:              [N, L, D], the tokens' embeddings
     angle:          [1 or N, L, head_dim / 2], radians
     attention_mask: [N, L], 0 for padding, which the attention ignores, else 1. None: no padding.
     final_norm:     False to leave the last layer's output as it is
-    -> [N, L, D] each: the embeddings, then the output of each layer, the last one's after the final norm
+    added:          [N, L, D] each, added to the outputs of the first layers (DeepStack)
+    -> [N, L, D] each: the embeddings, then the output of each layer, before anything is added to it, the last one's
+       after the final norm
 
     Padding at the front has no token to attend to; its attention output is zero, as with transformers' sdpa.
     """
@@ -30,6 +32,7 @@ def hidden_states(m: Module, x, angle, attention_mask, eps, final_norm=True):
     for i in range(m.count("layers")):
         x = layer(m["layers"][i], x, angle, mask, eps)
         states.append(x)
+        x = m.add(x, added[i]) if i < len(added) else x
     if final_norm:
         states[-1] = m.rms_norm_apart("norm.weight", x, eps)
     return tuple(states)

@@ -34,13 +34,9 @@ def qwen2_5_vision(m: Module, x, patch=14, window=4, num_heads=16, whole=WHOLE):
 
     Raises BadInput if H or W is no multiple.
     """
-    N, _, H, W = x.shape
-    side = MERGED * patch
-    if H % side or W % side:
-        raise BadInput(f"a picture of {H} x {W} pixels, expected multiples of {side}: resize it")
-    rows, columns = H // side, W // side
+    rows, columns = grid(x, patch)
     order, sizes = windows(rows, columns, window)
-    h = m.linear("patch_embed.proj", patches(x, patch)[:, order].reshape(N, rows * columns * MERGED**2, -1))
+    h = m.linear("patch_embed.proj", patches(x, patch)[:, order].reshape(len(x), rows * columns * MERGED**2, -1))
     angle = m.rope_angles(
         places(rows, columns)[order].reshape(1, -1, 2), (h.shape[2] // num_heads // 2,) * 2, THETA
     )
@@ -48,6 +44,18 @@ def qwen2_5_vision(m: Module, x, patch=14, window=4, num_heads=16, whole=WHOLE):
         h = vision_block(m["blocks"][i], h, angle, [h.shape[1]] if i in whole else sizes, num_heads)
     tokens = merger(m["merger"], h)
     return tokens[:, np.argsort(order)]
+
+
+def grid(x, patch):
+    """Return the rows and columns of a picture's tokens. x [N, 3, H, W]
+
+    Raises BadInput for sides that are no multiples of a token's.
+    """
+    H, W = x.shape[2:]
+    side = MERGED * patch
+    if H % side or W % side:
+        raise BadInput(f"a picture of {H} x {W} pixels, expected multiples of {side}: resize it")
+    return H // side, W // side
 
 
 def windows(rows, columns, window):

@@ -58,14 +58,19 @@ def qwen_vision_size(shapes: Mapping[str, Shape]) -> QwenVisionSize:
     """Infer the size from shapes. Dimensions of missing tensors are the 7B's."""
     usual = QWEN2_5_VISION
     hidden = dim(shapes, "merger.ln_q.weight", 0, dim(shapes, "blocks.0.norm1.weight", 0, usual.hidden))
-    pixels = dim(shapes, _PATCHES, 1, _COLOURS * _FRAMES * usual.patch**2)
     return QwenVisionSize(
         hidden=hidden,
         layers=count(shapes, "blocks.", usual.layers),
         mlp=dim(shapes, "blocks.0.mlp.gate_proj.weight", 0, usual.mlp),
         out=dim(shapes, "merger.mlp.2.weight", 0, usual.out),
-        patch=max(1, math.isqrt(pixels // (_COLOURS * _FRAMES))),
+        patch=tower_patch(shapes, usual.patch),
     )
+
+
+def tower_patch(shapes: Mapping[str, Shape], usual: int) -> int:
+    """Infer the pixels on a side of a patch."""
+    pixels = dim(shapes, _PATCHES, 1, _COLOURS * _FRAMES * usual**2)
+    return max(1, math.isqrt(pixels // (_COLOURS * _FRAMES)))
 
 
 def _flat(tensor: StoredTensor) -> StoredTensor:

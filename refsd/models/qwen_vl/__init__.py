@@ -64,17 +64,32 @@ def qwen3_vl(
     attention_mask=None,
     positions=None,
     final_norm=True,
+    pictures=None,
+    deepstack=None,
+    image_token=IMAGE_PAD,
     sections=QWEN3_SECTIONS,
     theta=5e6,
     eps=EPS,
 ):
-    """Encode token ids of words with Qwen3-VL; arguments and result as in `qwen2_5_vl`.
+    """Encode token ids with Qwen3-VL; arguments and result as in `qwen2_5_vl`.
+
+    deepstack: [K, T, D], the vision tower's features of the same pictures (qwen3_vision): after each of the first K
+               layers those of one merger are added in the pictures' places; None: nothing is added
 
     A denoiser takes twelve hidden states as its context, or the last one without the final norm.
+
+    Raises BadInput also for deepstack without pictures.
     """
+    if deepstack is not None and pictures is None:
+        raise BadInput("deepstack belongs to pictures, which are not given: give both, or neither")
     m = m["model"]["language_model"]
     x = m.embedding("embed_tokens", input_ids)
-    return encode(m, x, attention_mask, positions, final_norm, interleaved(sections), theta, eps)
+    added = ()
+    if pictures is not None:
+        places = np.asarray(input_ids) == image_token
+        x = with_pictures(x, places, pictures)
+        added = features_in_places(x, places, deepstack)
+    return encode(m, x, attention_mask, positions, final_norm, interleaved(sections), theta, eps, added)
 
 
 def with_pictures(x, places, pictures):
@@ -87,11 +102,22 @@ def with_pictures(x, places, pictures):
     return np.where(places[..., None], np.take(pictures, np.maximum(number, 0), axis=0).astype(x.dtype), x)
 
 
-def encode(m: Module, x, attention_mask, positions, final_norm, axis, theta, eps=EPS):
-    """x [N, L, D]: embeddings; axis [head_dim / 2]: which of the three positions each frequency turns by"""
+def features_in_places(x, places, deepstack):
+    """Return what is added to the first layers' outputs: 0 for words. x [N, L, D], deepstack [K, T, D] or None"""
+    nothing = np.zeros(x.shape, x.dtype)
+    return tuple(with_pictures(nothing, places, features) for features in (() if deepstack is None else deepstack))
+
+
+def encode(m: Module, x, attention_mask, positions, final_norm, axis, theta, eps=EPS, added=()):
+    """Run the language model.
+
+    x:     [N, L, D], embeddings
+    axis:  [head_dim / 2], which of the three positions each frequency turns by
+    added: [N, L, D] each, added to the outputs of the first layers
+    """
     if positions is None:
         positions = np.broadcast_to(np.arange(x.shape[1])[None, :, None], (1, x.shape[1], 3))
-    return hidden_states(m, x, mrope_angles(m, positions, axis, theta), attention_mask, eps, final_norm)
+    return hidden_states(m, x, mrope_angles(m, positions, axis, theta), attention_mask, eps, final_norm, added)
 
 
 def in_turn(sections):

@@ -4,9 +4,46 @@ import numpy as np
 
 from refsd.golden.judge import Mutant
 from refsd.models import qwen_vl
-from refsd.networks.bugs import Change, changing, dropping
+from refsd.networks.bugs import Change, changing, dropping, replacing
 
 _SECTIONS = (qwen_vl, "in_turn", qwen_vl.interleaved), (qwen_vl, "interleaved", qwen_vl.in_turn)
+
+_ENCODE, _FEATURES, _PLACED = qwen_vl.encode, qwen_vl.features_in_places, qwen_vl.with_pictures
+
+
+def _one_layer_late(x, places, deepstack):
+    added = _FEATURES(x, places, deepstack)
+    return (np.zeros_like(x), *added) if added else ()
+
+
+def _one_layer_early(m, x, attention_mask, positions, final_norm, axis, theta, eps=qwen_vl.EPS, added=()):
+    """Add the first features to the embeddings, as if DeepStack's layers counted from there."""
+    x = m.add(x, added[0]) if added else x
+    return _ENCODE(m, x, attention_mask, positions, final_norm, axis, theta, eps, added[1:])
+
+
+def _one_token_late(x, places, deepstack):
+    return tuple(np.roll(features, 1, axis=1) for features in _FEATURES(x, places, deepstack))
+
+
+def _in_reverse(x, places, deepstack):
+    return _FEATURES(x, places, deepstack)[::-1]
+
+
+def _all_at_once(x, places, deepstack):
+    """Add the features of all mergers after the first layer."""
+    added = _FEATURES(x, places, deepstack)
+    return (sum(added[1:], added[0]),) if added else ()
+
+
+def _last_left_out(x, places, deepstack):
+    return _FEATURES(x, places, deepstack)[:-1]
+
+
+def _pictures_not_placed(x, places, pictures):
+    """Keep the embedding of the token that stands for a picture."""
+    return x if x.any() else _PLACED(x, places, pictures)
+
 
 BUGS = (
     Mutant("M-RoPE's sections are interleaved, or the reverse", Change(replaced=_SECTIONS)),
@@ -14,4 +51,15 @@ BUGS = (
     Mutant("M-RoPE turns by the time alone", changing("positions", lambda p: np.repeat(p[..., :1], 3, axis=-1))),
     Mutant("M-RoPE's row and column are swapped", changing("positions", lambda p: p[..., [0, 2, 1]])),
     Mutant("M-RoPE's positions are one token late", changing("positions", lambda p: np.roll(p, 1, axis=1))),
+    Mutant("DeepStack's features are not added", dropping("deepstack")),
+    *replacing(
+        qwen_vl,
+        ("DeepStack's features are added one layer late", "features_in_places", _one_layer_late),
+        ("DeepStack's features are added one layer early", "encode", _one_layer_early),
+        ("DeepStack's features are added one token late", "features_in_places", _one_token_late),
+        ("DeepStack's features are added in reverse order", "features_in_places", _in_reverse),
+        ("DeepStack's features are all added after the first layer", "features_in_places", _all_at_once),
+        ("DeepStack's last features are not added", "features_in_places", _last_left_out),
+        ("a picture's places keep their token's embedding", "with_pictures", _pictures_not_placed),
+    ),
 )

@@ -1,7 +1,9 @@
 """Cases of Qwen2.5-VL and Qwen3-VL, on tiny models of the same architecture."""
 
-from refsd.networks.cases import mask, positions, quiet, tiny_case, token_ids
+from refsd.golden.recipe import Recipe
+from refsd.networks.cases import WIDTH, mask, positions, quiet, tiny_case, token_ids
 
+_PLACES = 18  # tokens 2 of token_ids(37, 6), 9 in each prompt
 CASES = [
     tiny_case(
         "qwen2.5-vl-7b", "qwen2_5_vl", "padded", {"input_ids": token_ids(65), "attention_mask": mask(65, 40)}
@@ -18,6 +20,18 @@ CASES = [
         "image",
         {"input_ids": token_ids(65), "attention_mask": mask(65, 40), "positions": positions(65)},
         final_norm=False,
+    ),
+    tiny_case(
+        "qwen3-vl-4b",
+        "qwen3_vl",
+        "pictures",
+        {
+            "input_ids": token_ids(37, 6),
+            "positions": positions(37),
+            "pictures": Recipe((_PLACES, WIDTH)),
+            "deepstack": Recipe((2, _PLACES, WIDTH)),
+        },
+        image_token=2,
     ),
     quiet(tiny_case("qwen3-vl-4b", "qwen3_vl", "quiet", {"input_ids": token_ids(21)})),
 ]

@@ -3,9 +3,10 @@
 from refsd.models.language_model.component import ATTENTION_MASK, INPUT_IDS, context
 from refsd.models.qwen_vl import CONTEXT_LAYERS, IMAGE_PAD, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
 from refsd.module import Module
-from refsd.networks.component import POSITION, VALUE, Argument, Component, Fit, exactly, whole_heads
+from refsd.networks.component import POSITION, VALUE, Argument, Component, Fit, at_most, exactly, whole_heads
 
-PICTURES = Argument("T D", VALUE, "tokens of all pictures in turn, by qwen2_5_vision", optional=True)
+PICTURES = Argument("T D", VALUE, "the vision tower's tokens of all pictures in turn", optional=True)
+DEEPSTACK = Argument("K T D", VALUE, "the vision tower's features for the first layers", optional=True)
 POSITIONS = Argument(
     "N L 3", POSITION, "time, row and column of each token; left out: its number", True, fixed=True
 )
@@ -18,7 +19,7 @@ def _fits(m: Module) -> dict[str, Fit]:
         norms = (f"{attention}.{name}_norm.weight",)
         whole_heads(m, f"{attention}.{name}_proj.weight", 2 * sum(QWEN3_SECTIONS), norms)
     V, D = m.shape(f"{root}.embed_tokens.weight")
-    return {"V": exactly(V), "D": exactly(D)}
+    return {"V": exactly(V), "D": exactly(D), "K": at_most(m.count(f"{root}.layers"))}
 
 
 def _qwen2_5_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), **given):
@@ -53,9 +54,22 @@ COMPONENTS = {
     "qwen3_vl": Component(
         "qwen3_vl",
         _qwen3_vl,
-        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK, "positions": POSITIONS},
+        {
+            "input_ids": INPUT_IDS,
+            "attention_mask": ATTENTION_MASK,
+            "positions": POSITIONS,
+            "pictures": PICTURES,
+            "deepstack": DEEPSTACK,
+        },
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {"layers": [], "final_norm": True, "sections": [*QWEN3_SECTIONS], "theta": 5e6, "eps": 1e-6},
+        {
+            "layers": [],
+            "final_norm": True,
+            "image_token": IMAGE_PAD,
+            "sections": [*QWEN3_SECTIONS],
+            "theta": 5e6,
+            "eps": 1e-6,
+        },
         _fits,
         also={"context": "N L 12D"},
     ),

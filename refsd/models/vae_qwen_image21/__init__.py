@@ -91,9 +91,13 @@ def averaged(x, frames: int, side: int, outputs: int):
     """
     N, C, H, W = x.shape
     squares = x.reshape(N, C, H // side, side, W // side, side).transpose(0, 1, 3, 5, 2, 4)
-    squares = squares.reshape(N, C, side * side, H // side, W // side)
-    video = np.concatenate([*[np.zeros_like(squares)] * (frames - 1), squares], axis=2)
+    video = after_empty_frames(squares.reshape(N, C, side * side, H // side, W // side), frames)
     return np.mean(video.reshape(N, outputs, -1, H // side, W // side), axis=2)
+
+
+def after_empty_frames(squares, frames: int):
+    """Put the picture's squares after the squares of empty frames. [N, C, S, H, W] -> [N, C, frames S, H, W]"""
+    return np.concatenate([*[np.zeros_like(squares)] * (frames - 1), squares], axis=2)
 
 
 def repeated(x, frames: int, side: int, outputs: int):
@@ -102,8 +106,19 @@ def repeated(x, frames: int, side: int, outputs: int):
     [N, C, H, W] -> [N, outputs, side H, side W]
     """
     N, C, H, W = x.shape
-    video = np.repeat(x, outputs * frames * side * side // C, axis=1).reshape(N, outputs, frames, side, side, H, W)
-    return video[:, :, -1].transpose(0, 1, 4, 2, 5, 3).reshape(N, outputs, side * H, side * W)
+    video = each_channel(x, outputs * frames * side * side // C)
+    picture = last_frame(video.reshape(N, outputs, frames, side, side, H, W))
+    return picture.transpose(0, 1, 4, 2, 5, 3).reshape(N, outputs, side * H, side * W)
+
+
+def each_channel(x, times: int):
+    """Repeat each channel. [N, C, H, W] -> [N, times C, H, W]"""
+    return np.repeat(x, times, axis=1)
+
+
+def last_frame(video):
+    """[N, C, F, ...] -> [N, C, ...]"""
+    return video[:, :, -1]
 
 
 @block

@@ -4,14 +4,13 @@ import numpy as np
 
 from refsd.golden.judge import Mutant
 from refsd.models import vae_qwen_image21
-from refsd.models.vae_wan.bugs import NormsOfUnitLength, left_as_it_is, with_exchanged_statistics
+from refsd.models.vae_wan.bugs import NormsOfUnitLength, SeparateNorms, left_as_it_is, with_exchanged_statistics
 from refsd.networks.bugs import Change, replacing
-from refsd.numerics.arithmetic import Arithmetic
 
 _AVERAGED, _REPEATED = vae_qwen_image21.averaged, vae_qwen_image21.repeated
 
 
-class HalfNorms(Arithmetic):
+class HalfNorms(SeparateNorms):
     """RMS norms of channels whose sums of squares are float16's. Source: vllm-omni #7768."""
 
     def rms_norm_channels(self, x, weight, eps=1e-12):
@@ -19,20 +18,13 @@ class HalfNorms(Arithmetic):
         length = np.maximum(np.sqrt(squares.astype(x.dtype)), eps)
         return x / length * (weight * len(weight) ** 0.5).reshape(-1, *[1] * (x.ndim - 2)).astype(x.dtype)
 
-    def rms_norm_channels_silu(self, x, weight, eps=1e-12):
-        return self.silu(self.rms_norm_channels(x, weight, eps))
-
 
 def _without_the_empty_frame(x, frames, side, outputs):
     return _AVERAGED(x, frames if x.shape[1] * side * side % outputs else 1, side, outputs)
 
 
-def _empty_frame_last(x, frames, side, outputs):
-    N, C, H, W = x.shape
-    squares = x.reshape(N, C, H // side, side, W // side, side).transpose(0, 1, 3, 5, 2, 4)
-    video = np.zeros((N, C, frames, side, side, H // side, W // side), x.dtype)
-    video[:, :, 0] = squares
-    return video.reshape(N, outputs, -1, H // side, W // side).mean(axis=2)
+def _empty_frame_last(squares, frames):
+    return np.concatenate([squares, *[np.zeros_like(squares)] * (frames - 1)], axis=2)
 
 
 def _corners_of_squares(x, frames, side, outputs):
@@ -41,17 +33,12 @@ def _corners_of_squares(x, frames, side, outputs):
     return _AVERAGED(corners.repeat(side, axis=2).repeat(side, axis=3), frames, side, outputs)
 
 
-def _first_frame(x, frames, side, outputs):
-    N, C, H, W = x.shape
-    video = np.repeat(x, outputs * frames * side * side // C, axis=1).reshape(N, outputs, frames, side, side, H, W)
-    return video[:, :, 0].transpose(0, 1, 4, 2, 5, 3).reshape(N, outputs, side * H, side * W)
+def _first_frame(video):
+    return video[:, :, 0]
 
 
-def _tiled(x, frames, side, outputs):
-    """Repeat all channels in turn, not each one."""
-    N, C, H, W = x.shape
-    video = np.tile(x, (1, outputs * frames * side * side // C, 1, 1)).reshape(N, outputs, frames, side, side, H, W)
-    return video[:, :, -1].transpose(0, 1, 4, 2, 5, 3).reshape(N, outputs, side * H, side * W)
+def _channels_in_turn(x, times):
+    return np.tile(x, (1, times, 1, 1))
 
 
 def _nothing(x, frames, side, outputs):
@@ -60,14 +47,6 @@ def _nothing(x, frames, side, outputs):
 
 def _nothing_repeated(x, frames, side, outputs):
     return 0 * _REPEATED(x, frames, side, outputs)
-
-
-def _padded_on_both_sides(m, x):
-    h = vae_qwen_image21.res_blocks(m["resnets"], x)
-    if "downsampler" in m:
-        h = m.conv2d("downsampler.resample.1", h, stride=2, padding=1)
-    frames, side = vae_qwen_image21.factors(m, "downsampler")
-    return m.add(h, m.apply(_AVERAGED, x, frames=frames, side=side, outputs=h.shape[1]))
 
 
 def _statistics(name, to_denoiser, to_vae):
@@ -90,12 +69,11 @@ BUGS = (
     *replacing(
         vae_qwen_image21,
         ("Qwen-Image 2.1's shortcuts average without the empty frame", "averaged", _without_the_empty_frame),
-        ("Qwen-Image 2.1's shortcuts have the empty frame last", "averaged", _empty_frame_last),
+        ("Qwen-Image 2.1's shortcuts have the empty frame last", "after_empty_frames", _empty_frame_last),
         ("Qwen-Image 2.1's shortcuts take one pixel of a square", "averaged", _corners_of_squares),
         ("Qwen-Image 2.1's encoder has no shortcuts around its levels", "averaged", _nothing),
         ("Qwen-Image 2.1's decoder has no shortcuts around its levels", "repeated", _nothing_repeated),
-        ("Qwen-Image 2.1's shortcuts keep the first frame", "repeated", _first_frame),
-        ("Qwen-Image 2.1's shortcuts repeat all channels in turn", "repeated", _tiled),
-        ("Qwen-Image 2.1's halvings are padded on both sides", "down_block", _padded_on_both_sides),
+        ("Qwen-Image 2.1's shortcuts keep the first frame", "last_frame", _first_frame),
+        ("Qwen-Image 2.1's shortcuts repeat all channels in turn", "each_channel", _channels_in_turn),
     ),
 )

@@ -39,14 +39,18 @@ OneFrameKept = _changed_conv3d(lambda x, w, p: (x, _without(w, 0), p))
 FirstFrameRepeated = _changed_conv3d(_first_again)
 
 
-class NormsOfUnitLength(Arithmetic):
+class SeparateNorms(Arithmetic):
+    """RMS norms of channels and the SiLU after them as two operations, so that a bug of the norm is in both."""
+
+    def rms_norm_channels_silu(self, x, weight, eps=1e-12):
+        return self.silu(self.rms_norm_channels(x, weight, eps))
+
+
+class NormsOfUnitLength(SeparateNorms):
     """RMS norms of channels without their factor sqrt(C)."""
 
     def rms_norm_channels(self, x, weight, eps=1e-12):
         return super().rms_norm_channels(x, weight / len(weight) ** 0.5, eps)
-
-    def rms_norm_channels_silu(self, x, weight, eps=1e-12):
-        return self.silu(self.rms_norm_channels(x, weight, eps))
 
 
 def _flip_in_time(name: str, values: np.ndarray) -> np.ndarray | None:

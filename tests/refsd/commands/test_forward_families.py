@@ -13,6 +13,7 @@ from refsd.components import ALIASES, COMPONENTS, forward, load
 from refsd.files.formats import open_weights
 from refsd.files.writers import Spec, write_gguf, write_safetensors
 from refsd.models import (
+    anima,
     chroma,
     chroma_radiance,
     clip,
@@ -28,6 +29,7 @@ from refsd.models import (
     mistral,
     mmdit,
     qwen3,
+    qwen3_vision,
     qwen_image,
     qwen_image21,
     qwen_vision,
@@ -88,7 +90,10 @@ PAGES = {
         m, **given, reference=[reference, reference_2, reference_3, reference_4]
     ),
     "krea2": krea2.krea2,
-    "qwen-image21": qwen_image21.qwen_image21,
+    "anima": anima.anima,
+    "qwen-image21": lambda m, reference, reference_2, reference_3, reference_4, **given: qwen_image21.qwen_image21(
+        m, **given, reference=[reference, reference_2, reference_3, reference_4]
+    ),
     "wan": wan.wan,
     "vae-encoder": vae.encode,
     "vae-decoder": vae.decode,
@@ -111,6 +116,7 @@ PAGES = {
     "esrgan": esrgan.rrdbnet,
     "clip-vision": vision.clip_vision,
     "siglip": vision.siglip_vision,
+    "qwen3_vision": qwen3_vision.qwen3_vision,
     "qwen2_5_vision": qwen_vision.qwen2_5_vision,
     "redux": redux.redux,
     "ip-adapter": lambda m, embeds=None, penultimate=None: ip_adapter.image_prompt(
@@ -146,7 +152,7 @@ def inputs_for(name, m):
     component = COMPONENTS[name]
     fits = component.fits(m)
     rng = np.random.default_rng(7)
-    sizes = {}
+    sizes = {"J": 15} if name == "qwen-image21" else {}
     given = {}
     for argument, wanted in component.arguments.items():
         if wanted.optional and argument == "hint":
@@ -186,7 +192,16 @@ def _size(letter, fits, sizes):
 
 
 def params_for(name):
-    return {"qwen2_5_vl": {"image_token": IMAGE}, "clip": {"eos": EOS}, "clip_g": {"eos": EOS}}.get(name, {})
+    if name in ("qwen2_5_vl", "qwen3_vl"):
+        return {"image_token": IMAGE}
+    if name == "qwen-image21":
+        return {"places": [1, 8, 12, 13]}
+    return {"eos": EOS} if name in ("clip", "clip_g") else {}
+
+
+def _said(value):
+    """A param's value as the command line takes it."""
+    return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
 def kept(path, family):
@@ -206,7 +221,9 @@ def test_the_command_answers_as_the_page(tmp_path, family, name):
     alias = next((alias for alias, of in ALIASES.items() if name in of and alias not in COMPONENTS), name)
     arguments = ["forward", tmp_path / "model.safetensors", "--component", alias, "-i", tmp_path / "in.safetensors"]
     arguments += ["-o", tmp_path / "out.safetensors", "--numerics", "float64"]
-    arguments += [word for param, value in params_for(name).items() for word in ("--param", f"{param}={value}")]
+    arguments += [
+        word for param, value in params_for(name).items() for word in ("--param", f"{param}={_said(value)}")
+    ]
     result = CliRunner().invoke(app, [str(word) for word in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     out = open_weights(tmp_path / "out.safetensors")

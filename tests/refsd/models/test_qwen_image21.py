@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tiny_qwen_image21 as tiny
 
-from refsd.models.qwen_image21 import qwen_image21, token_ids
+from refsd.models.qwen_image21 import qwen_image21, sequence, token_ids
 from refsd.models.qwen_image21.network import qwen_image21_keymap
 from refsd.module import Module, Taps
+from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.jitted
@@ -36,7 +37,29 @@ def test_as_diffusers(run):
 def test_positions():
     """Of three rows the middle one is not at 0: the larger half stands before it."""
     want = [[0, 0, 0], [1, 1, 1]] + [[2, r, c] for r in (-2, -1, 0) for c in (-1, 0)]
-    assert token_ids(2, 3, 2).tolist() == want
+    assert token_ids(sequence(2, (), [(3, 2)])).tolist() == want
+
+
+def test_positions_with_a_reference():
+    """Five words, of which two stand for a reference of 2 x 4: the words after it count on from its larger side."""
+    reference = [[2, r, c] for r in (-1, 0) for c in (-2, -1, 0, 1)]
+    want = [[0] * 3, [1] * 3, *reference, [6] * 3, *([7, r, c] for r in (-1, 0) for c in (-1, 0))]
+    assert token_ids(sequence(5, (2,), [(2, 4), (2, 2)])).tolist() == want
+
+
+@pytest.mark.parametrize(
+    ("places", "match"),
+    [
+        ((), "1 references and 0 places: give the first word of each"),
+        ((1, 4), "1 references and 2 places"),
+        ((4,), "a reference of 4 x 6 stands for 6 words from word 4; there are 9"),
+    ],
+)
+def test_references_that_fit_no_place_are_refused(run, places, match):
+    with pytest.raises(BadInput, match=match):
+        run(reference=[tiny.inputs()["x"]], places=places)
+    with pytest.raises(BadInput, match="2 words from word 3; there are 9, and the words before 4 are taken"):
+        run(reference=[tiny.inputs()["x"][..., :2]] * 2, places=(2, 3))
 
 
 def test_words_are_independent_of_picture_and_time(run):
@@ -66,6 +89,18 @@ def test_masked_words_are_not_read(run):
     other = np.where(given["context_mask"][..., None] != 0, given["context"], 7.0)
     np.testing.assert_allclose(run(context=other), y, rtol=1e-9, atol=1e-12)
     assert np.abs(y[1] - run(context_mask=None)[1]).max() > 1e-6
+
+
+def test_references_are_independent_of_picture_and_time(run):
+    references = [tiny.inputs()["x"][..., ::-1].copy(), tiny.inputs()["x"][:, :, :2, :4]]
+    edit = {"reference": references, "places": (1, 7), "context_mask": None}
+    first, other = Taps(), Taps()
+    y = run(first, **edit)
+    changed = run(other, x=2 * tiny.inputs()["x"], timesteps=np.array([0.5, 0.125]), **edit)
+    assert np.abs(changed - y).max() > 1e-3
+    for i in range(tiny.SIZE.layers):
+        still = [taps[f"transformer_blocks.{i}"][:, : 1 + 24 + 8] for taps in (first, other)]
+        np.testing.assert_array_equal(*still)
 
 
 def test_the_picture_s_places_matter(run):

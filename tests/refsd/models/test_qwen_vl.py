@@ -51,6 +51,32 @@ def test_the_recorded_answers_of_the_peer(model, name):
         assert distance(sampled(y), RECORDED[f"{model}/{name}/{i}"]) <= 1e-12, i
 
 
+PICTURES = {"pictures": tiny.PICTURES, "image_token": tiny.IMAGE, "positions": tiny.POSITIONS}
+
+
+def test_pictures_with_deepstack_as_the_peer():
+    hidden_states = run("qwen3_vl", **PICTURES, deepstack=tiny.DEEPSTACK)
+    for i, y in enumerate(hidden_states):
+        assert distance(sampled(y), RECORDED[f"qwen3_vl/pictures/{i}"]) <= 1e-12, i
+
+
+def test_features_are_added_to_the_pictures_places_alone():
+    """After the first layer a word changes by them through attention only, and in no layer before."""
+    plain, deep = run("qwen3_vl", **PICTURES), run("qwen3_vl", **PICTURES, deepstack=tiny.DEEPSTACK)
+    np.testing.assert_array_equal(plain[1], deep[1])
+    before = int(np.argmax(tiny.IDS[0] == tiny.IMAGE))
+    np.testing.assert_array_equal(plain[3][0, :before], deep[3][0, :before])
+    assert (np.abs(plain[2] - deep[2])[0, before:].max(axis=-1) > 0).all()
+    first = run("qwen3_vl", **PICTURES, deepstack=tiny.DEEPSTACK[:1])
+    np.testing.assert_array_equal(first[2], deep[2])
+    assert distance(first[3], deep[3]) > 1e-3
+
+
+def test_features_without_pictures_are_refused():
+    with pytest.raises(BadInput, match="deepstack belongs to pictures, which are not given"):
+        run("qwen3_vl", deepstack=tiny.DEEPSTACK)
+
+
 AWAY = {"float32": 2e-6, "torch-f16": 4e-3, "torch-bf16": 4e-2, "ggml-cpu": 4e-3}
 
 

@@ -126,6 +126,30 @@ def test_an_esrgan_enlarges_the_picture_in_tiles(folder, tmp_path):
     np.testing.assert_allclose(heard["enlarged"], want, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.jitted
+@pytest.mark.parametrize("upscaler", ["up.safetensors", "Lanczos"])
+def test_a_picture_with_alpha_is_enlarged_with_its_alpha(folder, tmp_path, upscaler):
+    """An ESRGAN, which has three channels, sees alpha as a grey picture."""
+    save_file(small.weights("esrgan", small.FAMILIES["esrgan"]["esrgan"], 3), tmp_path / "up.safetensors")
+    pipe = pipeline(folder, "qwen-image21")
+    named = str(tmp_path / upscaler) if upscaler.endswith(".safetensors") else upscaler
+    plan, hires = prepared(pipe, upscaler=named, steps=1)
+    conditioning = txt2img.encode(pipe, plan)
+    first = txt2img.sample(pipe, plan, conditioning, 42)
+    heard = {}
+    run_hires(pipe, hires, first, conditioning, 42, listener=lambda n, x: heard.update({n: np.array(x)}))
+    picture = np.clip((txt2img.decode(pipe, first) + 1) / 2, 0, 1)
+    H, W = hires.plan.height, hires.plan.width
+    assert picture.shape[1] == 4
+    if hires.esrgan is None:
+        want = np.clip(hires.resize(picture, H, W), 0, 1)
+    else:
+        colours, alpha = (hires.esrgan({"x": x}, "picture")["out"] for x in (picture[:, :3], picture[:, [3, 3, 3]]))
+        want = hires.resize(np.concatenate([colours, alpha.mean(axis=1, keepdims=True)], axis=1), H, W)
+    latent = pipe.autoencoder.encode(want * 2 - 1, Philox(42).randn)
+    np.testing.assert_allclose(heard["enlarged"], latent, rtol=1e-12, atol=1e-12)
+
+
 def test_a_file_that_is_no_esrgan(folder):
     pipe = pipeline(folder, "sd3")
     with pytest.raises(BadInput, match="holds no ESRGAN"):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from refsd.models.anima.network import ANIMA, AnimaSize, anima_shapes, anima_size
 from refsd.models.chroma.network import CHROMA, ChromaSize, chroma_shapes, chroma_size
 from refsd.models.controlnet.network import CONTROLNET_SD15, ControlNetSize, controlnet_shapes, controlnet_size
 from refsd.models.esrgan.network import ESRGAN_ANIME_6B, ESRGAN_X4, ESRGANSize, esrgan_shapes, esrgan_size
@@ -37,6 +38,12 @@ from refsd.models.lumina2.network import LUMINA2, Lumina2Size, lumina2_shapes, l
 from refsd.models.mistral.network import MistralSize, mistral_shapes, mistral_size
 from refsd.models.mmdit.network import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
 from refsd.models.qwen3.network import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
+from refsd.models.qwen3_vision.network import (
+    QWEN3_VISION_8B,
+    Qwen3VisionSize,
+    qwen3_vision_shapes,
+    qwen3_vision_size,
+)
 from refsd.models.qwen_image.network import QWEN_IMAGE, QwenImageSize, qwen_image_shapes, qwen_image_size
 from refsd.models.qwen_image21.network import (
     QWEN_IMAGE21,
@@ -151,6 +158,10 @@ TABLES = {
     ),
     "qwen2_5_vision": Table(
         qwen_vision_shapes, qwen_vision_size, QWEN2_5_VISION, sizes(QwenVisionSize, layers=few)
+    ),
+    "anima": Table(anima_shapes, anima_size, ANIMA, sizes(AnimaSize, layers=few)),
+    "qwen3_vision": Table(
+        qwen3_vision_shapes, qwen3_vision_size, QWEN3_VISION_8B, sizes(Qwen3VisionSize, layers=few, mergers=few)
     ),
     "qwen3_vl": Table(qwen3_vl_shapes, qwen3_vl_size, QWEN3_VL_4B, sizes(Qwen3Size, layers=few)),
     "gemma2": Table(gemma2_shapes, gemma2_size, GEMMA2_2B, sizes(Gemma2Size, layers=few, head_dim=st.just(256))),
@@ -355,6 +366,8 @@ def test_hostile_names_make_no_large_table(name, number):
         (mistral_shapes, MistralSize(), 22_901_314_560),
         (qwen2_5_vl_shapes, QWEN2_5_VL_7B, 7_070_619_136),
         (qwen_vision_shapes, QWEN2_5_VISION, 676_550_144),
+        (anima_shapes, ANIMA, 1_956_405_248),
+        (qwen3_vision_shapes, QWEN3_VISION_8B, 576_388_336),
         (qwen3_vl_shapes, QWEN3_VL_8B, 7_568_405_504),
     ],
 )

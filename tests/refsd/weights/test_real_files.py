@@ -148,13 +148,13 @@ FILES = {
     ),
     "Qwen3-VL of transformers 5": (
         "parts",
-        [("", "qwen3-vl", "original")],
-        {"model.visual.pos_embed.weight": ONE, "model.visual.deepstack_merger_list.0.norm.weight": ONE},
+        [("", "qwen3-vl", "original"), ("model.visual.", "qwen3-vision", "transformers")],
+        {"lm_head.weight": ONE},
     ),
     "Qwen3-VL as Qwen2.5-VL was": (
         "parts",
-        [("", "qwen3-vl", "transformers 4")],
-        {"visual.pos_embed.weight": ONE, "visual.deepstack_merger_list.0.norm.weight": ONE},
+        [("", "qwen3-vl", "transformers 4"), ("visual.", "qwen3-vision", "transformers")],
+        {},
     ),
     "clip_l": (
         "parts",
@@ -221,6 +221,7 @@ def test_it_opens_and_is_what_it_is(tmp_path, file):
         ("qwen3-vl", "qwen3vl", "qwen3_vl"),
         ("qwen3", "qwen3", "qwen3"),
         ("qwen2.5-vision", "clip", "qwen2_5_vision"),
+        ("qwen3-vision", "clip", "qwen3_vision"),
     ],
 )
 def test_a_gguf_of_a_language_model_is_what_its_architecture_says(tmp_path, family, architecture, component):
@@ -271,3 +272,19 @@ def test_unclip_is_not_taken_for_sdxl(tmp_path):
     save_file(small.weights("unet", size), tmp_path / "a.safetensors")
     family = open_checkpoint(tmp_path / "a.safetensors").family
     assert (family.name, family.why) == ("sd2-unclip", "label_emb of 1536 channels, a text of 1024")
+
+
+@pytest.mark.parametrize("layout", ["diffusers", "comfyui"])
+def test_wan_22_s_autoencoder_is_not_taken_for_qwen_image_21_s(tmp_path, layout):
+    """It has the same names; its convolutions see three frames, those of Qwen-Image 2.1's one."""
+    ((of, size),) = small.FAMILIES["qwen-image21-vae"].items()
+    kept = small.written(of, layout, size, small.weights(of, size))
+    save_file(kept, tmp_path / "one.safetensors")
+    assert [*open_checkpoint(tmp_path / "one.safetensors").components] == [of]
+    video = {}
+    for name, array in kept.items():
+        frames = array[:, :, None] if array.ndim == 4 else array
+        video[name] = np.repeat(frames, 3, axis=2) if name.endswith(".weight") and array.ndim > 3 else array
+    save_file(video, tmp_path / "three.safetensors")
+    with pytest.raises(BadInput, match=r"refsd does not run Wan 2\.2's own autoencoder, of 48 channels; `refsd"):
+        open_checkpoint(tmp_path / "three.safetensors")

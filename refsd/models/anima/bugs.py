@@ -1,0 +1,69 @@
+"""Functions of Anima's model with bugs that a port, or a page shared with other transformers, may have."""
+
+import numpy as np
+
+from refsd.models import anima
+from refsd.module import Module
+from refsd.networks.bugs import replacing
+
+_ANGLES, _MODULATION, _EMBEDDER = anima.rope_angles, anima.modulation, anima.t_embedder
+
+
+def _not_scaled(scale, dim):
+    return 1.0
+
+
+def _scaled_once(scale, dim):
+    """Scale theta itself, without the exponent."""
+    return scale
+
+
+def _rows_and_columns_swapped(m: Module, rows, columns, head_dim, rope_scale):
+    angle = _ANGLES(m, columns, rows, head_dim, rope_scale)
+    return angle.reshape(columns, rows, -1).swapaxes(0, 1).reshape(angle.shape)
+
+
+def _masked_everywhere(x):
+    return np.concatenate([x, np.ones_like(x[:, :1])], axis=1)
+
+
+def _mask_first(x):
+    return np.concatenate([np.zeros_like(x[:, :1]), x], axis=1)
+
+
+def _packed_as_the_input(tokens, H, W):
+    """Take a token's channels as (channel, row, column), as those of the input are."""
+    squares = tokens.reshape(len(tokens), H // 2, W // 2, -1, 2, 2).transpose(0, 3, 1, 4, 2, 5)
+    return np.ascontiguousarray(squares).reshape(len(tokens), -1, H, W)
+
+
+def _low_rank_alone(m: Module, vec, temb, parts):
+    return _MODULATION(m, vec, np.zeros_like(temb), parts)
+
+
+def _time_alone(m: Module, vec, temb, parts):
+    return np.split(temb[:, : temb.shape[1] * parts // 3], parts, axis=-1)
+
+
+def _scale_first(m: Module, vec, temb, parts):
+    shift, scale, *gate = _MODULATION(m, vec, temb, parts)
+    return [scale, shift, *gate]
+
+
+def _gelu_approximated(m: Module, h):
+    return m.linear("layer2", m.gelu_tanh(m.linear("layer1", h)))
+
+
+BUGS = replacing(
+    anima,
+    ("Anima's rotary frequencies lack their NTK factors", "ntk_factor", _not_scaled),
+    ("Anima's NTK factors lack their exponent", "ntk_factor", _scaled_once),
+    ("Anima's rows and columns are swapped", "rope_angles", _rows_and_columns_swapped),
+    ("Anima's padding mask is 1", "with_padding_mask", _masked_everywhere),
+    ("Anima's padding mask is the first channel", "with_padding_mask", _mask_first),
+    ("Anima's last tokens are unpacked in the order of the first", "unpack", _packed_as_the_input),
+    ("Anima's modulations lack what the time gives to all blocks", "modulation", _low_rank_alone),
+    ("Anima's modulations lack the blocks' own part", "modulation", _time_alone),
+    ("Anima's modulations have the scale before the shift", "modulation", _scale_first),
+    ("Anima's MLP has GELU's tanh form", "mlp", _gelu_approximated),
+)
