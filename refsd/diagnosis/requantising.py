@@ -129,8 +129,10 @@ def requantised(x: np.ndarray, like: StoredTensor) -> np.ndarray:
         scale = np.ones((1, 1))
         if scaling is not None:
             axis = 1 if scaling.scale.size > 1 else None
-            least = np.abs(z).max(axis=axis, keepdims=True, initial=0.0) / _TOP[like.type]
-            scale = np.maximum(np.abs(scaling.scale.astype(np.float64).reshape(-1, 1) * scaling.unit), least)
+            blocks = scaling.scale.ndim == 2
+            largest = np.abs(z) if blocks else np.abs(z).max(axis=axis, keepdims=True, initial=0.0)
+            own = scaling.of_elements(*x.shape).astype(np.float64) * scaling.unit
+            scale = np.maximum(np.abs(own), largest / _TOP[like.type])
             scale = np.where(scale > 0, scale, 1.0)
         codes = np.clip(z / scale, -_TOP[like.type], _TOP[like.type])
         codes = np.rint(codes) if like.type == "i8" else codes.astype(SCALAR_TYPES[like.type]).astype(np.float64)
