@@ -75,12 +75,14 @@ class Scaling(NamedTuple):
 class Grouping(NamedTuple):
     """The scales of a tensor of codes, one for each group; a group may span the end of a row.
 
-    scale: float32 [groups]
-    group: elements in a group
+    scale:   float32 [groups]
+    group:   elements in a group
+    columns: float32 [columns], by which each value is multiplied after that; None: by nothing
     """
 
     scale: np.ndarray
     group: int
+    columns: np.ndarray | None = None
 
 
 class StoredTensor(NamedTuple):
@@ -101,8 +103,10 @@ class StoredTensor(NamedTuple):
     def values(self) -> np.ndarray:
         """Expand to numbers: scalar types unchanged (no copy); 8-bit floats, scaled and block types in float32."""
         if isinstance(self.scaling, Grouping):
-            y = grouped.dequantize(self.data.reshape(-1), GROUPED_TYPES[self.type], *self.scaling)
-            return y[: math.prod(self.shape)].reshape(self.shape)
+            table, (scale, group, columns) = GROUPED_TYPES[self.type], self.scaling
+            y = grouped.dequantize(self.data.reshape(-1), table, scale, group)
+            y = y[: math.prod(self.shape)].reshape(self.shape)
+            return y if columns is None else np.multiply(y, columns, out=y)
         if self.scaling is not None and self.scaling.scale.ndim == 2:
             return self._blocks(self.scaling)
         if self.type in _WIDEN:

@@ -142,6 +142,11 @@ def requantised(x: np.ndarray, like: StoredTensor) -> np.ndarray:
 
 
 def _requantised_groups(x: np.ndarray, table: np.ndarray, scaling: Grouping) -> np.ndarray:
+    if scaling.columns is not None:
+        columns = np.where(scaling.columns == 0, 1.0, scaling.columns.astype(np.float64))
+        smoothed = (x.reshape(-1, len(columns)) / columns).reshape(x.shape)
+        y = _requantised_groups(smoothed, table, scaling._replace(columns=None))
+        return (y.reshape(-1, len(columns)) * columns).reshape(x.shape)
     levels = np.unique(table[np.isfinite(table)]).astype(np.float64)
     flat = np.zeros(len(scaling.scale) * scaling.group)
     flat[: x.size] = x.reshape(-1)

@@ -110,10 +110,8 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
         config = configs.get(layer)
         kind = config.get("format") if config is not None else None
         named = kind if isinstance(kind, str) else ""
-        smoothed = named in GROUP_FORMATS and f"{layer}{dot}{scaled_groups.SMOOTHED}" in headers
-        if named and (smoothed or named not in {*FORMATS, *GROUP_FORMATS}):
-            columns = " with smoothed columns" if smoothed else ""
-            found.unexpanded[name] = f"in the format {printable(named, 60)}{columns}"
+        if named and named not in {*FORMATS, *GROUP_FORMATS}:
+            found.unexpanded[name] = f"in the format {printable(named, 60)}"
             if header.type == "u8" and header.shape:  # two codes a byte
                 found.changed[name] = header._replace(shape=(*header.shape[:-1], 2 * header.shape[-1]))
             within = (n for n in headers if n.rpartition(".")[0] == layer and n.rpartition(".")[2] not in _PLAIN)
