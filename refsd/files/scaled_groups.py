@@ -104,9 +104,8 @@ def join(at: str, name: str, kind: str, headers: Mapping[str, Header], read: Rea
     if smoothed is not None:
         helpers.append(f"{layer}{SMOOTHED}")
         if smoothed.type not in _SMOOTHED_TYPES or smoothed.shape != (columns,):
-            raise BadInput(
-                f"{at}: its {shown(helpers[-1])} is {smoothed.type} {list(smoothed.shape)}; f32 [{columns}] expected"
-            )
+            found = f"{smoothed.type} {list(smoothed.shape)}"
+            raise BadInput(f"{at}: its {shown(helpers[-1])} is {found}; f32 [{columns}] expected")
 
     def scaling() -> Grouping:
         tiles = read(headers[helpers[0]]).view(form.decoded)
