@@ -49,7 +49,7 @@ BUDGETS = {
     "refsd/engines": 11_000,
     "refsd/export": 350,
     "refsd/families": 1_750,
-    "refsd/files": 2_950,
+    "refsd/files": 3_050,
     "refsd/fuzzing": 850,
     "refsd/goldens": 250,
     "refsd/judges": 1_800,

@@ -11,7 +11,7 @@
 This module attaches each scale to its weight and drops these helper tensors from the list of tensors. Formats with
 a scale per group of codes: scaled_groups.py (ComfyUI), bitsandbytes.py (and its int8). Formats that are only
 recognised, so that the file can be identified: codes with zero points, rotated ones with a scale for each block,
-and every format that a layer's comfy_quant names and refsd does not know.
+every format that a layer's comfy_quant names and refsd does not know, and those of packed_integers.py.
 Source: ComfyUI, QUANTIZATION.md and comfy/ops.py; comfy_kitchen, TensorWiseINT8Layout; transformers,
 integrations/finegrained_fp8.py; compressed-tensors, strategies channel, group and block.
 """
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from refsd.files import bitsandbytes, scaled_groups
+from refsd.files import bitsandbytes, packed_integers, scaled_groups
 from refsd.files.scaled_groups import GROUP_FORMATS, Joined, Read
 from refsd.files.stored import Header, shown
 from refsd.kernels.quant import convrot
@@ -65,12 +65,14 @@ class Scalings(NamedTuple):
     helpers:  names of the tensors that hold scales and settings
     changed:  weight name -> header with the real type and shape, for weights that the file lists as plain bytes
     unexpanded: weight name -> its storage in words, which refsd recognises but cannot expand
+    renamed:  name in the file -> name of the weight whose packed codes it holds
     """
 
     scalings: dict[str, Scaling | Callable[[], Grouping]]
     helpers: set[str]
     changed: dict[str, Header]
     unexpanded: dict[str, str]
+    renamed: dict[str, str]
 
     def add(self, name: str, joined: Joined) -> None:
         self.scalings[name], self.changed[name] = joined.scaling, joined.header
@@ -78,7 +80,11 @@ class Scalings(NamedTuple):
 
     def tensors(self, headers: Mapping[str, Header]) -> dict[str, Header]:
         """Return the headers without the helpers, with real types and shapes."""
-        return {n: self.changed.get(n, header) for n, header in headers.items() if n not in self.helpers}
+        return {
+            self.renamed.get(n, n): self.changed.get(n, header)
+            for n, header in headers.items()
+            if n not in self.helpers
+        }
 
 
 def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[str, Any], read: Read) -> Scalings:
@@ -88,7 +94,11 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
     """
     configs = _layers(path, metadata)
     markers = {name for name in headers if name.rpartition(".")[2] == MARKER}
-    found = Scalings({}, set(markers), {}, {})
+    found = Scalings({}, set(markers), {}, {}, {})
+    for name, packed in packed_integers.find(headers, read).items():
+        found.renamed[name], found.changed[name] = packed.name, packed.header
+        found.unexpanded[packed.name] = packed.storage
+        found.helpers.update(helper for helper in packed.helpers if helper != name)
     for name, joined in bitsandbytes.find(path, headers, read).items():
         found.add(name, joined)
     for name, header in headers.items():
