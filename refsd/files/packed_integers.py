@@ -5,13 +5,15 @@ AWQ                 <layer>.qweight I32 [I, O / 8], qzeros, scales [groups, O]: 
 Nunchaku            <layer>.qweight I8 [O, I / 2], wscales, and parts of its SVD: 4 bits
 compressed-tensors  <layer>.weight_packed I32, or U8 [O, I / 2] (NVFP4); weight_scale; weight_shape I64 [2]
 optimum-quanto      <layer>.weight._data, weight._scale
+ModelOpt            <layer>.weight U8 [O, I / 2], weight_scale F8_E4M3 [O, I / 16], weight_scale_2, and no
+                    comfy_quant: NVFP4 whose codes and scales need not have ComfyUI's order
 
 Each becomes <layer>.weight with its real shape; the layer's other tensors but the bias are helpers.
 Source: documented layouts; AutoGPTQ, qlinear_exllama.py; AutoAWQ, gemm.py; nunchaku, linear.py; compressed-tensors,
-pack_quantized and nvfp4_quantized; optimum-quanto, tensor/weights.
+pack_quantized and nvfp4_quantized; optimum-quanto, tensor/weights; TensorRT Model Optimizer, nvfp4_tensor.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -37,8 +39,8 @@ class Packed(NamedTuple):
     helpers: list[str]
 
 
-def find(headers: Mapping[str, Header], read: Read) -> dict[str, Packed]:
-    """Return each packed matrix, by its name in the file."""
+def find(headers: Mapping[str, Header], read: Read, described: Container[str] = ()) -> dict[str, Packed]:
+    """Return each packed matrix, by its name in the file. described: layers whose format the metadata name"""
     found: dict[str, Packed] = {}
     for name, header in headers.items():
         layer, _, part = name.rpartition(".")
@@ -48,7 +50,7 @@ def find(headers: Mapping[str, Header], read: Read) -> dict[str, Packed]:
                 layer = layer.removesuffix(".weight")
                 inside = (n for n in headers if n.startswith(f"{layer}.") and n != f"{layer}.bias")
                 found[name] = Packed(f"{layer}.weight", header, "in optimum-quanto's weights", [*inside])
-        elif part in _SHAPES and f"{layer}.weight" not in headers:
+        elif part in _SHAPES and (part == "weight" or f"{layer}.weight" not in headers) and layer not in described:
             parts = {n.rpartition(".")[2]: n for n in headers if n.rpartition(".")[0] == layer}
             known = _SHAPES[part](header, {key: headers[n] for key, n in parts.items()}, read)
             if known is not None:
@@ -96,4 +98,14 @@ def _weight_packed(header: Header, parts: Mapping[str, Header], read: Read) -> S
     return ((rows, columns), f"in compressed-tensors' {bits}-bit integers") if fits else None
 
 
-_SHAPES = {"qweight": _qweight, "weight_packed": _weight_packed}
+def _weight(header: Header, parts: Mapping[str, Header], read: Read) -> Shaped:
+    """Return the real shape of ModelOpt's NVFP4, and the storage in words."""
+    scale = parts.get("weight_scale")
+    if header.type != "u8" or len(header.shape) != 2 or "weight_scale_2" not in parts or "comfy_quant" in parts:
+        return None
+    shape = (header.shape[0], 2 * header.shape[1])
+    fits = scale is not None and scale.type == "f8_e4m3" and scale.shape == (shape[0], shape[1] // 16)
+    return (shape, "in NVFP4 without a comfy_quant, as ModelOpt's") if fits else None
+
+
+_SHAPES = {"qweight": _qweight, "weight_packed": _weight_packed, "weight": _weight}

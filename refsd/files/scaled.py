@@ -95,7 +95,7 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
     configs = _layers(path, metadata)
     markers = {name for name in headers if name.rpartition(".")[2] == MARKER}
     found = Scalings({}, set(markers), {}, {}, {})
-    for name, packed in packed_integers.find(headers, read).items():
+    for name, packed in packed_integers.find(headers, read, configs).items():
         found.renamed[name], found.changed[name] = packed.name, packed.header
         found.unexpanded[packed.name] = packed.storage
         found.helpers.update(helper for helper in packed.helpers if helper != name)
@@ -105,7 +105,7 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
         layer, dot, last = name.rpartition(".")
         config_name = f"{layer}{dot}comfy_quant"
         described = layer in configs or config_name in headers
-        if last != "weight" or (header.type not in TYPES and not described):
+        if last != "weight" or name in found.unexpanded or (header.type not in TYPES and not described):
             continue
         if header.type == "i8" and f"{layer}{dot}{bitsandbytes.ROWS}" in headers:
             scaling, helpers = bitsandbytes.rows_of_int8(f"{path}: tensor {shown(name)}", name, headers, read)

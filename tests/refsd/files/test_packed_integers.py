@@ -1,5 +1,6 @@
 """Matrices of GPTQ, AWQ, Nunchaku, compressed-tensors and quanto: identified with their shape, not expanded."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -68,7 +69,17 @@ def quanto(rows, columns):
     }
 
 
+def modelopt(rows, columns):
+    return {
+        "weight": _zeros(np.uint8, rows, columns // 2),
+        "weight_scale": _zeros(ml_dtypes.float8_e4m3fn, rows, columns // 16),
+        "weight_scale_2": _zeros(np.float32, 1),
+        "input_scale": _zeros(np.float32, 1),
+    }
+
+
 FORMATS = {
+    "ModelOpt": (modelopt, "in NVFP4 without a comfy_quant, as ModelOpt's"),
     "GPTQ": (gptq, "in GPTQ's 4 bits"),
     "GPTQ of 8 bits": (lambda rows, columns: gptq(rows, columns, 8), "in GPTQ's 8 bits"),
     "AWQ": (awq, "in AWQ's 4 bits"),
@@ -109,6 +120,7 @@ OTHERS = {
     "a vector": {"qweight": _zeros(np.int32, 8), "scales": _zeros(np.float16, 2, O)},
     "a shape that does not fit": compressed(O, I) | {"weight_shape": np.array([O + 1, I], np.int64)},
     "a shape of nothing": compressed(O, I) | {"weight_shape": np.array([O, 0], np.int64)},
+    "scales of another size": modelopt(O, I) | {"weight_scale": _zeros(ml_dtypes.float8_e4m3fn, 128, 4)},
     "no scale": {"weight_packed": _zeros(np.uint8, O, I // 2)},
 }
 
