@@ -37,7 +37,7 @@ def flash_accuracy(library):
             q16, k16, v16 = (t.astype(np.float16).astype(np.float32) for t in (q, k, v))
             mask, no_sinks = np.zeros((1, 1, 1, 1), np.float32), np.full(q.shape[2], -np.inf, np.float32)
             emulated = attention_online_f16(q16, k16, v16, D**-0.5, mask, no_sinks)
-            y = library.compute("attention", PLAIN, inputs, flash=True)
+            y = library.compute("attention", PLAIN, inputs, "ggml-flash")
             row.append(f"J {J}: {away(y, truth):.1e} ({away(emulated, truth):.1e})")
         print(f"   D {D}  " + "  ".join(row))
 
@@ -45,8 +45,8 @@ def flash_accuracy(library):
 def flash_threads(place):
     one, *others = (GgmlLibrary(place, threads, 60) for threads in (1, 2, 5))
     inputs = qkv(1, 600, 64, H=2)
-    y = one.compute("attention", PLAIN, inputs, flash=True)
-    apart = [np.abs(other.compute("attention", PLAIN, inputs, flash=True) - y).max() for other in others]
+    y = one.compute("attention", PLAIN, inputs, "ggml-flash")
+    apart = [np.abs(other.compute("attention", PLAIN, inputs, "ggml-flash") - y).max() for other in others]
     print(f"2. flash, 1 query, 600 keys: 2 and 5 threads differ from 1 by {apart[0]:.1e}, {apart[1]:.1e}")
 
 
@@ -59,7 +59,9 @@ def masked_row(library):
     mask = np.zeros((4, 7), np.float32)
     mask[2] = -np.inf
     inputs = {**qkv(4, 7, 40), "mask": f32(mask)}
-    plain, fused = (library.compute("attention", PLAIN, inputs, flash=flash)[0, 2, 0, 0] for flash in (False, True))
+    plain, fused = (
+        library.compute("attention", PLAIN, inputs, name)[0, 2, 0, 0] for name in ("ggml", "ggml-flash")
+    )
     print(f"4. a query whose keys are all masked: {plain} by soft_max_ext, {fused} by flash_attn_ext")
 
 

@@ -132,8 +132,12 @@ class NotJudged(EngineFailure):
 
 
 class EngineSearch(NamedTuple):
-    """The result of looking for an engine: the engine, or why there is none."""
+    """The result of looking for an engine: the engine, or why there is none.
+
+    only_by_name: True if a name that finds several engines does not find this one
+    """
 
     name: str
     engine: Engine | None
     why_not: str = ""
+    only_by_name: bool = False

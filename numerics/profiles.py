@@ -48,6 +48,7 @@ class Numerics:
     sums:        "linear", "conv" or "attention" -> how its products accumulate in float16; absent: in `compute`
     logistic:    "rational": tanh, sigmoid and its like by numerics/rational_logistic.py; None: by exp
     shader:      exp, and what is made of it, as in numerics/shader_functions.py; False: a math library's
+    requested:   "sums", "activations" -> the precision that a caller requested: the fields above are the request
     one_pass:    norms whose variance is E[x^2] - E[x]^2, both sums in `compute`: "group_norm", "layer_norm"
     """
 
@@ -67,6 +68,7 @@ class Numerics:
     one_pass: tuple[str, ...] = ()
     shader: bool = False
     sums: Mapping[str, Float16Sums] = field(default_factory=dict)
+    requested: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
         for op in self.sums:

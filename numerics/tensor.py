@@ -53,25 +53,36 @@ def shape_problem(shape: Sequence[int]) -> str | None:
 class Scaling(NamedTuple):
     """The scale of an 8-bit tensor, which is stored in a second tensor.
 
-    scale:    float32 [1], or [rows] for int8
+    scale:    float32 [1], or [rows] for int8, or [m, n], one for each block of a matrix
     rotation: size of the groups that ConvRot has rotated (int8); 0: not rotated
     unit:     by what the product of code and scale is multiplied, after it is rounded to float32 (int8)
+    block:    rows and columns of a block, the last of which may be cut short
     """
 
     scale: np.ndarray
     rotation: int = 0
     unit: float = 1.0
+    block: tuple[int, int] = (1, 1)
+
+    def of_elements(self, rows: int, columns: int) -> np.ndarray:
+        """Return the scale of each element of a matrix, or of its rows. -> broadcast to [rows, columns]"""
+        if self.scale.ndim < 2:
+            return self.scale.reshape(-1, 1)
+        down = np.repeat(self.scale, self.block[0], axis=0)[:rows]
+        return np.repeat(down, self.block[1], axis=1)[:, :columns]
 
 
 class Grouping(NamedTuple):
     """The scales of a tensor of codes, one for each group; a group may span the end of a row.
 
-    scale: float32 [groups]
-    group: elements in a group
+    scale:   float32 [groups]
+    group:   elements in a group
+    columns: float32 [columns], by which each value is multiplied after that; None: by nothing
     """
 
     scale: np.ndarray
     group: int
+    columns: np.ndarray | None = None
 
 
 class StoredTensor(NamedTuple):
@@ -92,8 +103,12 @@ class StoredTensor(NamedTuple):
     def values(self) -> np.ndarray:
         """Expand to numbers: scalar types unchanged (no copy); 8-bit floats, scaled and block types in float32."""
         if isinstance(self.scaling, Grouping):
-            y = grouped.dequantize(self.data.reshape(-1), GROUPED_TYPES[self.type], *self.scaling)
-            return y[: math.prod(self.shape)].reshape(self.shape)
+            table, (scale, group, columns) = GROUPED_TYPES[self.type], self.scaling
+            y = grouped.dequantize(self.data.reshape(-1), table, scale, group)
+            y = y[: math.prod(self.shape)].reshape(self.shape)
+            return y if columns is None else np.multiply(y, columns, out=y)
+        if self.scaling is not None and self.scaling.scale.ndim == 2:
+            return self._blocks(self.scaling)
         if self.type in _WIDEN:
             scale = 1.0 if self.scaling is None else self.scaling.scale[0]
             return _WIDEN[self.type](self.data.reshape(-1).view(np.uint8), scale).reshape(self.shape)
@@ -108,6 +123,14 @@ class StoredTensor(NamedTuple):
         block_type = BLOCK_TYPES[self.type]
         blocks = self.data.reshape(-1, block_type.bytes)
         return block_type.dequantize(blocks).reshape(self.shape)
+
+    def _blocks(self, scaling: Scaling) -> np.ndarray:
+        """Expand codes with a scale for each block: the product, rounded to float32."""
+        codes, widen = self.data.reshape(-1), _WIDEN.get(self.type)
+        y = codes.astype(np.float32) if widen is None else widen(codes.view(np.uint8), 1.0)
+        y = y.reshape(self.shape[0], -1)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is reported, not warned of
+            return np.multiply(y, scaling.of_elements(*y.shape), out=y).reshape(self.shape)
 
     @property
     def product_type(self) -> str:
@@ -136,7 +159,9 @@ class StoredTensor(NamedTuple):
         data = self.data.reshape(count, self.data.size // max(1, count))[index]
         if scaling is not None and scaling.scale.size > 1:
             of_row = np.arange(count) // max(1, count // self.shape[0])
-            scaling = scaling._replace(scale=scaling.scale[of_row[index]])
+            down = scaling.block[0] if scaling.scale.ndim == 2 else 1
+            block = (1, scaling.block[1])
+            scaling = scaling._replace(scale=scaling.scale[of_row[index] // down], block=block)
         flat = self.type in BLOCK_TYPES
         return StoredTensor(self.type, (len(data), self.shape[-1]), data.reshape(-1) if flat else data, scaling)
 

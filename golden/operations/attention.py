@@ -293,20 +293,21 @@ def _case(
     mask: Recipe | None = None,
     sinks=False,
     exponent=-15,
+    type="f32",
     **params,
 ) -> Case:
     """Make a case of G heads of keys (0: H) and values of width E (0: D); the mask's shape is set here."""
     inputs = {
-        "q": Recipe((B, L, H, D), exponent=exponent),
-        "k": Recipe((B, J, G or H, D), exponent=exponent),
-        "v": Recipe((B, J, G or H, E or D)),
+        "q": Recipe((B, L, H, D), type, exponent=exponent),
+        "k": Recipe((B, J, G or H, D), type, exponent=exponent),
+        "v": Recipe((B, J, G or H, E or D), type),
     }
     if mask is not None:
         inputs["mask"] = replace(mask, shape=(B, 1, 1 if mask is _KEYS else L, J))
     if sinks:
         inputs["sinks"] = Recipe((H,))
     more = (f"-g{G}" if G else "") + (f"-e{E}" if E else "")
-    return Case(f"attention/f32/{label}-b{B}-l{L}-j{J}-h{H}-d{D}{more}", "attention", inputs, params)
+    return Case(f"attention/{type}/{label}-b{B}-l{L}-j{J}-h{H}-d{D}{more}", "attention", inputs, params)
 
 
 ATTENTION = Operation(
@@ -388,6 +389,8 @@ ATTENTION = Operation(
         _case("keys-masked", 2, 33, 77, 2, 32, mask=_KEYS),
         # The first 64 keys or more are hidden from the later queries.
         _case("late-keys", 1, 20, 160, 2, 32, mask=_LATE),
+        # Factors that float16 holds: what is left is the rounding of sums.
+        _case("sums", 1, 20, 320, 2, 40, type="f16"),
     ),
 )
 

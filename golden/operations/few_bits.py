@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from refsd.golden.bounds import Run, bias_of, sums
+from refsd.golden.case import Case
 from refsd.golden.few_bits import moves
 from refsd.golden.mutations import BATCH, F16_INPUT, NO_BIAS, other_input
 from refsd.golden.operation import Inputs, Mutant, Params, Wrong, optional, values
 from refsd.golden.operations.linear import read_as_transposed, shifted_rows, without_tail
+from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
 from refsd.kernels.quant.activation_codes import divided
 from refsd.numerics.arithmetic import Arithmetic
@@ -76,6 +79,38 @@ def product_bound(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Ru
         return run.rounded(terms)
 
     return bound
+
+
+# The tensors of a product with one scale for the weight, or one a row.
+PRODUCT_INPUTS = {
+    "x": "[..., K]",
+    "weight": "[O, K]",
+    "weight_scale": "[O or 1]",
+    "x_scale?": "[1]",
+    "bias?": "[O]",
+}
+
+
+def product_case(
+    op: str,
+    label: str,
+    x: tuple[int, ...],
+    out: int,
+    weight: dict[str, Recipe],
+    params: dict[str, Any],
+    *,
+    bias: bool = True,
+    static: int | None = None,
+    x_data: str = "bell",
+    **x_recipe: Any,
+) -> Case:
+    """Make a case. weight: its tensors; static: the exponent of a given scale of x, a power of two"""
+    inputs = {"x": Recipe(x, data=x_data, **x_recipe), **weight}
+    if bias:
+        inputs["bias"] = Recipe((out,))
+    if static is not None:
+        inputs["x_scale"] = Recipe((1,), data="constant", offset=2.0**static)
+    return Case(f"{op}/{label}-x{'x'.join(map(str, x))}-o{out}", op, inputs, params)
 
 
 class Parts:

@@ -3,13 +3,14 @@
 import ml_dtypes
 import numpy as np
 
-from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong
 from refsd.golden.operation import Mutant, Operation
 from refsd.golden.operations.few_bits import (
+    PRODUCT_INPUTS,
     Parts,
     product,
     product_bound,
+    product_case,
     product_mutants,
     row_mutants,
     with_rule,
@@ -57,33 +58,19 @@ def _e4m3_only(change) -> Wrong:
     return wrong(_rule, lambda parts: change(parts) if parts.how.type == "f8_e4m3" else None)
 
 
-def _case(label: str, x, out: int, *, per_row=False, bias=True, static: int | None = None, x_data="bell", **more):
-    """One case; static: the exponent of a given scale, a power of two; weight_type: of the weight"""
+def _case(label: str, x, out: int, *, per_row=False, weight_type="f8_e4m3", **more):
     params = {name: more.pop(name) for name in ("scales", "activations") if name in more}
-    kind = more.pop("weight_type", "f8_e4m3")
-    K = x[-1]
-    inputs = {
-        "x": Recipe(x, data=x_data, **more),
-        "weight": Recipe((out, K), kind, exponent=-11),
+    weight = {
+        "weight": Recipe((out, x[-1]), weight_type, exponent=-11),
         "weight_scale": Recipe((out if per_row else 1,), data="positive", exponent=-25),
     }
-    if bias:
-        inputs["bias"] = Recipe((out,))
-    if static is not None:
-        inputs["x_scale"] = Recipe((1,), data="constant", offset=2.0**static)
-    return Case(f"linear_fp8/{label}-x{'x'.join(map(str, x))}-o{out}", "linear_fp8", inputs, params)
+    return product_case("linear_fp8", label, x, out, weight, params, **more)
 
 
 LINEAR_FP8 = Operation(
     "linear_fp8",
     "Round activations to 8-bit floats, multiply them by a matrix of such, apply both scales, add a bias.",
-    inputs={
-        "x": "[..., K]",
-        "weight": "[O, K]",
-        "weight_scale": "[O or 1]",
-        "x_scale?": "[1]",
-        "bias?": "[O]",
-    },
+    inputs=PRODUCT_INPUTS,
     output="[..., O]",
     run=product(_rule),
     bound=product_bound(_rule),

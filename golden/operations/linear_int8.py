@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong
 from refsd.golden.operation import Mutant, Operation
 from refsd.golden.operations.few_bits import (
+    PRODUCT_INPUTS,
     Parts,
     product,
     product_bound,
+    product_case,
     product_mutants,
     row_mutants,
     with_rule,
@@ -84,32 +85,19 @@ def _unsigned(parts: Parts) -> np.ndarray:
     return parts.result(parts.quantized())
 
 
-def _case(label: str, x, out: int, *, per_row=True, bias=True, static: int | None = None, x_data="bell", **more):
-    """One case; static: the exponent of a given scale, a power of two"""
+def _case(label: str, x, out: int, *, per_row=True, **more):
     params = {name: more.pop(name) for name in ("scales", "rotation") if name in more}
-    K = x[-1]
-    inputs = {
-        "x": Recipe(x, data=x_data, **more),
-        "weight": Recipe((out, K), "i8", "token_ids", 0, offset=-127.0, n=255),
+    weight = {
+        "weight": Recipe((out, x[-1]), "i8", "token_ids", 0, offset=-127.0, n=255),
         "weight_scale": Recipe((out if per_row else 1,), data="positive", exponent=-28),
     }
-    if bias:
-        inputs["bias"] = Recipe((out,))
-    if static is not None:
-        inputs["x_scale"] = Recipe((1,), data="constant", offset=2.0**static)
-    return Case(f"linear_int8/{label}-x{'x'.join(map(str, x))}-o{out}", "linear_int8", inputs, params)
+    return product_case("linear_int8", label, x, out, weight, params, **more)
 
 
 LINEAR_INT8 = Operation(
     "linear_int8",
     "Round activations to int8, multiply them by a matrix of int8, apply both scales, add a bias.",
-    inputs={
-        "x": "[..., K]",
-        "weight": "[O, K]",
-        "weight_scale": "[O or 1]",
-        "x_scale?": "[1]",
-        "bias?": "[O]",
-    },
+    inputs=PRODUCT_INPUTS,
     output="[..., O]",
     run=product(_rule),
     bound=product_bound(_rule),

@@ -4,10 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, other_input
 from refsd.golden.operation import Inputs, Mutant, Operation
-from refsd.golden.operations.few_bits import Parts, product, product_bound, product_mutants, with_rule, wrong
+from refsd.golden.operations.few_bits import (
+    Parts,
+    product,
+    product_bound,
+    product_case,
+    product_mutants,
+    with_rule,
+    wrong,
+)
 from refsd.golden.recipe import Recipe
 from refsd.kernels.quant.grouped import TABLES
 from refsd.numerics.profiles import NVFP4
@@ -69,20 +76,13 @@ def _transposed(scales: np.ndarray) -> np.ndarray | None:
     return np.ascontiguousarray(scales.reshape(scales.shape[::-1]).T) if 1 not in scales.shape else None
 
 
-def _case(label: str, x, out: int, *, bias=True, static: int | None = None, x_data="bell", **more):
-    """One case; static: the exponent of a given scale, a power of two"""
-    K = x[-1]
-    inputs = {
-        "x": Recipe(x, data=x_data, **more),
-        "weight": Recipe((out, K // 2), "u8", "token_ids", 0, n=256),
-        "block_scale": Recipe((out, K // _GROUP), "f8_e4m3", "positive", exponent=-10),
+def _case(label: str, x, out: int, **more):
+    weight = {
+        "weight": Recipe((out, x[-1] // 2), "u8", "token_ids", 0, n=256),
+        "block_scale": Recipe((out, x[-1] // _GROUP), "f8_e4m3", "positive", exponent=-10),
         "weight_scale": Recipe((1,), data="positive", exponent=-29),
     }
-    if bias:
-        inputs["bias"] = Recipe((out,))
-    if static is not None:
-        inputs["x_scale"] = Recipe((1,), data="constant", offset=2.0**static)
-    return Case(f"linear_nvfp4/{label}-x{'x'.join(map(str, x))}-o{out}", "linear_nvfp4", inputs)
+    return product_case("linear_nvfp4", label, x, out, weight, {}, **more)
 
 
 _INTEGERS = [*range(8), *range(-8, 0)]

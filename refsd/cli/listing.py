@@ -27,6 +27,7 @@ PANELS: dict[str, dict[str, str]] = {
     "Compare two": {
         "disagree": "Find out which of two engines is right, how far apart they are, where they begin to "
         "differ, and why.",
+        "admit": "Say in one line, to paste into a pull request, whether an engine may take another's place.",
         "diff": "Show what changed from one conformance report, or one weight file, to another.",
     },
     "Examine a file": {

@@ -129,8 +129,10 @@ def requantised(x: np.ndarray, like: StoredTensor) -> np.ndarray:
         scale = np.ones((1, 1))
         if scaling is not None:
             axis = 1 if scaling.scale.size > 1 else None
-            least = np.abs(z).max(axis=axis, keepdims=True, initial=0.0) / _TOP[like.type]
-            scale = np.maximum(np.abs(scaling.scale.astype(np.float64).reshape(-1, 1) * scaling.unit), least)
+            blocks = scaling.scale.ndim == 2
+            largest = np.abs(z) if blocks else np.abs(z).max(axis=axis, keepdims=True, initial=0.0)
+            own = scaling.of_elements(*x.shape).astype(np.float64) * scaling.unit
+            scale = np.maximum(np.abs(own), largest / _TOP[like.type])
             scale = np.where(scale > 0, scale, 1.0)
         codes = np.clip(z / scale, -_TOP[like.type], _TOP[like.type])
         codes = np.rint(codes) if like.type == "i8" else codes.astype(SCALAR_TYPES[like.type]).astype(np.float64)
@@ -140,6 +142,11 @@ def requantised(x: np.ndarray, like: StoredTensor) -> np.ndarray:
 
 
 def _requantised_groups(x: np.ndarray, table: np.ndarray, scaling: Grouping) -> np.ndarray:
+    if scaling.columns is not None:
+        columns = np.where(scaling.columns == 0, 1.0, scaling.columns.astype(np.float64))
+        smoothed = (x.reshape(-1, len(columns)) / columns).reshape(x.shape)
+        y = _requantised_groups(smoothed, table, scaling._replace(columns=None))
+        return (y.reshape(-1, len(columns)) * columns).reshape(x.shape)
     levels = np.unique(table[np.isfinite(table)]).astype(np.float64)
     flat = np.zeros(len(scaling.scale) * scaling.group)
     flat[: x.size] = x.reshape(-1)

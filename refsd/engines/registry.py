@@ -94,7 +94,9 @@ def find(argument: str, **options) -> list[EngineSearch]:
         raise BadInput(f"{argument}: {given.kind} has no devices to choose from; {others} have")
     wanted = {"path": given.path, "device": given.device}
     found = load(given.kind).find(**{name: value for name, value in wanted.items() if value}, **options)
-    chosen = [one for one in found if one.engine is None or given.name in (given.kind, one.name.partition("@")[0])]
+    if given.name == given.kind:
+        return [one for one in found if not one.only_by_name]
+    chosen = [one for one in found if one.engine is None or given.name == one.name.partition("@")[0]]
     if not chosen:
         raise BadInput(f"{argument}: {given.kind} gives {', '.join(one.name for one in found)}")
     return chosen

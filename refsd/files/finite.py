@@ -30,7 +30,7 @@ HALVES = {
 
 def not_finite(tensor: StoredTensor) -> int:
     """Count the values of a tensor that are NaN or infinite, dequantizing packed types a chunk at a time."""
-    if tensor.type in ("f8_e4m3", "f8_e5m2"):
+    if tensor.type in ("f8_e4m3", "f8_e5m2") and (tensor.scaling is None or tensor.scaling.scale.size == 1):
         flat = tensor.data.reshape(-1)
         pieces = (
             StoredTensor(tensor.type, piece.shape, piece, tensor.scaling) for piece in _chunks(flat, UNPACKED)

@@ -1,17 +1,19 @@
 """Read weights whose scales are separate tensors: ComfyUI's 8-bit floats, int8 and 4-bit floats.
 
 <layer>.weight        F8_E4M3, F8_E5M2 or I8
-<layer>.weight_scale  F32 [], [1], or [rows, 1] for I8; <layer>.scale_weight in older files, which are marked by
-                      a tensor named scaled_fp8; <layer>.weight_scale_inv in official FP8 text encoders
+<layer>.weight_scale  F32 [] or [1]; [rows] or [rows, 1]; or [m, n], one for each block of a matrix (128 x 128 in
+                      official FP8 text encoders, as <layer>.weight_scale_inv, and in convert_to_quant's files);
+                      <layer>.scale_weight in older files, which are marked by a tensor named scaled_fp8
 <layer>.comfy_quant   U8, a JSON text: {"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 256}; or
                       one entry a layer in the metadata, under _quantization_metadata
 <layer>.input_scale   F32 [], for engines that multiply in 8 bits (older files: scale_input)
 
 This module attaches each scale to its weight and drops these helper tensors from the list of tensors. Formats with
 a scale per group of codes: scaled_groups.py (ComfyUI), bitsandbytes.py (and its int8). Formats that are only
-recognised, so that the file can be identified: an 8-bit float with a scale for each row, 8 bits with one for each
-block, and every format that a layer's comfy_quant names and refsd does not know.
-Source: ComfyUI, QUANTIZATION.md and comfy/ops.py; comfy_kitchen, TensorWiseINT8Layout.
+recognised, so that the file can be identified: codes with zero points, rotated ones with a scale for each block,
+every format that a layer's comfy_quant names and refsd does not know, and those of packed_integers.py.
+Source: ComfyUI, QUANTIZATION.md and comfy/ops.py; comfy_kitchen, TensorWiseINT8Layout; transformers,
+integrations/finegrained_fp8.py; compressed-tensors, strategies channel, group and block.
 """
 
 import json
@@ -20,9 +22,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
-from refsd.files import bitsandbytes, scaled_groups
+from refsd.files import bitsandbytes, packed_integers, scaled_groups
 from refsd.files.scaled_groups import GROUP_FORMATS, Joined, Read
 from refsd.files.stored import Header, shown
 from refsd.kernels.quant import convrot
@@ -34,10 +37,23 @@ SCALES = ("weight_scale", "scale_weight", "weight_scale_inv")
 UNUSED = ("input_scale", "scale_input")  # refsd ignores them: only engines that multiply in 8 bits need them
 MARKER = "scaled_fp8"
 # ComfyUI's name of a format -> type of the weight.
-FORMATS = {"float8_e4m3fn": "f8_e4m3", "float8_e5m2": "f8_e5m2", "int8_tensorwise": "i8"}
+FORMATS = {
+    "float8_e4m3fn": "f8_e4m3",
+    "float8_e5m2": "f8_e5m2",
+    "int8_tensorwise": "i8",
+    # convert_to_quant's: the scale's shape tells what has one
+    "float8_e4m3fn_rowwise": "f8_e4m3",
+    "float8_e4m3fn_blockwise": "f8_e4m3",
+    "int8_blockwise": "i8",
+}
 TYPES = frozenset(FORMATS.values())
 SCALE_TYPES = ("f32", "f16", "bf16")
+_BLOCK_SCALES = {  # type of scales for blocks -> dtype; f8_e8m0: powers of two (scale_fmt "ue8m0")
+    **{type: SCALAR_TYPES[type] for type in SCALE_TYPES},
+    "f8_e8m0": np.dtype(ml_dtypes.float8_e8m0fnu),
+}
 MAX_CONFIG = 4096  # bytes of JSON
+ZERO_POINT = "weight_zero_point"  # of codes that do not stand around 0 (compressed-tensors)
 _BLOCKS = (1, *(2**n for n in range(4, 11)))  # rows or columns under one scale
 _PLAIN = ("weight", "bias")  # parts of a layer that are no helpers, whatever its format
 
@@ -49,12 +65,14 @@ class Scalings(NamedTuple):
     helpers:  names of the tensors that hold scales and settings
     changed:  weight name -> header with the real type and shape, for weights that the file lists as plain bytes
     unexpanded: weight name -> its storage in words, which refsd recognises but cannot expand
+    renamed:  name in the file -> name of the weight whose packed codes it holds
     """
 
     scalings: dict[str, Scaling | Callable[[], Grouping]]
     helpers: set[str]
     changed: dict[str, Header]
     unexpanded: dict[str, str]
+    renamed: dict[str, str]
 
     def add(self, name: str, joined: Joined) -> None:
         self.scalings[name], self.changed[name] = joined.scaling, joined.header
@@ -62,7 +80,11 @@ class Scalings(NamedTuple):
 
     def tensors(self, headers: Mapping[str, Header]) -> dict[str, Header]:
         """Return the headers without the helpers, with real types and shapes."""
-        return {n: self.changed.get(n, header) for n, header in headers.items() if n not in self.helpers}
+        return {
+            self.renamed.get(n, n): self.changed.get(n, header)
+            for n, header in headers.items()
+            if n not in self.helpers
+        }
 
 
 def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[str, Any], read: Read) -> Scalings:
@@ -72,14 +94,18 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
     """
     configs = _layers(path, metadata)
     markers = {name for name in headers if name.rpartition(".")[2] == MARKER}
-    found = Scalings({}, set(markers), {}, {})
+    found = Scalings({}, set(markers), {}, {}, {})
+    for name, packed in packed_integers.find(headers, read, configs).items():
+        found.renamed[name], found.changed[name] = packed.name, packed.header
+        found.unexpanded[packed.name] = packed.storage
+        found.helpers.update(helper for helper in packed.helpers if helper != name)
     for name, joined in bitsandbytes.find(path, headers, read).items():
         found.add(name, joined)
     for name, header in headers.items():
         layer, dot, last = name.rpartition(".")
         config_name = f"{layer}{dot}comfy_quant"
         described = layer in configs or config_name in headers
-        if last != "weight" or (header.type not in TYPES and not described):
+        if last != "weight" or name in found.unexpanded or (header.type not in TYPES and not described):
             continue
         if header.type == "i8" and f"{layer}{dot}{bitsandbytes.ROWS}" in headers:
             scaling, helpers = bitsandbytes.rows_of_int8(f"{path}: tensor {shown(name)}", name, headers, read)
@@ -94,10 +120,8 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
         config = configs.get(layer)
         kind = config.get("format") if config is not None else None
         named = kind if isinstance(kind, str) else ""
-        smoothed = named in GROUP_FORMATS and f"{layer}{dot}{scaled_groups.SMOOTHED}" in headers
-        if named and (smoothed or named not in {*FORMATS, *GROUP_FORMATS}):
-            columns = " with smoothed columns" if smoothed else ""
-            found.unexpanded[name] = f"in the format {printable(named, 60)}{columns}"
+        if named and named not in {*FORMATS, *GROUP_FORMATS}:
+            found.unexpanded[name] = f"in the format {printable(named, 60)}"
             if header.type == "u8" and header.shape:  # two codes a byte
                 found.changed[name] = header._replace(shape=(*header.shape[:-1], 2 * header.shape[-1]))
             within = (n for n in headers if n.rpartition(".")[0] == layer and n.rpartition(".")[2] not in _PLAIN)
@@ -117,8 +141,15 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
         if len(names) > 1:
             raise BadInput(f"{at}: two scales, {' and '.join(map(shown, names))}; one expected")
         scale = headers[names[0]]
-        if lines := _lines(header, scale):
-            found.unexpanded[name] = f"in {header.type} with a scale for each {lines}"
+        block, zero_point = _block(header, scale), f"{layer}{dot}{ZERO_POINT}"
+        if zero_point in headers or (block and rotation):
+            what = "zero points" if zero_point in headers else f"rotated rows, a scale for each {_words(block)}"
+            found.unexpanded[name] = f"in {header.type} with {what}"
+            found.helpers.update([zero_point] if zero_point in headers else ())
+        elif block:
+            shape = (-(-header.shape[0] // block[0]), -(-header.shape[1] // block[1]))
+            scales = read(scale).view(_BLOCK_SCALES[scale.type]).astype(np.float32).reshape(shape)
+            found.scalings[name] = Scaling(scales, block=block)
         else:
             found.scalings[name] = Scaling(_scale(at, header, scale, names[0], read), rotation)
         found.helpers.update(names, (n for part in UNUSED if (n := f"{layer}{dot}{part}") in headers))
@@ -173,22 +204,26 @@ def _rotation(at: str, header: Header, config: dict) -> int:
     return group
 
 
-def _lines(header: Header, scale: Header) -> str:
-    """Return what has a scale of its own, where refsd cannot expand that: "row", "block of 128 x 128"; else ""."""
+def _block(header: Header, scale: Header) -> tuple[int, int] | tuple[()]:
+    """Return the rows and columns that share a scale; () for one scale, one a row of int8, or what does not fit."""
     shape = scale.shape
     while len(shape) > 2 and shape[-1] == 1:
         shape = shape[:-1]
-    if len(header.shape) != 2 or scale.type not in SCALE_TYPES or math.prod(shape) < 2:
-        return ""
+    if len(header.shape) != 2 or scale.type not in _BLOCK_SCALES or math.prod(shape) < 2:
+        return ()
     if shape in (header.shape[:1], (header.shape[0], 1)):
-        return "" if header.type == "i8" else "row"
+        return () if header.type == "i8" else (1, header.shape[1])
     if len(shape) != 2:
-        return ""
+        return ()
     sides = [
         next((block for block in (*_BLOCKS, n) if -(-n // block) == count), 0)
         for n, count in zip(header.shape, shape, strict=True)
     ]
-    return f"block of {sides[0]} x {sides[1]}" if all(sides) else ""
+    return (sides[0], sides[1]) if all(sides) else ()
+
+
+def _words(block: tuple[int, int] | tuple[()]) -> str:
+    return "block of {} x {}".format(*block) if block else "row"
 
 
 def _scale(at: str, header: Header, scale: Header, name: str, read: Read) -> np.ndarray:

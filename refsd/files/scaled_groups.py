@@ -6,6 +6,8 @@ nvfp4  <layer>.weight          U8 [O, I / 2], codes of 4 bits (E2M1), two a byte
 mxfp8  <layer>.weight          F8_E4M3 [O, I]
        <layer>.weight_scale    F8_E8M0 (or U8), one for 32 codes, in the tile order that tensor cores read
 
+either <layer>.pre_quant_scale F32 (or F16, BF16) [I], by which AWQ has the input multiplied: here, the columns
+
 The matrix is padded to whole tiles of 16 by 16, or 32 by 32. The layer's entry in the metadata, or its tensor
 comfy_quant, names the format; without either, these tensors are plain bytes.
 Source: ComfyUI, comfy/quant_ops.py; comfy_kitchen, TensorCoreNVFP4Layout and TensorCoreMXFP8Layout.
@@ -21,10 +23,11 @@ import numpy as np
 from refsd.files.stored import Header, shown
 from refsd.kernels.quant import grouped
 from refsd.numerics.errors import BadInput
-from refsd.numerics.tensor import Grouping
+from refsd.numerics.tensor import SCALAR_TYPES, Grouping
 
 Read = Callable[[Header], np.ndarray]
-SMOOTHED = "pre_quant_scale"  # of a matrix with smoothed columns, which refsd does not expand
+SMOOTHED = "pre_quant_scale"
+_SMOOTHED_TYPES = ("f32", "f16", "bf16")
 
 
 class GroupFormat(NamedTuple):
@@ -97,11 +100,21 @@ def join(at: str, name: str, kind: str, headers: Mapping[str, Header], read: Rea
                 "expected"
             )
 
+    smoothed = headers.get(f"{layer}{SMOOTHED}")
+    if smoothed is not None:
+        helpers.append(f"{layer}{SMOOTHED}")
+        if smoothed.type not in _SMOOTHED_TYPES or smoothed.shape != (columns,):
+            found = f"{smoothed.type} {list(smoothed.shape)}"
+            raise BadInput(f"{at}: its {shown(helpers[-1])} is {found}; f32 [{columns}] expected")
+
     def scaling() -> Grouping:
         tiles = read(headers[helpers[0]]).view(form.decoded)
         scale = grouped.in_rows(tiles, rows, groups).astype(np.float32)
         if form.global_:
             scale *= read(headers[helpers[1]]).view(np.float32)[0]
-        return Grouping(np.ascontiguousarray(scale).reshape(-1), form.group)
+        of_columns = None
+        if smoothed is not None:
+            of_columns = read(smoothed).view(SCALAR_TYPES[smoothed.type]).astype(np.float32)
+        return Grouping(np.ascontiguousarray(scale).reshape(-1), form.group, of_columns)
 
     return Joined(header._replace(type=form.type, shape=(rows, columns)), scaling, helpers)

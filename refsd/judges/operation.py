@@ -7,7 +7,7 @@ import numpy as np
 
 from refsd.causes.generic.description import describe
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
-from refsd.causes.operation.precisions import in_precisions
+from refsd.causes.operation.precisions import broken_requests, in_precisions
 from refsd.causes.operation.unlisted import explaining, unlisted
 from refsd.golden import operations
 from refsd.golden.case import Case
@@ -21,6 +21,10 @@ from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.machine import one_answer
 from refsd.numerics.profiles import Numerics
+
+# An engine that ignores a request errs at least so many times as much as an honest one, at most so many times as
+# much as one that rounds each sum, and no less than this share of it, as kernels that round only the sums of tiles.
+_MORE, _TILES = 2.0, 1 / 8
 
 
 class OperationJudge(Judge):
@@ -89,6 +93,8 @@ class OperationJudge(Judge):
             )
 
         tried: dict[str, np.ndarray] = {}
+        if ignored := _ignored_requests(standard, y):
+            return ignored
         listed = explaining(of_shape(self._wrong_answers(case, inputs, numerics)), explains, tried)
         if listed:
             return scene.nearest({name: {"y": wrong + error} for name, wrong in listed.items()})
@@ -134,6 +140,26 @@ class OperationJudge(Judge):
             if wrong is not None and wrong["y"].shape == y.shape and np.isfinite(wrong["y"]).all()
         )
         return _scene(standard, found, limits).nearest_cause(suspects)
+
+
+def _ignored_requests(standard: Standard, y: np.ndarray) -> list[str]:
+    """Name the request that an engine ignores: without it the answer passes, and its errors have the expected size.
+
+    Roundings of sums depend on their order, so that no answer need be near another.
+    """
+    case, inputs, truth, honest, numerics, _ = standard
+    op = OPERATIONS[case.op]
+    sizes: dict[str, float] = {}
+    for words, ignoring in broken_requests(op, inputs, numerics).items():
+        with np.errstate(all="ignore"):
+            other = op.answer(Arithmetic(ignoring), inputs, case.params).astype(np.float64)
+        limits = op.bound_of(ignoring, inputs, case.params, truth["y"])
+        if not judge([measure("y", y, truth["y"], other, limits, op.channel, floating=True)]).passed:
+            continue
+        of_engine, of_honest, of_other = (_rms(each - truth["y"]) for each in (y, honest["y"], other))
+        if of_engine > _MORE * of_honest and _TILES * of_other < of_engine < _MORE * of_other:
+            sizes[words] = abs(np.log(of_engine / of_other))
+    return sorted(sizes, key=sizes.__getitem__)[:1]
 
 
 def _bound(standard: Standard) -> Bound:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from refsd.engines.ggml.graph import type_id
-from refsd.engines.ggml.ops import BUILDERS, DIRECT_BUILDERS, FLASH_BUILDERS
+from refsd.engines.ggml.ops import BUILDERS, DIRECT_BUILDERS, FLASH_BUILDERS, REQUESTED_BUILDERS
+from refsd.engines.ggml.requests import Request, calls, request_of
 from refsd.golden import operations
 from refsd.golden.judge import Standard
 from refsd.golden.verdict import criteria
@@ -29,6 +30,8 @@ _ENUMS = {
     ("ggml_upscale", 2): "ggml_scale_mode",
     ("ggml_pool_2d", 1): "ggml_op_pool",
 }
+# function -> its operation, of which a precision can be requested
+_REQUESTED = {"ggml_mul_mat": "MUL_MAT", "ggml_flash_attn_ext": "FLASH_ATTN_EXT"}
 _STATISTICS = ("rms", "bias", "gain")
 
 _SOURCE = """// {op} by ggml, judged against the answer in float64. Exit code 0: within the bound; 1: not.
@@ -98,7 +101,8 @@ int main() {{
 class Program:
     """A graph as source code; `put`, `floats` and ggml's functions as refsd/engines/ggml/graph.py has them."""
 
-    def __init__(self):
+    def __init__(self, wish: Request | None = None):
+        self._wish = wish
         self.lines: list[str] = []
         self.data: list[str] = []
         self.inputs: list[str] = []
@@ -128,7 +132,16 @@ class Program:
     def __getattr__(self, name: str):
         """ggml_<name> with the context as its first argument."""
         function = f"ggml_{name}"
-        return lambda *arguments: self.line(f"{function}({', '.join(['ctx', *_arguments(function, arguments)])})")
+
+        def call(*arguments) -> str:
+            made = self.line(f"{function}({', '.join(['ctx', *_arguments(function, arguments)])})")
+            if self._wish is not None and function in _REQUESTED:
+                for requested, (precision, *source) in calls(_REQUESTED[function], self._wish, newest=True):
+                    rest = "".join(f", {which}" for which in source)
+                    self.lines.append(f"    {requested}({made}, (ggml_prec) {precision}{rest});")
+            return made
+
+        return call
 
 
 class _Functions:
@@ -192,16 +205,17 @@ def _literals(tensor: StoredTensor) -> tuple[str, str]:
 def source(engine: str, standard: Standard) -> str | None:
     """The program for a case of an operation; None where ggml has none, or where its numbers are too many.
 
-    engine:   that was judged: of "ggml-flash" and "ggml-direct" their graph is written, else that of "ggml"
+    engine:   judged: of "ggml-flash", "ggml-direct" and "ggml-prec-*" their graph is written, else that of "ggml"
     standard: what it was held against; the bound of another engine's numerics is replaced by that of ggml's
     """
     if not engine.startswith("ggml"):
         standard = standard._replace(numerics=GGML_CPU)
     case, inputs = standard.case, standard.inputs
-    table = _TABLES.get(engine, BUILDERS)
+    wish = request_of(engine)
+    table = _TABLES.get(engine, BUILDERS) if wish is None else REQUESTED_BUILDERS
     if case.op not in table or sum(math.prod(t.shape) for t in inputs.values()) > _MOST:
         return None
-    program = Program()
+    program = Program(wish)
     params = operations.complete(case.op, inputs, case.params)
     try:
         result: Any = table[case.op].build(program, inputs, params)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.causes.operation.precisions import in_precisions
+from refsd.causes.operation.precisions import broken_requests, in_precisions
 from refsd.causes.operation.unlisted import unlisted
 from refsd.golden.judge import Mutant
 from refsd.golden.mutations import with_bug
@@ -84,7 +84,10 @@ class Call(NamedTuple):
         return OPERATIONS[self.op].answer(Arithmetic(FLOAT32), inputs, self.params)
 
     def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (bug, result) for precisions lower than the declared one."""
+        """Yield (bug, result) for precisions lower than the declared one; requests that are ignored come first."""
+        op = OPERATIONS[self.op]
+        for words, numerics in broken_requests(op, self.inputs, declared).items():
+            yield words, op.answer(Arithmetic(numerics), self.inputs, self.params)
         yield from in_precisions(OPERATIONS[self.op], self.inputs, self.params, declared)
 
     def with_weights(self, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:

@@ -7,8 +7,9 @@ import numpy as np
 
 from refsd.golden.judge import Inputs
 from refsd.golden.operation import Operation, Params
+from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.profiles import FLOAT32, TORCH_BF16, TORCH_F16, Float16Sums, Numerics
+from refsd.numerics.profiles import FLOAT32, GGML_CPU, TORCH_BF16, TORCH_F16, Float16Sums, Numerics
 from refsd.numerics.quantization import Quantization
 
 _PRECISIONS = {"float16": TORCH_F16, "bfloat16": TORCH_BF16}
@@ -39,6 +40,25 @@ def in_precisions(
             with np.errstate(all="ignore"):
                 answer = op.answer(Arithmetic(numerics), inputs, params)
             yield f"products added up in float16, not in {declared.compute}", answer
+
+
+def broken_requests(op: Operation, inputs: Inputs, declared: Numerics) -> dict[str, Numerics]:
+    """Return the numerics of engines that ignore what their caller requested, by the words for it."""
+    sums, factor = (declared.requested.get(what) for what in ("sums", "activations"))
+    ways: dict[str, Numerics] = {}
+    if sums not in (None, "F16") and declared.flash is not None:
+        ways[f"the request for {sums} sums is ignored: they are in float16"] = replace(declared, flash_sum="f16")
+    elif sums not in (None, "F16") and op.name == "linear":
+        halves = replace(declared, products="f16", activations={}, sums={"linear": Float16Sums()})
+        ways[f"the request for {sums} sums is ignored: they are in float16"] = halves
+    if factor is not None and op.name == "linear":
+        kind = inputs["weight"].product_type
+        for through in dict.fromkeys(("f16", "bf16", GGML_CPU.activations.get(kind, "f16"))):
+            block = BLOCK_TYPES[str(through)].block if through in BLOCK_TYPES else 1
+            if through != declared.input_of(kind) and inputs["x"].shape[-1] % block == 0:
+                words = f"the request for {factor} activations is ignored: they are rounded to {through}"
+                ways[words] = replace(declared, activations={kind: through}, sums={})
+    return ways
 
 
 def _in_few_bits(

@@ -15,6 +15,7 @@ from refsd.engines.ggml.devices import CPU, Device, Ran
 from refsd.engines.ggml.graph import SCALAR_IDS
 from refsd.engines.ggml.library import library_files
 from refsd.engines.ggml.ops import REFUSALS
+from refsd.engines.ggml.requests import PREFIX, declared, request_of, takes_factors
 from refsd.engines.hidden_rows import hides_rows
 from refsd.engines.worker import Worker
 from refsd.golden import operations
@@ -55,19 +56,19 @@ class GgmlLibrary:
         self.version: str = described["version"]
         self.ops: dict[str, list[str]] = described["ops"]
         self.lacks: list[str] = described["lacks"]
+        self.requests: list[str] = described["requests"]
         self.device = Device(*described["device"])
         self._buffer: str = described["buffer"]
         self._flash_sums: dict[tuple[int, int, int, int], bool] = {}
         self._unsupported: dict[bytes, str] = {}
 
     def compute(
-        self, op: str, params: Mapping, inputs: Mapping[str, StoredTensor], flash=False, direct=False
+        self, op: str, params: Mapping, inputs: Mapping[str, StoredTensor], engine: str = "ggml"
     ) -> np.ndarray:
-        """Compute an operation. flash, direct: use the graph of the engine "ggml-flash" or "ggml-direct".
+        """Compute an operation with the graph of an engine. engine: its name without the device
 
         Raises EngineFailure if anything but the device computed it, or if its tensors were in other memory.
         """
-        engine = "ggml-flash" if flash else "ggml-direct" if direct else "ggml"
         answer, results = self._worker.ask({"op": op, "params": dict(params), "engine": engine}, inputs)
         ran = Ran(**answer["ran"])
         if (ran.device, ran.buffer) != (self.device.name, self._buffer) or not ran.nodes:
@@ -107,7 +108,7 @@ class GgmlLibrary:
             v = np.full((1, J, 1, E), 2**-12, np.float32)
             v[:, 0] = 1
             inputs = {"q": stored(q), "k": stored(k), "v": stored(v)}
-            y = self.compute("attention", {"scale": 1.0, "causal": False}, inputs, flash=True)
+            y = self.compute("attention", {"scale": 1.0, "causal": False}, inputs, "ggml-flash")
             exact = (1 + (J - 1) * 2**-12) / J
             self._flash_sums[L, J, D, E] = bool(np.abs(y - exact).max() > 2**-14 / J)
         return self._flash_sums[L, J, D, E]
@@ -147,10 +148,11 @@ class GgmlLibrary:
 
 
 class GgmlEngine:
-    """Compute operations with one of ggml's three sets of graphs.
+    """Compute operations with one of ggml's sets of graphs.
 
     name: "ggml" (attention as mul_mat, soft_max, mul_mat; convolution as im2col, mul_mat), "ggml-flash"
-          (ggml_flash_attn_ext) or "ggml-direct" (ggml_conv_2d_direct, ggml_conv_3d_direct)
+          (ggml_flash_attn_ext), "ggml-direct" (ggml_conv_2d_direct, ggml_conv_3d_direct) or "ggml-prec-" and a key
+          of REQUESTS (mul_mat and ggml_flash_attn_ext, whose precision it requests)
     """
 
     def __init__(self, name: str, library: GgmlLibrary):
@@ -159,7 +161,8 @@ class GgmlEngine:
         self.version = library.version
         self.device = library.device.title
         self._library = library
-        self._flash = name == "ggml-flash"
+        self._wish = request_of(name)
+        self._flash = name == "ggml-flash" or self._wish is not None
         self._direct = name == "ggml-direct"
 
     def refuses(self, case: Case) -> str | None:
@@ -181,14 +184,18 @@ class GgmlEngine:
 
     def numerics(self, case: Case) -> Numerics:
         """Return what the device's backend declares for this case, without roundings that this build omits."""
-        return DECLARED[self._library.device.backend](self._library, self._set, case)
+        graphs = self._set if self._wish is None else "ggml" if case.op == "linear" else "ggml-flash"
+        own = DECLARED[self._library.device.backend](self._library, graphs, case)
+        if self._wish is None:
+            return own
+        return declared(own, self._wish, case, takes_factors(self._library.requests))
 
     def deviations(self, case: Case) -> tuple[Deviation, ...]:
         return ()
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         params = operations.complete(case.op, inputs, case.params)
-        return {"y": self._library.compute(case.op, params, inputs, self._flash, self._direct)}
+        return {"y": self._library.compute(case.op, params, inputs, self._set)}
 
 
 def _never(case: Case) -> str | None:
@@ -243,7 +250,9 @@ def find(
     except (BadInput, EngineFailure) as error:
         return [EngineSearch("ggml", None, str(error))]
     engines = [GgmlEngine(name, library) for name in ("ggml", "ggml-flash", "ggml-direct")]
-    return [EngineSearch(engine.name, engine) for engine in engines]
+    requesting = [GgmlEngine(PREFIX + name, library) for name in library.requests]
+    found = [EngineSearch(engine.name, engine) for engine in engines]
+    return [*found, *(EngineSearch(engine.name, engine, only_by_name=True) for engine in requesting)]
 
 
 def devices(path: str | None = None, timeout: float = 60.0) -> list[Device]:

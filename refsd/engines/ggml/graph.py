@@ -10,6 +10,7 @@ import numpy as np
 
 from refsd.engines.ggml.devices import Backend, Ran
 from refsd.engines.ggml.library import InitParams
+from refsd.engines.ggml.requests import Request, request
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 
@@ -41,10 +42,14 @@ def type_id(type_name: str) -> int:
 
 
 class Graph:
-    """A graph under construction: `put` an input, chain ggml's functions, `compute` on the backend alone."""
+    """A graph under construction: `put` an input, chain ggml's functions, `compute` on the backend alone.
 
-    def __init__(self, backend: Backend):
+    wish: the precision to request of its products; None: none is requested
+    """
+
+    def __init__(self, backend: Backend, wish: Request | None = None):
         self.backend = backend
+        self._wish = wish
         self.ggml = library = backend.library
         size = library.ggml_tensor_overhead() * _MAX_TENSORS + library.ggml_graph_overhead()
         self.context = library.ggml_init(InitParams(size, None, True))
@@ -100,6 +105,9 @@ class Graph:
         """Raise UnsupportedNode if the device does not support a node of the graph."""
         self._graph = self.ggml.ggml_new_graph(self.context)
         self.ggml.ggml_build_forward_expand(self._graph, result.tensor)
+        if self._wish is not None:
+            for n in range(self.ggml.ggml_graph_n_nodes(self._graph)):
+                request(self.ggml, self.ggml.ggml_graph_node(self._graph, n), self._wish)
         self.backend.check(self._graph)
 
     def ready(self, result: Result) -> Callable[[], None]:

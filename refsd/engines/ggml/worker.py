@@ -10,13 +10,15 @@ import numpy as np
 from refsd.engines.ggml.devices import Backend, UnsupportedNode, devices
 from refsd.engines.ggml.graph import Graph
 from refsd.engines.ggml.library import Library
-from refsd.engines.ggml.ops import BUILDERS, DIRECT_BUILDERS, FLASH_BUILDERS
+from refsd.engines.ggml.ops import BUILDERS, DIRECT_BUILDERS, FLASH_BUILDERS, REQUESTED_BUILDERS
+from refsd.engines.ggml.requests import PREFIX, REQUESTS, offered, request_of
 from refsd.engines.worker import serve
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 
 _TABLES = {"ggml": BUILDERS, "ggml-flash": FLASH_BUILDERS, "ggml-direct": DIRECT_BUILDERS}
+_TABLES |= {PREFIX + name: REQUESTED_BUILDERS for name in REQUESTS}
 
 
 def main(place: str, n_threads: str, device: str = "") -> None:
@@ -49,13 +51,14 @@ def main(place: str, n_threads: str, device: str = "") -> None:
         return {
             "version": library.version(started.device.backend),
             "ops": offers,
+            "requests": offered(library),
             "lacks": library.lacks(),
             **where,
         }
 
     def lacks(header) -> str:
         inputs = {name: _zeros(kind, tuple(shape)) for name, (kind, shape) in header["inputs"].items()}
-        with Graph(backend()) as graph:
+        with Graph(backend(), request_of(header["engine"])) as graph:
             try:
                 graph.check(_TABLES[header["engine"]][header["supports"]].build(graph, inputs, header["params"]))
             except UnsupportedNode as missing:
@@ -69,7 +72,7 @@ def main(place: str, n_threads: str, device: str = "") -> None:
             return describe(), {}
         if "supports" in header:
             return {"lacks": lacks(header)}, {}
-        with Graph(backend()) as graph:
+        with Graph(backend(), request_of(header["engine"])) as graph:
             y, ran = graph.compute(_TABLES[header["engine"]][header["op"]].build(graph, inputs, header["params"]))
         if header["op"] == "im2col":
             y = np.swapaxes(y, 1, 2).astype(np.float32)

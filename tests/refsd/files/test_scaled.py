@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from naive.quant import scaled as naive
 
+from refsd.diagnosis.statistics import pieces
 from refsd.files.dequantize import Expansion
 from refsd.files.finite import not_finite
 from refsd.files.formats import open_weights
@@ -171,29 +172,21 @@ def scales(*shape):
 
 
 RECOGNISED = {
-    "rows of an 8-bit float": (
-        {"a.weight": FLOATS, "a.weight_scale": scales(160, 1)},
-        "in f8_e4m3 with a scale for each row",
+    "zero points": (
+        {"a.weight": CODES, "a.weight_scale": scales(160, 3), "a.weight_zero_point": np.zeros((160, 3), np.int8)},
+        "in i8 with zero points",
     ),
-    "a vector of rows": (
-        {"a.weight": FLOATS, "a.weight_scale": scales(160)},
-        "in f8_e4m3 with a scale for each row",
-    ),
-    "blocks, as in official text encoders": (
-        {"a.weight": FLOATS, "a.weight_scale_inv": scales(2, 1)},
-        "in f8_e4m3 with a scale for each block of 128 x 128",
-    ),
-    "groups of a row": (
-        {"a.weight": CODES, "a.weight_scale": scales(160, 3)},
-        "in i8 with a scale for each block of 1 x 32",
-    ),
-    "groups of a row, of three axes": (
-        {"a.weight": CODES, "a.weight_scale": scales(160, 3, 1)},
-        "in i8 with a scale for each block of 1 x 32",
+    "rotated, with scales of blocks": (
+        {
+            "a.weight": CODES[:, :64],
+            "a.weight_scale": scales(160, 2),
+            "a.comfy_quant": text(CONVROT),
+        },
+        "in i8 with rotated rows, a scale for each block of 1 x 32",
     ),
     "a format that refsd does not know": (
-        {"a.weight": CODES, "a.weight_scale": scales(2, 1), "a.comfy_quant": text({"format": "int8_blockwise"})},
-        "in the format int8_blockwise",
+        {"a.weight": CODES, "a.weight_scale": scales(2, 1), "a.comfy_quant": text({"format": "int6_blockwise"})},
+        "in the format int6_blockwise",
     ),
     "one with parts of its own": (
         {
@@ -211,7 +204,7 @@ def test_recognised_but_not_expanded(file, case):
     arrays, storage = RECOGNISED[case]
     weights = open_weights(file({**arrays, "a.bias": scales(160), "b.weight": F8}))
     assert set(weights) == {"a.weight", "a.bias", "b.weight"}
-    assert weights.headers["a.weight"].shape == (160, 96)
+    assert weights.headers["a.weight"].shape[0] == 160
     assert weights.unexpanded == {"a.weight": storage}
     assert not weights.is_readable("a.weight") and weights.is_readable("b.weight")
     with pytest.raises(BadInput, match=f'tensor "a.weight": it is {storage}, which refsd cannot expand'):
@@ -221,3 +214,53 @@ def test_recognised_but_not_expanded(file, case):
 def test_one_scale_under_the_name_of_text_encoders(file):
     weights = open_weights(file({"a.weight": F8, "a.weight_scale_inv": np.float32([0.3])}))
     assert (weights["a.weight"].values() == F8.astype(np.float32) * np.float32(0.3)).all()
+
+
+def _random(*shape):
+    return RNG.uniform(0.5, 2, shape).astype(np.float32)
+
+
+# Codes, their scale, its name, comfy_quant -> rows and columns under one scale.
+EXPANDED = {
+    "rows of an 8-bit float": (FLOATS, _random(160, 1), "weight_scale", None, (1, 96)),
+    "a vector of rows": (FLOATS, _random(160), "weight_scale", "float8_e4m3fn_rowwise", (1, 96)),
+    "columns": (FLOATS, _random(1, 96), "weight_scale", None, (160, 1)),
+    "blocks, as in official text encoders": (FLOATS, _random(2, 1), "weight_scale_inv", None, (128, 128)),
+    "smaller blocks": (FLOATS, _random(3, 2), "weight_scale", "float8_e4m3fn_blockwise", (64, 64)),
+    "another 8-bit float": (
+        FLOATS.astype(ml_dtypes.float8_e5m2),
+        _random(2, 1),
+        "weight_scale_inv",
+        None,
+        (128, 128),
+    ),
+    "blocks of int8": (CODES, _random(2, 1), "weight_scale", "int8_blockwise", (128, 128)),
+    "groups of a row": (CODES, _random(160, 3), "weight_scale", None, (1, 32)),
+    "groups of a row, of three axes": (CODES, _random(160, 3, 1), "weight_scale", None, (1, 32)),
+    "scales in bfloat16": (CODES, _random(2, 1).astype(ml_dtypes.bfloat16), "weight_scale", None, (128, 128)),
+}
+
+
+@pytest.mark.parametrize("case", EXPANDED)
+def test_scales_of_rows_and_blocks(file, case):
+    codes, scale, name, form, (down, across) = EXPANDED[case]
+    helpers = {f"a.{name}": scale} | ({"a.comfy_quant": text({"format": form})} if form else {})
+    weights = open_weights(file({"a.weight": codes, **helpers, "a.input_scale": scales(1)}))
+    assert set(weights) == {"a.weight"} and not weights.unexpanded
+    each = np.float32(scale).reshape(-(-160 // down), -(-96 // across))
+    expected = np.empty((160, 96), np.float32)
+    for row in range(160):
+        for column in range(96):
+            expected[row, column] = np.float32(codes[row, column]) * each[row // down, column // across]
+    tensor = weights["a.weight"]
+    assert tensor.values().dtype == np.float32 and (tensor.values() == expected).all()
+    for index in (slice(100, 140), np.array([3, 150, 127, 128])):
+        assert (tensor.rows(index).values() == expected[index]).all()
+    parts = np.concatenate([part.values().reshape(-1) for part in pieces(tensor)])
+    assert (parts == expected.reshape(-1)).all()
+
+
+def test_a_block_that_is_not_finite_is_counted(file):
+    scale = np.float32([[1], [np.inf]])
+    tensor = open_weights(file({"a.weight": FLOATS, "a.weight_scale_inv": scale}))["a.weight"]
+    assert not_finite(tensor) == 32 * 96

@@ -8,6 +8,7 @@ import pytest
 from naive.quant import grouped as naive
 from naive.quant.scaled import float8
 
+from refsd.diagnosis.requantising import requantised
 from refsd.files.formats import open_weights
 from refsd.files.writers import Spec, write_safetensors
 from refsd.numerics.errors import BadInput
@@ -81,7 +82,27 @@ def test_mxfp8(opened):
     assert (tensor.values().ravel() == expected.astype(np.float32)).all()
 
 
+SMOOTH = RNG.uniform(0.25, 4, COLUMNS).astype(np.float32)
+
+
+@pytest.mark.parametrize("file", [nvfp4, mxfp8])
+@pytest.mark.parametrize("kind", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_columns_that_awq_has_smoothed(opened, file, kind):
+    """What AWQ multiplies the input by, a plain layer has in its columns."""
+    plain = opened(file())["a.weight"].values()
+    weights = opened(file(pre_quant_scale=SMOOTH.astype(kind)))
+    tensor = weights["a.weight"]
+    assert list(weights) == ["a.weight"] and not weights.unexpanded
+    expected = plain * SMOOTH.astype(kind).astype(np.float32)
+    assert (tensor.values() == expected).all() and not (expected == plain).all()
+    assert (tensor.rows(slice(3, 7)).values() == expected[3:7]).all()
+    assert (tensor.rows(np.array([150, 2])).values() == expected[[150, 2]]).all()
+    again = requantised(expected.astype(np.float64), tensor)
+    assert np.abs(again - expected).max() <= 1e-6 * np.abs(expected).max()
+
+
 REFUSED = {
+    "smoothed rows": (nvfp4(pre_quant_scale=SMOOTH[:8]), '"a.pre_quant_scale" is f32 [8]; f32 [96] expected'),
     "no scale": (nvfp4(weight_scale=None), 'nvfp4 without its scale: "a.weight_scale" is missing'),
     "no second scale": (nvfp4(weight_scale_2=None), '"a.weight_scale_2" is missing'),
     "a scale too small": (nvfp4(weight_scale=np.zeros((160, 6), E4M3)), "f8_e4m3 [160, 6]; f8_e4m3, 2048 of them"),
@@ -97,7 +118,6 @@ REFUSED = {
 
 
 UNEXPANDED = {
-    "smoothed columns": (nvfp4(pre_quant_scale=np.ones(96, np.float32)), "nvfp4 with smoothed columns"),
     "4 bits": (nvfp4(comfy_quant={"format": "convrot_w4a4"}), "convrot_w4a4"),
     "8 bits": (
         named({"weight": FLOATS.view(np.int8), "comfy_quant": {"format": "asym_w4a8_int8"}}),

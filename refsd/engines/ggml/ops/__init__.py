@@ -28,4 +28,6 @@ BUILDERS: dict[str, Builder] = {
 }
 REFUSALS: dict[str, Refusal] = {**positions.REFUSALS, **resampling.REFUSALS, **layout.REFUSALS}
 FLASH_BUILDERS: dict[str, Builder] = attention.FLASH_BUILDERS
+# What ggml takes a request for its precision for: products, and attention in one operation.
+REQUESTED_BUILDERS: dict[str, Builder] = {**products.BUILDERS, **attention.FLASH_BUILDERS}
 DIRECT_BUILDERS: dict[str, Builder] = convolution.DIRECT_BUILDERS
