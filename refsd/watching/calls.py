@@ -159,7 +159,7 @@ def expected(call: Call, truth: np.ndarray, limit: Any = 0.0, spread: Any = None
 def question(call: Call, op: str, inputs: Mapping[str, Any], params: Mapping[str, Any], laid_out=lambda y: y):
     """Return a Question; inputs that are None are left out. Raises NotJudged for a dtype that no file stores."""
     try:
-        tensors = {name: stored(np.ascontiguousarray(x)) for name, x in inputs.items() if x is not None}
+        tensors = {name: stored(np.asarray(x, order="C")) for name, x in inputs.items() if x is not None}
     except KeyError as error:
         raise NotJudged(f"inputs of dtype {error}") from None
     return Question(op, tensors, params, laid_out)

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from refsd.numerics.errors import BadInput
 from refsd.watching import judging
 from refsd.watching.calls import Call, NotJudged
+from refsd.watching.causes import causes
 from refsd.watching.report import Operations, WrongCall, described
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -166,7 +167,7 @@ class Mode(TorchDispatchMode):
         report.wrong_calls += 1
         if report.first is None:
             kept = call._replace(args=_copied(dict(call.args)), outputs=_copied(call.outputs))
-            report.first = WrongCall(described(call), judging.causes(call, verdict), kept, verdict)
+            report.first = WrongCall(described(call), causes(call, verdict), kept, verdict)
         else:
             report.others[call.function] += 1
 

@@ -195,6 +195,7 @@ MOVES: dict[str, Rule] = {
     "scalar_tensor": _full(lambda a: a["s"]),
     **{name: _full(lambda a: 0) for name in ("zeros", "zeros_like", "new_zeros")},
     **{name: _full(lambda a: 1) for name in ("ones", "ones_like", "new_ones")},
+    "eye": _moved(lambda a: np.eye(a["n"], a.get("m"))),
     "arange": arange,
     "linspace": linspace,
 }

@@ -153,7 +153,7 @@ def batch_norm(call: Call) -> Question:
 
 
 def _activation(op: str) -> Callable[[Call], Question]:
-    return lambda call: question(call, op, {"x": values(call.args["self"])}, {})
+    return lambda call: question(call, op, {"x": np.atleast_1d(values(call.args["self"]))}, {}, np.atleast_1d)
 
 
 def gelu(call: Call) -> Question:

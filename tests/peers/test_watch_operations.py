@@ -1,11 +1,13 @@
 """refsd.watch by operations: no false alarm on diffusers' models; nearly every call is judged."""
 
 import functools
+import re
 
 import diffusers
 import pytest
 import torch
 from tiny_modules import MODULES, tiny
+from wrong_operations import BUGS, PROGRAMS, Wrong, mixed
 
 import refsd
 from refsd.numerics.errors import BadInput
@@ -79,3 +81,32 @@ def test_what_is_no_module_is_refused():
         pass
     with pytest.raises(BadInput, match="expected layers or operations"), refsd.watch(by="blocks"):
         pass
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_wrong_operation_is_found_placed_and_named(name):
+    """The first wrong call is the first that the bug changed."""
+    bug = BUGS[name]
+    torch.manual_seed(0)
+    run = PROGRAMS[bug.program] if bug.program in PROGRAMS else tiny(bug.program, bug.dtype)[1]
+    mode = Wrong(bug)
+    with mode, watch() as report:
+        run()
+    first = report.first
+    assert first is not None and mode.first is not None, str(report)
+    assert first.call.op == bug.op, str(report)
+    assert torch.equal(first.call.outputs[0].nan_to_num(9e9), mode.first.nan_to_num(9e9)), str(report)
+    said = " ".join(first.causes or [first.verdict.reason])
+    assert re.search(bug.words, said), str(report)
+
+
+def test_most_bugs_are_expected_by_name():
+    assert len(BUGS) > 50 and sum(bool(bug.words) for bug in BUGS.values()) >= 0.85 * len(BUGS)
+
+
+def test_a_program_without_modules_is_right():
+    torch.manual_seed(0)
+    with watch() as report:
+        mixed()
+    assert report.passed and report.judged == report.total - 2, str(report)  # two are random numbers
+    assert "not judged, random numbers: 2 calls (randn)" in str(report)
