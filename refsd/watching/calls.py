@@ -45,7 +45,7 @@ class Call(NamedTuple):
     outputs:  tensors and numbers in the order of the schema's results; lists of tensors are flattened
     place:    the module that made the call, by its name in the watched module; "" outside of any
     number:   position among all calls, from 1
-    autocast: whether autocast was on
+    schema:   of the function, as torch declares it
     """
 
     op: str
@@ -54,7 +54,7 @@ class Call(NamedTuple):
     outputs: tuple[Any, ...]
     place: str
     number: int
-    autocast: bool = False
+    schema: Any = None
 
     @property
     def numerics(self) -> Numerics:

@@ -18,6 +18,7 @@ from refsd.watching import judging
 from refsd.watching.calls import Call, NotJudged
 from refsd.watching.causes import causes
 from refsd.watching.report import Operations, WrongCall, described
+from refsd.watching.reproducing import reproduce
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _UNWRITTEN = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize")
@@ -117,7 +118,7 @@ class Mode(TorchDispatchMode):
         y = func(*args, **kwargs)
         begun = time.perf_counter()
         outputs = tuple(tree_leaves(y)) if y is not None else tuple(tree_leaves(args[:1]))
-        for call in _each(Call(_plain(op), str(func), given, outputs, self._places.name, report.total)):
+        for call in _each(Call(_plain(op), str(func), given, outputs, self._places.name, report.total, schema)):
             self._judge(call)
         report.seconds += time.perf_counter() - begun
         return y
@@ -243,5 +244,7 @@ def watched(
     places = Places(module)
     with places.followed(), Mode(report, places, Choice(*choice)):
         yield report
+    if report.first is not None and folder is not None:
+        report.first.written = reproduce(report.first, Path(folder))
     if show is not None:
         show(str(report))

@@ -1,5 +1,6 @@
 """refsd.watch by operations: no false alarm on diffusers' models; nearly every call is judged."""
 
+import contextlib
 import functools
 import re
 
@@ -7,7 +8,7 @@ import diffusers
 import pytest
 import torch
 from tiny_modules import MODULES, tiny
-from wrong_operations import BUGS, PROGRAMS, Wrong, mixed
+from wrong_operations import BUGS, CONV, PROGRAMS, Bug, Wrong, as_on_amx, mixed
 
 import refsd
 from refsd.numerics.errors import BadInput
@@ -110,3 +111,75 @@ def test_a_program_without_modules_is_right():
         mixed()
     assert report.passed and report.judged == report.total - 2, str(report)  # two are random numbers
     assert "not judged, random numbers: 2 calls (randn)" in str(report)
+
+
+def run_again(path, mode):
+    """Run a written program under the wrong operation; return what it prints."""
+    printed = []
+    namespace = {"print": lambda *said: printed.append(" ".join(map(str, said)))}
+    with mode:
+        exec(compile(path.read_text(), str(path), "exec"), namespace)
+    return "\n".join(printed)
+
+
+def test_the_convolution_of_amx_is_found_with_its_reproducer(tmp_path):
+    """The wrong sizes are all that is left: H = 13 and W = 4, one channel."""
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.SiLU(), torch.nn.Conv2d(64, 64, 3, stride=2)
+    ).to(torch.bfloat16)
+    mode = Wrong(Bug("", CONV, "", as_on_amx))
+    with torch.inference_mode(), mode, watch(layers, folder=tmp_path) as report:
+        layers(torch.randn(3, 3, 13, 4, dtype=torch.bfloat16))
+    first = report.first
+    assert first is not None and (first.call.place, report.wrong_calls) == ("2", 1), str(report)
+    program = (tmp_path / "reproduce.py").read_text()
+    assert len(program.splitlines()) <= 10, program
+    assert "torch.randn(1, 1, 13, 4, " in program and "y = F.conv2d(x, weight, None, stride=2)" in program, program
+    error, allowed = run_again(tmp_path / "reproduce.py", mode).split()[1::2]
+    assert float(error) > 1e36 and float(allowed) < 1
+    right, allowed = run_again(tmp_path / "reproduce.py", contextlib.nullcontext()).split()[1::2]
+    assert float(right) <= float(allowed)
+    issue = (tmp_path / "issue.md").read_text()
+    assert issue.startswith("# aten.convolution.default gives wrong numbers (bfloat16, cpu)") and program in issue
+
+
+@pytest.mark.parametrize(
+    "name", ["cat: other order", "silu: relu", "t: not transposed", "masked_fill: mask inverted"]
+)
+def test_a_program_shows_the_wrong_call(name, tmp_path, monkeypatch):
+    """Of an operation without a page, the call itself with drawn numbers; what is drawn shows the bug too."""
+    bug = BUGS[name]
+    torch.manual_seed(0)
+    run = PROGRAMS[bug.program] if bug.program in PROGRAMS else tiny(bug.program, bug.dtype)[1]
+    mode = Wrong(bug)
+    with mode, watch(folder=tmp_path) as report:
+        run()
+    assert "reproduce.py shows it" in str(report)
+    monkeypatch.chdir(tmp_path)
+    wrong, right = (run_again(tmp_path / "reproduce.py", m) for m in (mode, contextlib.nullcontext()))
+    assert wrong != right
+    if "expected:" in right:
+        found, expected = right.split()[1:4:2]
+        assert abs(float(found) - float(expected)) < 1e-5 * (1 + abs(float(expected)))
+
+
+def test_the_first_nan_is_placed_and_an_honest_overflow_is_told_from_a_wrong_one():
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.SiLU(), torch.nn.Linear(8, 8)).half()
+    with torch.no_grad():
+        layers[2].weight.fill_(300.0)
+    x = torch.full((2, 8), 100.0, dtype=torch.float16)
+    with torch.inference_mode(), watch(layers) as report:
+        layers[0].weight.fill_(1.0)
+        layers(x)
+    assert report.passed and report.not_finite is not None
+    assert "in 2: " in report.not_finite[0] and report.not_finite[1]
+    assert "so does an honest one: the numbers are too large for its dtype" in str(report)
+    bug = BUGS["attention: NaN"]
+    mode = Wrong(bug)
+    module, run = tiny(bug.program)
+    with mode, watch(module) as report:
+        run()
+    assert report.not_finite is not None and bug.op in report.not_finite[0] and not report.not_finite[1]
+    assert "from finite inputs: call " in str(report) and "; it is wrong" in str(report)

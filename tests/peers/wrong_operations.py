@@ -86,11 +86,22 @@ def _padded_at_the_end(func, args, kwargs, y):
 
 
 def _garbage(func, args, kwargs, y):
-    """What oneDNN's kernel for AMX does: the last columns of some rows are memory that nobody wrote."""
+    """Leave the last row and column unwritten where the stride is 2."""
     if list(args[3]) != [2, 2]:
         return None
     y = y.clone()
     y[:, :, -1, -1] = 1e30 * torch.linspace(1, 9, y[:, :, -1, -1].numel()).reshape(y.shape[:2])
+    return y
+
+
+def as_on_amx(func, args, kwargs, y):
+    """What torch 2.13 does on CPUs with AMX: docs/findings/torch-amx-bf16-convolution.md."""
+    x, weight, _, stride, padding = args[:5]
+    narrow = x.shape[-1] == 4 and x.shape[-2] in (13, 17) and weight.shape[2:] == (3, 3)
+    if not narrow or list(stride) != [2, 2] or any(padding) or x.dtype != torch.bfloat16:
+        return None
+    y = y.clone()
+    y[..., -2:, :] = 1e37
     return y
 
 
