@@ -34,7 +34,7 @@ BUDGETS = {
     "golden": 11_600,
     "kernels": 10_950,
     "numerics": 1_600,
-    "refsd": 1_150,
+    "refsd": 1_180,
     "refsd/bench": 2_050,
     "refsd/cases": 550,
     "refsd/causes": 8_450,
@@ -67,7 +67,7 @@ BUDGETS = {
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_550,
     "refsd/trajectory": 600,
-    "refsd/watching": 2_600,
+    "refsd/watching": 2_750,
     "refsd/weights": 3_450,
     "samplers": 5_350,
 }

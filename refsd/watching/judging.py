@@ -10,7 +10,7 @@ from refsd.golden.judge import Standard
 from refsd.golden.metrics import Metrics, measure
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.recipe import Recipe
-from refsd.golden.rounding import Bound, largest
+from refsd.golden.rounding import Bound
 from refsd.golden.verdict import NO_WITNESS, judge_output
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64, Numerics
@@ -32,14 +32,12 @@ class Verdict(NamedTuple):
     reason:   one line; "" if the call is right
     standard: what the first wrong output was judged against; None for a right call and for a view
     found:    that output
-    finite:   whether the true answer is finite and within the range of the output's dtype
     """
 
     margin: float
     reason: str = ""
     standard: Standard | None = None
     found: np.ndarray | None = None
-    finite: bool = True
 
 
 def judge(call: Call) -> Verdict:
@@ -77,7 +75,7 @@ def _by_page(call: Call, asked: Question) -> Verdict:
 
     metrics = measured(rounded(truth, numerics))
     if judge_output(metrics).passed:
-        return Verdict(judge_output(metrics).margin, finite=_in_range(truth, numerics))
+        return Verdict(judge_output(metrics).margin)
     honest = op.answer(Arithmetic(numerics), asked.inputs, asked.params)
     metrics = measured(honest)
     recipes = {name: Recipe(tensor.shape, tensor.type) for name, tensor in asked.inputs.items()}
@@ -103,8 +101,7 @@ def _by_rule(call: Call, position: int, one: Expected) -> Verdict:
     honest = rounded(exact, numerics)
     metrics = measure(OUTPUT, np.asarray(found, np.float64), exact, honest, bound, -1)
     standard = Standard(Case(call.function, call.op, {}), {}, {OUTPUT: exact}, {OUTPUT: honest}, numerics)
-    verdict = _verdict(metrics, standard, np.asarray(found))
-    return verdict if verdict.reason else verdict._replace(finite=_in_range(exact, numerics))
+    return _verdict(metrics, standard, np.asarray(found))
 
 
 def _verdict(metrics: Metrics, standard: Standard, found: np.ndarray) -> Verdict:
@@ -121,7 +118,3 @@ def rounded(truth: np.ndarray, numerics: Numerics) -> np.ndarray:
     """Return float64 values rounded to the storage dtype."""
     with np.errstate(over="ignore"):
         return truth.astype(numerics.storage_dtype).astype(np.float64)
-
-
-def _in_range(truth: np.ndarray, numerics: Numerics) -> bool:
-    return bool((np.abs(truth) <= largest(numerics.storage_dtype)).all())

@@ -13,6 +13,7 @@ from wrong_operations import BUGS, CONV, PROGRAMS, Bug, Wrong, as_on_amx, mixed
 import refsd
 from refsd.numerics.errors import BadInput
 
+pytest_plugins = ["pytester"]
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")]
 diffusers.logging.set_verbosity_error()
 watch = functools.partial(refsd.watch, by="operations", show=None)
@@ -183,3 +184,30 @@ def test_the_first_nan_is_placed_and_an_honest_overflow_is_told_from_a_wrong_one
         run()
     assert report.not_finite is not None and bug.op in report.not_finite[0] and not report.not_finite[1]
     assert "from finite inputs: call " in str(report) and "; it is wrong" in str(report)
+
+
+def test_the_option_of_pytest_fails_a_test_with_a_wrong_operation(pytester):
+    pytester.makepyfile(
+        """
+        import torch
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Wrong(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                y = func(*args, **(kwargs or {}))
+                return y + 1 if func._schema.name == "aten::silu" else y
+
+        def test_right(): torch.nn.functional.silu(torch.randn(3, 5))
+        def test_fixture(refsd_watch):
+            refsd_watch(by="operations")
+            torch.nn.functional.silu(torch.randn(3, 5))
+        mode = Wrong()
+        def setup_module(): mode.__enter__()
+        def teardown_module(): mode.__exit__(None, None, None)
+        """
+    )
+    own = ("-p", "refsd.pytest_plugin", "-p", "no:xdist", "-p", "no:cacheprovider")
+    pytester.runpytest_subprocess(*own).assert_outcomes(passed=2, errors=1)
+    result = pytester.runpytest_subprocess(*own, "--refsd-watch")
+    result.assert_outcomes(failed=2, errors=1)
+    result.stdout.fnmatch_lines(["torch: 1 wrong call; *", "*first: call *, aten.silu.default outside*"])
