@@ -41,6 +41,7 @@ def watch(
     unique: bool = ...,
     seconds: float = ...,
     memory: float = ...,
+    rows: int = ...,
     folder: str | Path | None = ...,
 ) -> contextlib.AbstractContextManager[Operations]: ...
 
@@ -57,6 +58,7 @@ def watch(
     unique: bool = False,
     seconds: float = math.inf,
     memory: float = 2.0**31,
+    rows: int = 0,
     folder: str | Path | None = None,
 ) -> Iterator[Any]:
     """Judge what torch computes inside the `with` block. Yields the report.
@@ -74,6 +76,8 @@ def watch(
     unique:  judge each operation once for the same shapes, strides and dtypes
     seconds: judge no more after this time of judging
     memory:  judge no call whose tensors take more bytes in float64
+    rows:    judge so many rows of a product or of attention's queries, and filters of a convolution, evenly spread;
+             0: all
     folder:  where a program that shows the first wrong call, and the text of an issue, are written; None: nowhere
 
     show:   called with the report's text at the end; None: do not show it
@@ -90,14 +94,15 @@ def watch(
     refsd.numerics.errors.BadInput: refsd.watch knows no float; it knows ...
     """
     by = by or ("operations" if module is None else "layers")
-    if by not in _WAYS or every < 1:
-        raise BadInput(f"by {by!r}, every {every}: expected {' or '.join(_WAYS)}, every 1 or more")
+    if by not in _WAYS or every < 1 or rows < 0:
+        expected = f"{' or '.join(_WAYS)}, every 1 or more, rows 0 or more"
+        raise BadInput(f"by {by!r}, every {every}, rows {rows}: expected {expected}")
     if by == "layers":
         with watch_layers(module, calls, causes, show) as report:
             yield report
         return
     watched = importlib.import_module("refsd.watching.mode").watched
-    with watched(module, (modules, every, unique, seconds, memory), folder, show) as report:
+    with watched(module, (modules, every, unique, seconds, memory, rows), folder, show) as report:
         yield report
 
 

@@ -46,6 +46,7 @@ class Call(NamedTuple):
     place:    the module that made the call, by its name in the watched module; "" outside of any
     number:   position among all calls, from 1
     schema:   of the function, as torch declares it
+    rows:     at most so many rows of a product are judged, evenly spread; 0: all
     """
 
     op: str
@@ -55,6 +56,7 @@ class Call(NamedTuple):
     place: str
     number: int
     schema: Any = None
+    rows: int = 0
 
     @property
     def numerics(self) -> Numerics:
@@ -71,6 +73,12 @@ class Call(NamedTuple):
         elif numerics is TORCH_F16 and y.device.type == "cuda":
             numerics = replace(numerics, sums=_sums_in_float16(self.op, self.args))
         return numerics
+
+    def chosen(self, count: int) -> slice | np.ndarray:
+        """Return which of so many rows are judged, the first and the last among them."""
+        if not self.rows or count <= self.rows:
+            return slice(None)
+        return np.unique(np.linspace(0, count - 1, self.rows).astype(int))
 
     @property
     def run(self) -> Run:

@@ -28,7 +28,7 @@ class Choice(NamedTuple):
     """Which calls are judged.
 
     modules: glob on the names of modules; every: each n-th call; unique: each operation, shape, stride and dtype
-    once; seconds: of judging; memory: bytes of a call's tensors in float64
+    once; seconds: of judging; memory: bytes of a call's tensors in float64; rows: of a product, 0 for all
     """
 
     modules: str = "*"
@@ -36,6 +36,7 @@ class Choice(NamedTuple):
     unique: bool = False
     seconds: float = math.inf
     memory: float = 2.0**31
+    rows: int = 0
 
 
 class Places:
@@ -118,7 +119,9 @@ class Mode(TorchDispatchMode):
         y = func(*args, **kwargs)
         begun = time.perf_counter()
         outputs = tuple(tree_leaves(y)) if y is not None else tuple(tree_leaves(args[:1]))
-        for call in _each(Call(_plain(op), str(func), given, outputs, self._places.name, report.total, schema)):
+        for call in _each(
+            Call(_plain(op), str(func), given, outputs, self._places.name, report.total, schema, self._choice.rows)
+        ):
             self._judge(call)
         report.seconds += time.perf_counter() - begun
         return y

@@ -26,8 +26,9 @@ def convolution(call: Call) -> Question:
         stride, dilation = [1, *stride], [1, *dilation]
     params |= {"stride": tuple(stride), "dilation": tuple(dilation), "padding": tuple(p for s in sides for p in s)}
     op = "conv3d" if x.ndim == 5 else "conv2d"
-    inputs = {"x": x, "weight": weight, "bias": bias}
-    return question(call, op, inputs, params, lambda y: y[:, :, None] if axes == 1 else y)
+    K = call.chosen(len(weight)) if a["groups"] == 1 else slice(None)
+    inputs = {"x": x, "weight": weight[K], "bias": None if bias is None else bias[K]}
+    return question(call, op, inputs, params, lambda y: (y[:, :, None] if axes == 1 else y)[:, K])
 
 
 def _each(value, axes: int) -> list[int]:
@@ -62,9 +63,9 @@ def addmm(call: Call) -> Question:
 
 
 def _linear(call: Call, x: str, weight: str, bias) -> Question:
-    return question(
-        call, "linear", {"x": values(call.args[x]), "weight": values(call.args[weight]).T, "bias": bias}, {}
-    )
+    rows = call.chosen(len(call.args[x]))
+    inputs = {"x": values(call.args[x])[rows], "weight": values(call.args[weight]).T, "bias": bias}
+    return question(call, "linear", inputs, {}, lambda y: y[rows])
 
 
 def group_norm(call: Call) -> Question:
@@ -132,13 +133,17 @@ def attention(call: Call) -> Question:
     inputs = {
         short: values(a[name]).swapaxes(1, 2) for short, name in zip("qkv", ("query", "key", "value"), strict=True)
     }
+    causal = bool(a.get("is_causal", False))
+    rows = slice(None) if causal else call.chosen(inputs["q"].shape[1])
+    inputs["q"] = inputs["q"][:, rows]
     if mask is not None:
         mask = values(mask)
+        mask = mask[..., rows, :] if mask.ndim > 1 and mask.shape[-2] > 1 else mask
         if mask.dtype == bool:
             mask = np.where(mask, np.float32(0), np.float32(-np.inf))
         inputs["mask"] = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
-    params = {"scale": a.get("scale"), "causal": bool(a.get("is_causal", False))}
-    return question(call, "attention", inputs, params, lambda y: y.swapaxes(1, 2))
+    params = {"scale": a.get("scale"), "causal": causal}
+    return question(call, "attention", inputs, params, lambda y: y.swapaxes(1, 2)[:, rows])
 
 
 def batch_norm(call: Call) -> Question:

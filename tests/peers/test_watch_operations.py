@@ -63,11 +63,22 @@ def test_only_the_chosen_calls_are_judged():
         run()
     with watch(module, memory=1e4) as small:
         run()
+    with watch(module, rows=3) as thin:
+        run()
+    assert thin.passed and thin.judged == whole.judged
     assert 0 < some.judged < whole.judged / 2 and some.total == whole.total
     assert few.judged == whole.total // 7
     assert once.total == 2 * whole.total and 0 < once.judged < whole.judged
     assert none.judged <= 1 and "after the 0 seconds" in str(none)
     assert 0 < small.judged < whole.judged and "larger than the limit of memory" in str(small)
+
+
+@pytest.mark.parametrize("name", ["attention: no scale", "conv: filter flipped", "linear: no bias"])
+def test_a_few_rows_show_what_is_wrong_everywhere(name):
+    module, run = tiny(BUGS[name].program)
+    with Wrong(BUGS[name]), watch(module, rows=5) as report:
+        run()
+    assert report.first is not None and BUGS[name].words in str(report), str(report)
 
 
 def test_nothing_stays_attached():
@@ -80,6 +91,8 @@ def test_nothing_stays_attached():
 
 def test_what_is_no_module_is_refused():
     with pytest.raises(BadInput, match="a float is no module of torch"), watch(3.0):
+        pass
+    with pytest.raises(BadInput, match="rows -1: expected"), watch(rows=-1):
         pass
     with pytest.raises(BadInput, match="expected layers or operations"), refsd.watch(by="blocks"):
         pass
