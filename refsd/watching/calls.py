@@ -93,12 +93,14 @@ class Question(NamedTuple):
     inputs: its inputs, with the values that the call got
     params: its parameters
     laid_out: the call's output -> the operation's "y"
+    stored:   results of the size of "y" that torch rounds to the output's dtype before it
     """
 
     op: str
     inputs: Mapping[str, StoredTensor]
     params: Mapping[str, Any]
     laid_out: Callable[[np.ndarray], np.ndarray] = lambda y: y
+    stored: int = 0
 
 
 class Expected(NamedTuple):

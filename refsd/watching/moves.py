@@ -35,6 +35,8 @@ def _pad(a):
 def _pad_as(mode: Any):
     def function(a):
         x, pad = wide(a["self"]), a["padding"]
+        if min(pad) < 0:
+            raise NotJudged("negative padding")
         sides = [(0, 0)] * (x.ndim - len(pad) // 2) + list(zip(pad[-2::-2], pad[-1::-2], strict=True))
         return np.pad(x, sides, mode)
 
@@ -129,6 +131,8 @@ def arange(call: Call) -> list[Expected]:
 def linspace(call: Call) -> list[Expected]:
     a = call.args
     start, end = (float(wide(a[name])) for name in ("start", "end"))
+    if call.run.numerics.storage != call.run.numerics.compute:
+        raise NotJudged("steps that are rounded to few bits")
     return [_rounded_sum(call, np.linspace(start, end, a["steps"]), 2 * max(abs(start), abs(end)))]
 
 
@@ -165,14 +169,14 @@ MOVES: dict[str, Rule] = {
     "_unsafe_index": _moved(_index),
     "index_put": _moved(_index_put),
     "_unsafe_index_put": _moved(_index_put),
-    "index_select": _moved(lambda a: np.take(wide(a["self"]), values(a["index"]).reshape(-1), a["dim"])),
+    "index_select": _moved(lambda a: np.take(wide(a["self"]), _of_axis(a["self"], a["index"]), a["dim"])),
     "index_copy": _moved(_index_copy),
     "gather": _moved(lambda a: _gathered(wide(a["self"]), values(a["index"]), a["dim"])),
     "scatter": _moved(_scatter),
     "slice_scatter": _moved(_slice_scatter),
     "select_scatter": _moved(_select_scatter),
     "embedding": _moved(lambda a: wide(a["weight"])[values(a["indices"])]),
-    "masked_select": _moved(lambda a: wide(a["self"])[values(a["mask"])]),
+    "masked_select": _moved(lambda a: _selected(wide(a["self"]), values(a["mask"]))),
     "nonzero": _moved(lambda a: np.argwhere(wide(a["self"]))),
     "flip": _moved(lambda a: np.flip(wide(a["self"]), a["dims"])),
     "roll": _moved(lambda a: np.roll(wide(a["self"]), a["shifts"], a["dims"] or None)),
@@ -180,7 +184,7 @@ MOVES: dict[str, Rule] = {
     "repeat_interleave": _moved(_repeated_indices),
     "tril": _moved(_triangle(np.tril)),
     "triu": _moved(_triangle(np.triu)),
-    "sort": _moved(lambda a: np.sort(wide(a["self"]), a["dim"])),
+    "sort": _moved(lambda a: _sorted(wide(a["self"]), a["dim"], a["descending"])),
     "pixel_shuffle": _moved(_pixel_shuffle),
     "pixel_unshuffle": _moved(_pixel_unshuffle),
     "view_as_real": _moved(lambda a: parts(wide(a["self"]))),
@@ -199,6 +203,19 @@ MOVES: dict[str, Rule] = {
     "arange": arange,
     "linspace": linspace,
 }
+
+
+def _sorted(x, dim, descending):
+    return -np.sort(-x, dim) if descending else np.sort(x, dim)
+
+
+def _of_axis(x, index):
+    return values(index).reshape(-1 if x.ndim else ())
+
+
+def _selected(x, mask):
+    shape = np.broadcast_shapes(x.shape, mask.shape)
+    return np.broadcast_to(x, shape)[np.broadcast_to(mask, shape)]
 
 
 def _gathered(x, index, dim):

@@ -57,7 +57,7 @@ def mm(call: Call) -> Question:
 def addmm(call: Call) -> Question:
     a = call.args
     bias = values(a["self"])
-    if a["beta"] != 1 or a["alpha"] != 1 or bias.ndim != 1:
+    if a["beta"] != 1 or a["alpha"] != 1 or bias.shape != tuple(call.outputs[0].shape[1:]):
         raise NotJudged("scaled, or added to a matrix")
     return _linear(call, "mat1", "mat2", bias)
 
@@ -110,10 +110,14 @@ def _rows(call: Call, op: str, D: int, affine, eps: float) -> Question:
 
 
 def softmax(call: Call) -> Question:
-    """A row of -inf alone gives NaN in torch, zeros on the page and in _safe_softmax."""
+    """A row of -inf alone gives NaN in torch, zeros on the page and in _safe_softmax.
+
+    Along another axis than the last torch stores the exponentials in the output before it divides.
+    """
     x, dim = values(call.args["self"]), call.args["dim"]
     if x.ndim == 0:
         raise NotJudged("a softmax of one number")
+    stored = 0 if dim % x.ndim == x.ndim - 1 else 2
     x = np.moveaxis(x, dim, -1)
 
     def laid_out(y):
@@ -121,7 +125,7 @@ def softmax(call: Call) -> Question:
         hidden = np.isneginf(x.astype(np.float32)).all(axis=-1, keepdims=True)
         return np.where(hidden & np.isnan(y.astype(np.float32)), 0, y).astype(y.dtype) if hidden.any() else y
 
-    return question(call, "softmax", {"x": x}, {}, laid_out)
+    return question(call, "softmax", {"x": x}, {}, laid_out)._replace(stored=stored)
 
 
 def attention(call: Call) -> Question:

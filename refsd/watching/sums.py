@@ -26,6 +26,8 @@ def matmul(a: str, b: str, added: str | None = None) -> Rule:
             bias = wide(call.args[added]) * beta
             truth = truth + bias
             more = 2 * call.run.u * (np.abs(truth) + np.abs(bias))
+            if beta != 1:
+                more = more + call.run.between(np.abs(bias))
             limit, spread = limit + more, np.hypot(spread, more)
         return [expected(call, truth, limit, spread)]
 
@@ -48,6 +50,8 @@ def _products(call: Call, x, y) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _axes(call: Call, x: np.ndarray) -> tuple[int, ...]:
     dim = call.args.get("dim")
+    if not x.ndim:
+        return ()
     if dim is None or dim == []:
         return tuple(range(x.ndim))
     return tuple(d % max(x.ndim, 1) for d in ([dim] if isinstance(dim, int) else dim))
@@ -137,10 +141,12 @@ def cumulative(call: Call) -> list[Expected]:
 
 
 def log_softmax(call: Call) -> list[Expected]:
-    x, dim, u = wide(call.args["self"]), call.args["dim"], call.run.u
+    """An engine may store the maximum with the logarithm of the sum, before it subtracts both."""
+    x, dim, u = np.atleast_1d(wide(call.args["self"])), call.args["dim"], call.run.u
     s = x - x.max(axis=dim, keepdims=True)
     truth = s - np.log(np.exp(s).sum(axis=dim, keepdims=True))
-    return [expected(call, truth, u * (2 * FUNCTION + x.shape[dim] + 2 * np.abs(s) + 2 * np.abs(truth)))]
+    between = call.run.between(np.abs(x).max(axis=dim, keepdims=True) + np.abs(truth - s))
+    return [expected(call, truth, between + u * (2 * FUNCTION + x.shape[dim] + 2 * np.abs(s) + 2 * np.abs(truth)))]
 
 
 def _logical(function) -> Rule:

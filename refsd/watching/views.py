@@ -60,7 +60,7 @@ def _slice(x, a):
 def _select(x, a):
     where: list[Any] = [slice(None)] * x.ndim
     where[a["dim"]] = a["index"]
-    return x[tuple(where)]
+    return x[(*where, ...)]
 
 
 def _split(x, a):
@@ -86,6 +86,8 @@ def _view(x, a):
 
 
 def _unfold(x, a):
+    if not x.ndim:
+        raise NotJudged("windows of one number")
     windows = np.lib.stride_tricks.sliding_window_view(x, a["size"], a["dimension"])
     where = [slice(None)] * windows.ndim
     where[a["dimension"]] = slice(None, None, a["step"])
@@ -113,7 +115,7 @@ VIEWS: dict[str, View] = {
     "squeeze": _squeeze,
     "split": _split,
     "split_with_sizes": _split,
-    "unbind": lambda x, a: list(np.moveaxis(x, a["dim"], 0)),
+    "unbind": lambda x, a: [np.moveaxis(x, a["dim"], 0)[i, ...] for i in range(x.shape[a["dim"]])],
     "unfold": _unfold,
     "alias": _same,
     "detach": _same,
