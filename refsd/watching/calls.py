@@ -93,14 +93,14 @@ class Question(NamedTuple):
     inputs: its inputs, with the values that the call got
     params: its parameters
     laid_out: the call's output -> the operation's "y"
-    stored:   results of the size of "y" that torch rounds to the output's dtype before it
+    stored:   y -> sizes of the results that torch rounds to the output's dtype before it; None: there are none
     """
 
     op: str
     inputs: Mapping[str, StoredTensor]
     params: Mapping[str, Any]
     laid_out: Callable[[np.ndarray], np.ndarray] = lambda y: y
-    stored: int = 0
+    stored: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 class Expected(NamedTuple):

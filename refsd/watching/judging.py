@@ -70,8 +70,8 @@ def _by_page(call: Call, asked: Question) -> Verdict:
     bound = op.bound_of(numerics, asked.inputs, asked.params, truth)
     if numerics.compute == "float64":
         bound = bound._replace(limit=2 * bound.limit, spread=2 * bound.spread)
-    if asked.stored:
-        more = asked.stored * call.run.between(np.abs(truth))
+    if asked.stored is not None:
+        more = call.run.between(asked.stored(truth))
         bound = bound._replace(limit=bound.limit + more, spread=bound.spread + more)
     found = asked.laid_out(values(call.outputs[0]))
 

@@ -18,6 +18,8 @@ def convolution(call: Call) -> Question:
     stride, padding, dilation = (_each(a[name], axes) for name in ("stride", "padding", "dilation"))
     sides = [(p, p) for p in padding]
     if a["transposed"]:
+        if call.numerics.storage != call.numerics.compute:
+            raise NotJudged("a transposed convolution may add up its taps in few bits")
         x, weight, sides = _transposed(x, weight, stride, sides, dilation, call)
         stride = [1] * axes
     params = {"groups": a["groups"]}
@@ -117,7 +119,7 @@ def softmax(call: Call) -> Question:
     x, dim = values(call.args["self"]), call.args["dim"]
     if x.ndim == 0:
         raise NotJudged("a softmax of one number")
-    stored = 0 if dim % x.ndim == x.ndim - 1 else 2
+    stored = None if dim % x.ndim == x.ndim - 1 else lambda y: 2 * np.abs(y)
     x = np.moveaxis(x, dim, -1)
 
     def laid_out(y):

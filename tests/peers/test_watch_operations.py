@@ -8,7 +8,7 @@ import diffusers
 import pytest
 import torch
 from tiny_modules import MODULES, tiny
-from wrong_operations import BUGS, CONV, PROGRAMS, Bug, Wrong, as_on_amx, mixed
+from wrong_operations import BUGS, CONV, PROGRAMS, Bug, Wrong, as_on_amx, awkward, mixed
 
 import refsd
 from refsd.numerics.errors import BadInput
@@ -117,6 +117,16 @@ def test_a_wrong_operation_is_found_placed_and_named(name):
 
 def test_most_bugs_are_expected_by_name():
     assert len(BUGS) > 50 and sum(bool(bug.words) for bug in BUGS.values()) >= 0.85 * len(BUGS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_awkward_calls_are_right(dtype):
+    torch.manual_seed(0)
+    with torch.no_grad(), watch() as report:
+        awkward(dtype)
+    assert report.passed and "failed" not in str(report), str(report)
+    random, decimals, transposed = 23, 1, 20 * (dtype in (torch.bfloat16, torch.float16))
+    assert report.judged == report.total - random - decimals - transposed, str(report)
 
 
 def test_a_program_without_modules_is_right():

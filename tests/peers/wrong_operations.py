@@ -173,6 +173,25 @@ def mixed():
     return torch.where(wide > 0, wide, wide.square()).mean() + best.sum().sigmoid() + torch.tril(scores).std()
 
 
+def awkward(dtype=torch.bfloat16):
+    """Numbers without axes, other axes than the last, sizes of 0 and 1, biases that cancel: all of them right."""
+    x = torch.randn(5, 6, dtype=dtype)
+    for dim in (0, 1):
+        torch.softmax(x, dim), torch.log_softmax(x, dim)
+    one = x[0, 0].clone()
+    one.sum(), one.sigmoid(), one.item(), x[:1, 0].item(), torch.index_select(one, 0, torch.tensor([0]))
+    x.unbind(0), x[0].unbind(0), torch.split(x, 4), torch.zeros(0, 3).sum(1), torch.cat([x, x[:0]])
+    torch.addmm(x[:, 0], x[:, :0], x[:0, :5], beta=0.2, alpha=0.6)
+    torch.addmm(one.reshape(1), x, x.t()), torch.rsqrt(x.abs() + 0.1), torch.round(x, decimals=2)
+    torch.masked_select(x, torch.arange(6) > 2), torch.sort(x, 0, descending=True), x.std(0), x.amax(), x.max(0)
+    picture, weight = torch.randn(2, 2, 4, 4, dtype=dtype), torch.randn(2, 2, 4, 5, dtype=dtype)
+    how = {"stride": (3, 2), "padding": (1, 2), "output_padding": (2, 3), "dilation": 4}
+    for seed in range(20):
+        bias = 5 * torch.randn(4, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        F.conv_transpose2d(picture, weight, bias, groups=2, **how)
+    (x + 0.1 < 0.3), x.double() * one, x.long() + 1, torch.where(x > 0, x, 0.1), x**2, 2 ** x.abs(), x - 0.3
+
+
 SD15, FLUX, MIXED = "sd15", "flux", "mixed"
 _ATTEND = "_scaled_dot_product_flash_attention_for_cpu"
 CONV, GROUP, LAYER = "convolution", "native_group_norm", "native_layer_norm"
