@@ -31,7 +31,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 11_600,
+    "golden": 11_650,
     "kernels": 10_950,
     "numerics": 1_600,
     "refsd": 1_180,
