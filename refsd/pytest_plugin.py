@@ -1,4 +1,4 @@
-"""The pytest plugin: cases of refsd as tests of an engine's own suite, and refsd_watch for living torch modules.
+"""The pytest plugin: cases of refsd as tests of an engine's own suite, and refsd_watch for living torch programs.
 
 pytest loads this module wherever refsd is installed, so it imports nothing of refsd before a test asks for it.
 docs/python.md shows its use.
@@ -22,6 +22,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--refsd-numerics", metavar="PROFILE", help="numerics under which refsd judges, in place of the marks'"
+    )
+    group.addoption(
+        "--refsd-watch",
+        nargs="?",
+        const="*",
+        metavar="GLOB",
+        help="judge each operation of torch that a test calls (modules of this glob); a wrong one fails the test",
     )
 
 
@@ -113,15 +120,28 @@ def refsd_case(request: pytest.FixtureRequest) -> CaseUnderTest:
     return CaseUnderTest(*request.param)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    """With --refsd-watch: fail a test whose operations of torch are wrong. A failure of its own comes first."""
+    glob = item.config.option.refsd_watch
+    if glob is None:
+        return (yield)
+    with importlib.import_module("refsd.watching").watch(by="operations", modules=glob, show=None) as report:
+        result = yield
+    if report.wrong_calls:
+        pytest.fail(str(report), pytrace=False)
+    return result
+
+
 @pytest.fixture
 def refsd_watch():
-    """Return a function with the parameters of refsd.watch; it judges a module's calls until the test ends."""
+    """Return a function with the parameters of refsd.watch; it judges what torch computes until the test ends."""
     watch = importlib.import_module("refsd.watching").watch
     with contextlib.ExitStack() as stack:
         reports = []
 
-        def attach(module, calls: int = 1, causes: bool = True):
-            report = stack.enter_context(watch(module, calls, causes, show=None))
+        def attach(module=None, calls: int = 1, causes: bool = True, **options):
+            report = stack.enter_context(watch(module, calls, causes, show=None, **options))
             reports.append(report)
             return report
 

@@ -66,8 +66,13 @@ def convolution_bound(run: Run) -> Bound:
     W, dW = np.abs(weight), run.moved("weight", run.numerics.conv)
     x, dx = np.abs(run.inputs["x"]), run.moved("x", run.numerics.conv)
     b, db = bias_per_channel(run)
-    terms = Terms().add(sum_of(dx, W), np.sqrt(sum_of(dx**2, W**2) / 3))
-    terms.add(sum_of(x + dx, dW), np.sqrt(sum_of((x + dx) ** 2, dW**2) / 3)).add(db)
+    terms = Terms()
+    # What the storage holds exactly costs no convolution.
+    if dx.any():
+        terms.add(sum_of(dx, W), np.sqrt(sum_of(dx**2, W**2) / 3))
+    if dW.any():
+        terms.add(sum_of(x + dx, dW), np.sqrt(sum_of((x + dx) ** 2, dW**2) / 3))
+    terms.add(db)
     absolute = sum_of(x + dx, W + dW) + b + db
     squares = sum_of((x + dx) ** 2, (W + dW) ** 2) + b**2
     terms.add(*sums(run, "conv", weight[0].size, absolute, squares, run.truth))

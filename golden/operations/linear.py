@@ -38,8 +38,13 @@ def _bound(run: Run) -> Bound:
     x = np.abs(run.inputs["x"])
     dx = run.moved("x", through)
     b, db = bias_of(run)
-    terms = Terms().add(dx @ W.T, np.sqrt(dx**2 @ (W**2).T / 3))
-    terms.add((x + dx) @ dW.T, np.sqrt((x + dx) ** 2 @ (dW**2).T / 3)).add(db)
+    terms = Terms()
+    # What the storage holds exactly costs no product.
+    if dx.any():
+        terms.add(dx @ W.T, np.sqrt(dx**2 @ (W**2).T / 3))
+    if dW.any():
+        terms.add((x + dx) @ dW.T, np.sqrt((x + dx) ** 2 @ (dW**2).T / 3))
+    terms.add(db)
     if through == "q8_1":
         terms.add(np.where(_sums_overflow(run.inputs["x"], dx), np.inf, 0.0))
     absolute = (x + dx) @ (W + dW).T + b + db

@@ -117,6 +117,7 @@ def shrink(
     done: Callable[[Case], None] = lambda case: None,
     quick: Question | None = None,
     cut: Cutter = lambda case: None,
+    values: bool = True,
 ) -> Shrunk:
     """Reduce a case whose `result` does not conform.
 
@@ -126,6 +127,7 @@ def shrink(
     ask:   the verdict on a case
     done:  called with every smaller case that is found
     quick: the verdict without causes, for models and trajectories, where looking for causes takes seconds
+    values: reduce the numbers of an operation's inputs too, not its sizes and parameters alone
     """
     failure = failure_of(result)
     assert failure is not None, "a case that conforms is not reduced"
@@ -143,7 +145,7 @@ def shrink(
     else:
         tap, search = "", _Search(quick or ask, case, failure._replace(causes=()), result, done)
     search.until = begun + seconds
-    whole = _reduce(search)
+    whole = _reduce(search, values)
     left, smallest = None, search.result
     if not tap and not operation and search.case is not case:
         left, smallest = cut(search.case), ask(search.case) or search.result
@@ -165,12 +167,12 @@ def _alone(ask: Question, cut: Cut | None, failure: Failure) -> tuple[str, Case,
     return None
 
 
-def _reduce(search: _Search) -> bool:
+def _reduce(search: _Search, values: bool) -> bool:
     """Whether there was time to try every step."""
     operation = search.case.op in OPERATIONS
     try:
         _reduce_shape(search, _OPERATION if operation else _PIPELINE)
-        if operation:
+        if operation and values:
             _reduce_numbers(search)
     except _Late:
         return False

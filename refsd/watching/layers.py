@@ -128,7 +128,7 @@ class _LivingJudge(ModelJudge):
 
 
 @contextlib.contextmanager
-def watch(
+def watch_layers(
     module, calls: int = 1, causes: bool = True, show: Callable[[str], Any] | None = print
 ) -> Iterator[Report]:
     """Judge a module's calls inside the `with` block, layer by layer. Yields the Report.
@@ -139,19 +139,13 @@ def watch(
     causes: try known bugs as explanations of the first wrong layer, if that takes seconds rather than minutes
     show:   called with the report's text at the end; None: do not show it
 
-    Judging a call takes two runs of the reference on the CPU, one of them in float64, and memory for the outputs of
-    all layers in one call. The reference uses the module's own weights, so wrongly loaded weights are not detected.
-
     Raises BadInput for a module that refsd does not run.
-
-    >>> with watch(3.0):  # doctest: +ELLIPSIS
-    ...     pass
-    Traceback (most recent call last):
-    refsd.numerics.errors.BadInput: refsd.watch knows no float; it knows ...
     """
     title = type(module).__name__
     if title not in READERS:
-        raise BadInput(f"refsd.watch knows no {title}; it knows {', '.join(READERS)}")
+        raise BadInput(
+            f'refsd.watch knows no {title}; it knows {", ".join(READERS)}. by="operations" judges any module'
+        )
     component, numerics = living_component(module), _numerics_of(module)
     report = Report(title)
     watchers = [_Watcher(module, reader, component, numerics, report, calls, causes) for reader in READERS[title]]
