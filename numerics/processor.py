@@ -1,6 +1,7 @@
-"""Name the processor, and those of its features by which an engine's arithmetic differs."""
+"""Name the processor and those of its features by which an engine's arithmetic differs; count the usable cores."""
 
 import functools
+import os
 import platform
 from pathlib import Path
 
@@ -37,3 +38,20 @@ def _llvm_features() -> str:
 
     there = {name.replace("-", "") for name, on in llvmlite.binding.get_host_cpu_features().items() if on}
     return " ".join(name for name in CPU_FEATURES if _OF_LLVM.get(name, name.replace("_", "")) in there)
+
+
+def usable_cores() -> int:
+    """Return how many processes can compute at once: the cores within the limit of the container, at least 1."""
+    return max(1, int(min(cores(), quota() or cores())))
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def quota() -> float | None:
+    """Return the cores' worth of time that the container allows; None without a limit."""
+    limit = Path("/sys/fs/cgroup/cpu.max")
+    parts = limit.read_text().split() if limit.exists() else []
+    return int(parts[0]) / int(parts[1]) if len(parts) == 2 and parts[0].isdigit() else None

@@ -217,9 +217,9 @@ class _Jobs:
                 truth = self._runner.truths(case)
             if self._apart is None:
                 truth = None  # it is stored now
-            for group, names in groups.items():
-                kin = fingerprint(case.model) if case.model else ""
-                yield Job((self._plan, case, names, truth), dict(group), kin)
+            same_model = fingerprint(case.model) if case.model else ""
+            for needs, names in groups.items():
+                yield Job((self._plan, case, names, truth), dict(needs), same_model)
 
     def _shared(self, cases: Sequence[Case]) -> bool:
         """True if every worker reads the goldens that are there under the store's own address."""

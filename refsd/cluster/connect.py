@@ -1,12 +1,12 @@
 """Connect to a Dask cluster, or start one on this machine."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from refsd.golden.wording import how_to_install
 from refsd.numerics.errors import BadInput
+from refsd.numerics.processor import usable_cores
 
 # Of a cluster on this machine: how many workers a task may end before the scheduler gives it up, less one.
 _FAILURES = 1
@@ -46,7 +46,7 @@ def connected(where: str, silent: str = _SILENT, **options: Any) -> Iterator[Any
             _wait(client, where)
             yield client
         return
-    cores = os.cpu_count() or 1
+    cores = usable_cores()
     workers = cores if where == "local" else int(where)
     threads = dict.fromkeys(_THREADS, str(max(1, cores // workers)))
     settings = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None, "env": threads}

@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from refsd.cluster.spread import Job
 from refsd.numerics.errors import BadInput
+from refsd.numerics.processor import usable_cores
 
 # Outcomes that are not yet taken, for each process: enough that none is idle where another's call is long.
 _AHEAD = 16
@@ -38,13 +39,14 @@ class _Ended(Exception):
 
 
 class Processes:
-    """
+    """The processes, as a context manager; each starts with its first job.
+
     count: how many; their kernels share the cores. BLAS and engines keep the threads that they have in one process,
            because their bits may depend on the number
     """
 
     def __init__(self, count: int):
-        share = max(1, (os.cpu_count() or 1) // count)
+        share = max(1, usable_cores() // count)
         self._all = [_Process(share) for _ in range(count)]
         self._closed = False
 
@@ -70,11 +72,11 @@ class Processes:
     ) -> Iterator[list]:
         """Yield function(*arguments) of each job, in the order of the jobs. Arguments: as in Spread.run."""
         waiting: deque[Future] = deque()
-        kin: dict[str, _Process] = {}
+        of_group: dict[str, _Process] = {}
         for job in jobs:
-            process = kin.get(job.kin) or min(self._all, key=_Process.waiting)
-            if job.kin:
-                kin[job.kin] = process
+            process = of_group.get(job.group) or min(self._all, key=_Process.waiting)
+            if job.group:
+                of_group[job.group] = process
             waiting.append(process.submit(self._outcome, process, function, job, crashed, split))
             while waiting and (waiting[0].done() or len(waiting) > _AHEAD * len(self._all)):
                 yield waiting.popleft().result()

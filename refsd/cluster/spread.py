@@ -27,12 +27,12 @@ class Job(NamedTuple):
     """
     arguments: of the function that runs
     needs:     Dask resources that its worker must have: {"vulkan": 1}
-    kin:       jobs of the same, but "", are faster in one process, which then has what they share
+    group:     jobs of one group run in one process, which then has what they share; "" is no group
     """
 
     arguments: tuple
     needs: Mapping[str, float] = {}
-    kin: str = ""
+    group: str = ""
 
 
 class Ended(NamedTuple):

@@ -1,6 +1,5 @@
 """Where the work of a command is done: in processes of this machine, or on a cluster. All give the same results."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from refsd.golden.usual_cases import unusual
 from refsd.golden.waivers import Waiver, applicable
 from refsd.goldens.making import truths
 from refsd.numerics.errors import BadInput
-from refsd.numerics.processor import cpu_features
+from refsd.numerics.processor import cpu_features, usable_cores
 from refsd.progress.compiling import compile_progress
 from refsd.weights import recipes
 from refsd.weights.recipe_files import SMALL
@@ -95,7 +94,7 @@ class Here:
         ours = all(of.kind == "refsd" or not (of.path or of.device) for of in given)
         small = all(case.model is None or recipes.size(case.model) <= SMALL for case in cases)
         answers = sum(engine.refuses(case) is None for engine in engines for case in cases)
-        return min(os.cpu_count() or 1, _MOST) if ours and small and answers >= _MANY else 1
+        return min(usable_cores(), _MOST) if ours and small and answers >= _MANY else 1
 
 
 class OnCluster:

@@ -20,7 +20,7 @@ import msgspec
 from refsd import __version__
 from refsd.commands.caches import CACHES, size
 from refsd.golden.wording import how_to_install
-from refsd.numerics.processor import CPU_FEATURES, cpu_features, processor
+from refsd.numerics.processor import CPU_FEATURES, cores, cpu_features, processor, quota
 
 _PACKAGES = ("numpy", "numba", "llvmlite", "scipy", "safetensors", "gguf", "torch", "diffusers", "transformers")
 # Sets of kernels that OpenBLAS has for processors without AVX-512.
@@ -79,18 +79,6 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def quota() -> float | None:
-    """The cores' worth of time that a container allows; None without a limit."""
-    limit = Path("/sys/fs/cgroup/cpu.max")
-    parts = limit.read_text().split() if limit.exists() else []
-    return int(parts[0]) / int(parts[1]) if len(parts) == 2 and parts[0].isdigit() else None
 
 
 def _processor() -> list[Fact]:

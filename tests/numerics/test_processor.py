@@ -30,3 +30,10 @@ def test_features_that_llvm_lists(monkeypatch):
     there = {"avx2": True, "avx512bf16": True, "amx-bf16": True, "amx-int8": False, "neon": True}
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: there)
     assert processor.cpu_features() == {"avx2", "avx512_bf16", "amx_bf16", "asimd"}
+
+
+@pytest.mark.parametrize(("cores", "quota", "usable"), [(8, None, 8), (8, 2.5, 2), (8, 0.5, 1), (2, 16.0, 2)])
+def test_a_container_limits_the_cores(monkeypatch, cores, quota, usable):
+    monkeypatch.setattr(processor, "cores", lambda: cores)
+    monkeypatch.setattr(processor, "quota", lambda: quota)
+    assert processor.usable_cores() == usable

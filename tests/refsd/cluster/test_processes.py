@@ -15,6 +15,7 @@ from refsd.cluster.spread import Job
 from refsd.cluster.workplace import Here
 from refsd.engines.chosen import reference_engine
 from refsd.numerics.errors import BadInput
+from refsd.numerics.processor import usable_cores
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +36,8 @@ def test_outcomes_come_in_the_order_of_the_jobs():
 
 def test_kin_run_in_one_process():
     with Processes(2) as processes:
-        kin = (Job((x,), kin="even" if x % 2 == 0 else "odd") for x in range(12))
-        pids = [pid for (pid,) in processes.run(jobs.of_this_process, kin, list)]
+        jobs_of_two = (Job((x,), group="even" if x % 2 == 0 else "odd") for x in range(12))
+        pids = [pid for (pid,) in processes.run(jobs.of_this_process, jobs_of_two, list)]
     assert len(set(pids[::2])) == len(set(pids[1::2])) == 1 and pids[0] != pids[1]
 
 
@@ -68,7 +69,7 @@ def test_what_still_runs_ends_with_the_block():
 def test_kernels_share_the_threads_and_blas_keeps_its_own(monkeypatch):
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     with Processes(2) as processes:
-        assert set(processes.on_every_worker(jobs.threads).values()) == {max(1, (os.cpu_count() or 1) // 2)}
+        assert set(processes.on_every_worker(jobs.threads).values()) == {max(1, usable_cores() // 2)}
         assert set(processes.on_every_worker(jobs.environment, "OPENBLAS_NUM_THREADS").values()) == {""}
 
 
@@ -108,4 +109,4 @@ def test_when_several_processes_judge(arguments, globs, many):
     here = Here("goldens")
     here._arguments = arguments
     usual = here._usual_processes([reference_engine("float32")], select(*globs))
-    assert usual == (min(os.cpu_count() or 1, 8) if many else 1)
+    assert usual == (min(usable_cores(), 8) if many else 1)
