@@ -8,6 +8,7 @@ import contextlib
 import fnmatch
 import importlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    glob = config.option.refsd_watch
+    if glob is not None and Path(glob).exists():
+        raise pytest.UsageError(f"--refsd-watch {glob}: a path, not modules; for all modules: --refsd-watch='*'")
     config.addinivalue_line(
         "markers",
         f"{_MARK}(*globs, numerics='float32', exclude=(), xfail={{}}): run the test once for each of these cases "

@@ -29,8 +29,8 @@ def admit(
     """Say in one line, to paste into a pull request, whether an engine may take another's place.
 
     Both are held against float64. The candidate must keep two rules. SGLang's admission rule: its RMS error is at
-    most 1.5 times the baseline's, its mean error at most 0.25 of its RMS error, and NaN and infinity stand where
-    they stood. refsd's derived bound: where the baseline conforms, the candidate does.
+    most 1.5 times the baseline's, its mean error at most 0.25 of its RMS error, and no more elements are wrongly
+    NaN or infinite. refsd's derived bound: where the baseline conforms, the candidate does.
 
     Runs on two machines are compared by their reports: `refsd conform --report a` writes a/conform.json.
 
@@ -57,7 +57,9 @@ def admit(
         if len(faulty) > _SHOWN:
             typer.echo(f"    ... and {len(faulty) - _SHOWN} more; --json has all")
         if outcome.refused:
-            typer.echo(f"    not compared: {len(outcome.refused)}, which one of them does not take")
+            typer.echo(
+                f"    not compared: {len(outcome.refused)}: one of them does not take it, or the baseline does not answer"
+            )
     if not outcome.admitted:
         raise typer.Exit(1)
 
@@ -67,9 +69,10 @@ def _report(argument: str):
     from refsd.numerics.errors import BadInput
     from refsd.reports import stored
 
-    path, _, wanted = argument.partition(":")
-    if not path.endswith(".json"):
+    path, ends, wanted = argument.partition(".json:")
+    if not ends and not argument.endswith(".json"):
         return None
+    path = path.removesuffix(".json") + ".json"
     report = stored.read(Path(path))
     known = ", ".join(report.engines)
     if not wanted and len(report.engines) != 1:
@@ -85,6 +88,7 @@ def _stored(cases: list[str] | None, baseline, candidate):
 
     from refsd import __version__
     from refsd.disagreement.admission import of_results
+    from refsd.numerics.errors import BadInput
 
     names = _apart(baseline[0], candidate[0])
     engines = {name: side[1] for name, side in zip(names, (baseline, candidate), strict=True)}
@@ -92,6 +96,8 @@ def _stored(cases: list[str] | None, baseline, candidate):
         [result for result in side[2] if any(fnmatchcase(result.case, glob) for glob in cases or ("*",))]
         for side in (baseline, candidate)
     ]
+    if cases and not any(chosen):
+        raise BadInput(f"--cases {' '.join(cases)}: neither report has such a case")
     return of_results(__version__, engines, *chosen)
 
 

@@ -3,7 +3,7 @@
 Two rules stand side by side, and a candidate must keep both.
 
 SGLang's rule for fast paths that claim to lose nothing: against float64 the RMS error is at most 1.5 times the
-baseline's, its mean at most 0.25 of it, and NaN and infinity stand where they stood.
+baseline's, its mean at most 0.25 of it, and no more elements are NaN or infinite where they should not be.
 The derived bound: each case conforms under the numerics that the candidate declares, or did not under the baseline.
 """
 
@@ -53,7 +53,7 @@ class Admitted(msgspec.Struct, frozen=True):
 class Admission(msgspec.Struct, frozen=True):
     """
     engines:  name -> version: the baseline, the candidate
-    refused:  cases that either does not take
+    refused:  cases that either does not take, or that the baseline does not answer
     admitted: True if no case has a fault, and some were compared
     worst:    the case of the largest ratio; ratio: the geometric mean of all
     """
@@ -72,7 +72,7 @@ class Admission(msgspec.Struct, frozen=True):
         """The line to paste into a pull request."""
         names = " -> ".join(f"{name} {version}".strip() for name, version in self.engines.items())
         if not self.cases:
-            return f"refsd {self.refsd} admit: {names}: NOT ADMITTED: no case that both take"
+            return f"admission (refsd {self.refsd}): {names}: NOT ADMITTED: no case that both take"
         faulty = [case for case in self.cases if case.faults]
         outcome = f"NOT ADMITTED ({len(faulty)} of {len(self.cases)} cases)" if faulty else "ADMITTED"
         largest = next(case for case in self.cases if case.case == self.worst)
@@ -84,18 +84,18 @@ class Admission(msgspec.Struct, frozen=True):
             f"bias up to {max(case.bias for case in self.cases):.2g} RMS",
             f"{sum(max(case.special, 0) for case in self.cases)} new NaN or infinite",
             *([f"{sum(known)} flips"] if known else []),
+            *([f"{len(self.refused)} cases not compared"] if self.refused else []),
             f"derived bound kept in {after} (baseline {before})",
         ]
-        return (
-            f"refsd {self.refsd} admit: {names}: {outcome}: {', '.join(parts)}. Rule: {self.rule}; derived bound."
-        )
+        about = f"admission (refsd {self.refsd}): {names}"
+        return f"{about}: {outcome}: {', '.join(parts)}. Rule: {self.rule}; derived bound."
 
 
 def compare(baseline: Result, candidate: Result, flips: int | None = None) -> Admitted:
     """Hold a candidate's result against the baseline's."""
     bounds = (baseline.conforms, candidate.conforms)
     faults = []
-    if candidate.status == verdict.ERROR and baseline.status != verdict.ERROR:
+    if candidate.status == verdict.ERROR:
         faults.append(f"no answer: {candidate.reason}")
     elif bounds == (True, False):
         faults.append(f"breaks its derived bound: {candidate.reason}")
@@ -116,7 +116,9 @@ def compare(baseline: Result, candidate: Result, flips: int | None = None) -> Ad
 
 
 def _ratio(was: Metrics, now: Metrics) -> float:
-    return max(now.relative_l2, _LEAST) / max(was.relative_l2, _LEAST)
+    if not math.isfinite(now.relative_l2):
+        return math.inf if math.isfinite(was.relative_l2) else 1.0
+    return max(now.relative_l2, _LEAST) / max(was.relative_l2, _LEAST) if math.isfinite(was.relative_l2) else 1.0
 
 
 def _bias(m: Metrics) -> float:
@@ -145,10 +147,18 @@ def of_results(
     refsd: str, engines: dict[str, str], baseline: Iterable[Result], candidate: Iterable[Result]
 ) -> Admission:
     """Compare two stored runs, case by case."""
-    before = {result.case: result for result in baseline if result.status != verdict.REFUSED}
-    after = {result.case: result for result in candidate if result.status != verdict.REFUSED}
-    cases = [compare(before[name], after[name]) for name in before if name in after]
-    return admission(refsd, engines, cases, sorted(before.keys() ^ after.keys()))
+    before, after = ({result.case: result for result in results} for results in (baseline, candidate))
+    cases = [
+        compare(was, after[name])
+        for name, was in before.items()
+        if name in after and _answered(was) and after[name].status != verdict.REFUSED
+    ]
+    compared = {case.case for case in cases}
+    return admission(refsd, engines, cases, sorted({*before, *after} - compared))
+
+
+def _answered(result: Result) -> bool:
+    return result.status not in (verdict.REFUSED, verdict.ERROR)
 
 
 def of_engines(
@@ -170,6 +180,10 @@ def of_engines(
         heard: dict[str, Answered] = {}
         hearing = runner._replace(measured=lambda answered, heard=heard: heard.update({answered.engine: answered}))
         was, now = run(hearing, [baseline, candidate], [case])
+        if not _answered(was):
+            refused.append(case.name)
+            done(case.name)
+            continue
         both = len(heard) == 2
         flips = _flips(*(heard[engine.name] for engine in (baseline, candidate))) if both else None
         compared.append(compare(was, now, flips))

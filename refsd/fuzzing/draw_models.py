@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from refsd.cases import CASES
-from refsd.components import check
+from refsd.components import COMPONENTS, check
 from refsd.components.hollow import fits_of, hollow_module
 from refsd.golden.case import Case, Dimension, ModelRecipe
 from refsd.golden.recipe import Recipe
@@ -142,6 +142,13 @@ def _check(case: Case) -> None:
     if sizes.get("H", 1) * sizes.get("W", 1) > _MOST_PIXELS * (16 if "encoder" in case.op else 1):
         raise BadInput(f"{case.name}: too large")
     values: dict[str, np.ndarray] = {name: tensor.values() for name, tensor in case.realize().items()}
-    # The number of heads stands in a model's file: any that divides will do here.
-    told = {name: fit.n for name, fit in fits_of(case).items() if name.startswith("num_") and fit.n}
-    check(case.op.removeprefix(MODEL), hollow_module(case), values, {**told, **case.params}, case.name)
+    # What stands in a model's file, as the number of heads: any that fits will do here.
+    name = case.op.removeprefix(MODEL)
+    usual = COMPONENTS[name].params if name in COMPONENTS else {}
+    told: dict[str, object] = {}
+    for param, fit in fits_of(case).items():
+        if fit.n and param.startswith("num_"):
+            told[param] = fit.n
+        elif param in usual and usual[param] is not None and not fit.holds(usual[param]):
+            told[param] = [*range(fit.n)] if isinstance(usual[param], list) else fit.n
+    check(name, hollow_module(case), values, {**told, **case.params}, case.name)

@@ -21,6 +21,21 @@ from refsd.watching.report import Operations, WrongCall, described
 from refsd.watching.reproducing import reproduce
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+# Operations whose bounds are those of real numbers.
+_OF_REAL_NUMBERS = {
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "mv",
+    "dot",
+    "sum",
+    "mean",
+    "cumsum",
+    "div",
+    "reciprocal",
+    "_local_scalar_dense",
+}
 _UNWRITTEN = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize")
 
 
@@ -112,9 +127,11 @@ class Mode(TorchDispatchMode):
             return func(*args, **kwargs)
         begun = time.perf_counter()
         if schema.is_mutable:
-            written = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
-            copied = torch.Tensor.detach if _plain(op) in judging.VIEWS else _copied
-            given = {k: copied(v) if k in written else v for k, v in given.items()}
+            # All arguments, for another one may share the memory that is written: x.add_(x).
+            if _plain(op) in judging.VIEWS:
+                given = {k: v.detach() if isinstance(v, torch.Tensor) else v for k, v in given.items()}
+            else:
+                given = _copied(given)
         report.seconds += time.perf_counter() - begun
         y = func(*args, **kwargs)
         begun = time.perf_counter()
@@ -145,6 +162,12 @@ class Mode(TorchDispatchMode):
             if key in self._seen:
                 return "same shapes as before"
             self._seen.add(key)
+        if any(t.is_meta or t.layout is not torch.strided for t in tensors):
+            return "tensors without numbers, or sparse ones"
+        if _plain(op) in _OF_REAL_NUMBERS and any(t.is_complex() for t in tensors):
+            return "sums, products and quotients of complex numbers"
+        if _plain(op) in ("index", "index_put") and any(t.dtype is torch.uint8 for t in tensors[1:]):
+            return "an index of bytes"
         if op not in judging.VIEWS and 8 * sum(t.numel() for t in tensors) > choice.memory:
             return "larger than the limit of memory"
         return ""
@@ -153,17 +176,18 @@ class Mode(TorchDispatchMode):
         report = self._report
         try:
             verdict = judging.judge(call)
+            infinite = report.not_finite is None and _makes_infinity(call)
         except NotJudged as reason:
             report.not_judged[str(reason), call.op] += 1
             return
-        except (ValueError, TypeError, LookupError, MemoryError, AttributeError, ArithmeticError) as error:
+        except Exception as error:  # a fault of refsd's must not end the program that is watched; the report has it
             report.not_judged[f"refsd failed: {type(error).__name__}: {error}", call.op] += 1
             return
         report.judged += 1
         report.operations.add(call.op)
         if not verdict.reason and verdict.margin > report.margin:
             report.margin, report.nearest = verdict.margin, f"{call.function} in {call.place or 'no module'}"
-        if report.not_finite is None and _makes_infinity(call):
+        if infinite:
             honest = bool(not verdict.reason)
             report.not_finite = (described(call), honest)
         if not verdict.reason:

@@ -42,7 +42,7 @@ class StubWorker:
                 return {"unfit": "this libggml has no device missing, only fine (stub card)"}, {}
             ops = {"ggml": ["silu", "relu"], "ggml-flash": [], "ggml-direct": []}
             where = {"device": [name, "stub card", "Vulkan"], "buffer": name}
-            return {"version": "0", "ops": ops, "lacks": [], **where}, {}
+            return {"version": "0", "ops": ops, "lacks": [], "requests": [], **where}, {}
         if "supports" in header:
             return {"lacks": f"{name} does not support this RELU" if header["supports"] == "relu" else ""}, {}
         if self.process is not None:
