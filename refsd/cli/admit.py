@@ -58,7 +58,7 @@ def admit(
             typer.echo(f"    ... and {len(faulty) - _SHOWN} more; --json has all")
         if outcome.refused:
             typer.echo(
-                f"    not compared: {len(outcome.refused)}: one of them does not take it, or the baseline does not answer"
+                f"    not compared: {len(outcome.refused)}: one does not take them, or the baseline does not answer"
             )
     if not outcome.admitted:
         raise typer.Exit(1)

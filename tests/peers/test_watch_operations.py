@@ -129,6 +129,27 @@ def test_awkward_calls_are_right(dtype):
     assert report.judged == report.total - random - decimals - transposed, str(report)
 
 
+def test_arguments_that_share_the_memory_that_is_written():
+    torch.manual_seed(0)
+    x, a = torch.randn(5, 7), torch.randn(4, 6)
+    with torch.no_grad(), watch() as report:
+        x.add_(x)
+        x.mul_(x)
+        a[0].add_(a[0])
+        torch.add(x, 1, out=x)
+    assert report.passed and report.judged == report.total, str(report)
+
+
+def test_tensors_without_numbers_do_not_end_the_program():
+    with torch.no_grad(), watch() as report:
+        torch.empty(3, 4, device="meta").view(12)
+        torch.eye(3).to_sparse().detach()
+        torch.tensor([0, 1, 2], dtype=torch.uint8).sort(descending=True)
+        torch.zeros(5, 4).scatter_(1, torch.tensor([[2]]), 1.0)
+    assert report.passed, str(report)
+    assert {why for why, _ in report.not_judged} >= {"tensors without numbers, or sparse ones"}
+
+
 def test_a_program_without_modules_is_right():
     torch.manual_seed(0)
     with watch() as report:
