@@ -176,3 +176,13 @@ def test_two_reports(tmp_path, monkeypatch):
     assert _refsd("admit", before, before, "--cases", "conv2d/*").exit_code == 1
     for wrong in ((before, "refsd:float32"), (before, both), (f"{before}:x", before), ("no.json", before)):
         assert isinstance(_refsd("admit", *wrong).exception, BadInput)
+
+
+def test_a_case_that_the_baseline_does_not_answer_admits_nobody():
+    def fails(y, truth):
+        raise EngineFailure("out of order")
+
+    outcome = _admission(fails, before=fails)
+    assert not outcome.admitted and not outcome.cases and len(outcome.refused) == len(_CASES)
+    outcome = _admission(fails)
+    assert not outcome.admitted and all("no answer" in case.faults[0] for case in outcome.cases)
