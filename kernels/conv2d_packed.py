@@ -84,8 +84,6 @@ def multiply(filters, columns, bias, width, side, splits, y):
                 for i in range(there):
                     for lane in range(wide):
                         b[t, i, lane] = columns[first + i, left + lane]
-                    for lane in range(wide, width):
-                        b[t, i, lane] = 0
             for p in range(panels * share // splits, panels * (share + 1) // splits):
                 top = p * rows
                 high = min(rows, K - top)

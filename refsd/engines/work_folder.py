@@ -31,7 +31,7 @@ class WorkFolder:
 
     def __init__(self, prefix: str):
         self.given = Path(tempfile.mkdtemp(prefix=prefix))
-        self.work = self.given / "work"
+        self.work = self.given / "answers"
         self.work.mkdir()
         # Outputs are read through this handle, even if the program replaces the folder.
         self._handle = os.open(self.work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -69,7 +69,7 @@ class WorkFolder:
         return total
 
     def read(self, name: str, most: int) -> bytes:
-        """Read the program's file work/name.
+        """Read the file `name` of the working folder.
 
         Raises EngineFailure if it is not a plain file, is a symbolic or hard link, or has more than `most` bytes.
         """

@@ -24,7 +24,7 @@ from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import criteria, first_wrong, judge, judge_output
 from refsd.judges.answers import comparable, factor, scene_of
-from refsd.judges.case_components import PREFIX, Components, component_of
+from refsd.judges.case_components import PREFIX, Components, answer_if_taken, component_of
 from refsd.judges.known_deviations import Noting
 from refsd.judges.known_deviations import explaining as explaining_deviations
 from refsd.judges.scattered import RUNS, Scattered, spread_of_runs
@@ -32,7 +32,6 @@ from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, with_errors_kep
 from refsd.module import Module, Taps, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
-from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
 from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
 
@@ -387,21 +386,14 @@ class ModelJudge(Judge):
         return {name: len(tensor.shape) for name, tensor in weights.items()}
 
     def _changed(self, case: Case, inputs: Inputs, change: Change, numerics: Numerics) -> Answer | None:
-        """Return the reference's answer with a bug.
-
-        None if the bug makes no difference, or makes inputs that the component refuses.
-        """
+        """Return the reference's answer with a bug; None if it makes no difference, or inputs that are refused."""
         with one_answer(numerics):
             m, values, params = self._module(case, inputs, change.arithmetic(numerics))
             wrong = change.inputs(values)
             if wrong is None:
                 return None
             weights = ChangedWeights(m.weights, change)
-            try:
-                with change.in_models():
-                    y = forward(component_of(case), Module(weights, m.arithmetic), wrong, params, case.name)
-            except BadInput:
-                if wrong is values:
-                    raise
-                return None
-        return None if change.of_weights and not weights.met else change.outputs(y)
+            run = forward if wrong is values else answer_if_taken
+            with change.in_models():
+                y = run(component_of(case), Module(weights, m.arithmetic), wrong, params, case.name)
+        return None if y is None or (change.of_weights and not weights.met) else change.outputs(y)

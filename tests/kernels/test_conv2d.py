@@ -127,6 +127,7 @@ def test_fast_says_what_it_takes_and_is_right(shape, kept, once):
         ((2, 3, 11, 7), 13, 3, 2, 1),
         ((1, 120, 6, 9), 12, 3, 1, 2),
         ((1, 300, 8, 8), 30, 3, 1, 1),
+        ((1, 1025, 3, 4), 13, 1, 1, 1),
     ],
 )
 def test_packed_filters_give_the_sums_of_the_columns(dtype, shape, K, taps, stride, dilation):

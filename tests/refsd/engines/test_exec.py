@@ -196,7 +196,7 @@ def test_nothing_tells_the_case_or_the_store(program, tmp_path, monkeypatch):
     assert first["place"] != second["place"] and not Path(first["place"]).exists()
     for known in (first, second):
         assert "telling" not in json.dumps(known) and str(place) not in json.dumps(known)
-        assert known["there"] == [[".", [], []]] and known["above"] == ["inputs.safetensors", "work"]
+        assert known["there"] == [[".", [], []]] and known["above"] == ["answers", "inputs.safetensors"]
         assert known["place"] == str(Path(known["request"]["output"]).parent)
         assert known["request"]["model"]["file"] == "/models/model.safetensors"
 
