@@ -99,7 +99,7 @@ def test_it_draws(tmp_path, files, like):
 def test_a_file_without_the_conditioner_is_one_line(tmp_path, files):
     alone = tmp_path / "alone.safetensors"
     save_file(small.weights("anima", SIZES["anima"], 0), alone)
-    with pytest.raises(BadInput, match="does not hold anima-conditioner, .* --diffusion-model"):
+    with pytest.raises(BadInput, match=r"does not hold anima-conditioner, .* --diffusion-model"):
         open_pipeline(
             open_checkpoint(None, {**files, "--diffusion-model": alone}), Tokenizers(), Arithmetic(FLOAT64)
         )
