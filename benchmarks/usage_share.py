@@ -16,7 +16,7 @@ RUNS = {
     "FLUX.3 klein": (3.4, "flux3"),
     "FLUX.1": (2.1, "flux-dev"),
     "MOSS-Image": (1.2, ""),
-    "Anima": (0.85, ""),
+    "Anima": (0.85, "anima"),
     "SDXL": (0.74, "sdxl"),
     "SD 3.5": (0.24, "sd3"),
     "Mage-Flow": (0.22, ""),

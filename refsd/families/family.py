@@ -57,6 +57,8 @@ class TextEncoder(NamedTuple):
     negative_rules:   the same for the negative prompt; None: as `rules`
     output:           name of the component's output that the denoiser takes
     layers:           numbers of the hidden states that make up the output `hidden_states`; (): the component's own
+    reads:            encoder, listed before, whose output is this one's input `context`; "": none
+    weigh:            (output, weights of the tokens) -> output, in place of the engine's rule; None: the engine's
     optional:         True if the denoiser runs without it
     projected:        True if its pooled text is multiplied by text_projection (in conventions that do so)
     short_in_folders: True if diffusers' folders hold it without its last layer, which the denoiser does not use
@@ -69,6 +71,8 @@ class TextEncoder(NamedTuple):
     short_in_folders: bool = False
     negative_rules: Mapping[str, TextRule] | None = None
     layers: tuple[int, ...] = ()
+    reads: str = ""
+    weigh: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
 
 class Encoded(NamedTuple):

@@ -36,6 +36,9 @@ NETWORKS = _networks()
 # Networks that predict noise or a velocity; a model has exactly one.
 DENOISERS = tuple(network.name for network in NETWORKS.values() if network.kind == "denoiser")
 
+# Networks that a denoiser's file may hold besides, which prepare its context.
+TEXT_CONDITIONERS = tuple(network.name for network in NETWORKS.values() if network.kind == "text conditioner")
+
 _OLDER = "clip", "clip_g", "t5"
 # Text encoders that are language models, and the autoencoders of full size.
 LANGUAGE_MODELS = tuple(n.name for n in NETWORKS.values() if n.kind == "text encoder" and n.name not in _OLDER)

@@ -85,7 +85,7 @@ class Folder(NamedTuple):
 
 
 # Kinds of network, in the order in which a checkpoint's components are listed.
-KINDS = ("controlnet", "denoiser", "autoencoder", "image encoder", "text encoder", "upscaler")
+KINDS = ("controlnet", "text conditioner", "denoiser", "autoencoder", "image encoder", "text encoder", "upscaler")
 
 # (path of config.json, else of the weights; shapes; content of config.json) -> hyper-parameters of the network
 ReadConfig = Callable[[Path, Shapes, dict[str, Any]], dict[str, Any]]

@@ -99,7 +99,8 @@ def encode(
             own = variant.encoders[name]
             rule = shown.rule if shown is not None else convention.row(_rules(own, negative))
             tokenizer = tokenizers.of(encoder)
-            encoded[name] = _language(encoder, tokenizer, rule, convention.prompt, own, prompt, shown)
+            read = encoded.get(own.reads)
+            encoded[name] = _language(encoder, tokenizer, rule, convention.prompt, own, prompt, shown, read)
     return encoded
 
 
@@ -160,8 +161,9 @@ def _language(
     own: TextEncoder,
     prompt: str,
     shown: ShownPictures | None = None,
+    read: Encoded | None = None,
 ) -> Encoded:
-    """Encode a prompt with T5 or a language model; BREAKs are dropped."""
+    """Encode a prompt with T5, a language model, or what reads another encoder's output; BREAKs are dropped."""
     parts = [pair for pair in card.parse(rule.text(prompt)) if pair]
     before, after = rule.around
     ids, weights = _weighted_ids(tokenizer.encode, [(before, 1.0), *parts, (after, 1.0)])
@@ -173,10 +175,12 @@ def _language(
     for row, mine, seen in zip(all_weights, words, mask, strict=True):
         start = int(np.argmax(seen)) + rule.bos
         row[start : start + len(mine)] = mine
+    card = card if own.weigh is None or card.weigh is None else card._replace(weigh=own.weigh)
     answers = []
     for row, seen, weight in zip(rows, mask, all_weights, strict=True):
         inputs = {"input_ids": row[None]} | ({"attention_mask": seen[None]} if rule.mask else {})
         inputs |= {"positions": rule.positions(seen[None])} if rule.positions else {}
+        inputs |= {"context": read.hidden, "context_mask": read.mask} if read is not None else {}
         params: dict[str, Any] = {"layers": [*own.layers]} if own.layers else {}
         params |= {} if rule.final_norm else {"final_norm": False}
         if shown is not None:
@@ -190,7 +194,7 @@ def _language(
     if shown is not None:
         places = tuple(place - start for place in shown.places(rows, pad_of(tokenizer)))
     states, seen = np.concatenate(answers, axis=1)[:, start:], mask.reshape(1, -1)[:, start:]
-    if not seen.any():
+    if rule.drop and not seen.any():
         raise BadInput(f"{source}: the prompt's {mask.sum()} tokens are all of the template, which is dropped")
     return Encoded(states, None, seen, places)
 

@@ -76,7 +76,8 @@ def token_rows(
     """Turn prompts into an encoder's inputs.
 
     encode: text -> ids of the text alone
-    -> input_ids, attention_mask: [N, L] int64; one row per prompt, or several for a prompt longer than a chunk
+    -> input_ids, attention_mask: [N, L] int64; one row per prompt, or several for a prompt longer than a chunk. A
+       prompt without tokens is one of padding
 
     Raises BadInput if the tokenizer lacks an id that the rule needs.
     """
@@ -91,7 +92,7 @@ def token_rows(
         end = len(words) - rule.kept
         room = (rule.length or MAX_LENGTH) - around - rule.kept
         rows += [before + row + words[end:] + behind for row in rule.over(words[:end], room)]
-    longest = max([rule.length if rule.length and rule.fill else 0, *map(len, rows)])
+    longest = max([rule.length if rule.length and rule.fill else 1, *map(len, rows)])
     length = min(-(-longest // rule.multiple) * rule.multiple, max(longest, rule.length or MAX_LENGTH))
     mask = np.zeros((len(rows), length), np.int64)
     ids = np.zeros_like(mask)

@@ -17,8 +17,10 @@ from refsd.tokenizers.text_tokenizer import Ends, TextTokenizer, in_one_line
 LIMIT = 2**26  # bytes of a file
 MAX_ID = 2**20
 QWENS = "qwen3", "qwen2_5_vl", "qwen3_vl"
+T5S = "t5", "anima-conditioner"  # their tokenizers are of pieces with scores, not of pairs
 FOLDERS = {
     "t5": ("tokenizer_3", "tokenizer_2", "tokenizer"),
+    "anima-conditioner": ("t5_tokenizer",),
     **dict.fromkeys(QWENS, ("tokenizer", "processor")),
     "mistral": ("tokenizer",),
     "gemma2": ("tokenizer",),
@@ -26,7 +28,7 @@ FOLDERS = {
 CUTS = {**dict.fromkeys(QWENS, QWEN2), "mistral": TEKKEN}  # for vocab.json with merges.txt, which do not define it
 # Component -> its BOS, EOS and padding tokens, if no file names them.
 NAMES = {
-    "t5": (None, "</s>", "<pad>"),
+    **dict.fromkeys(T5S, (None, "</s>", "<pad>")),
     **dict.fromkeys(QWENS, (None, "<|im_end|>", "<|endoftext|>")),
     "mistral": ("<s>", "</s>", "<pad>"),
     "gemma2": ("<bos>", "<eos>", "<pad>"),
@@ -65,7 +67,7 @@ def _in_folder(folder: Path, component: str) -> Path:
     names = ("tokenizer.json", "spiece.model", "tokenizer.model", "vocab.json")
     places = [folder / sub for sub in FOLDERS[component]] + [folder]
     there = [place / name for place in places for name in names if (place / name).is_file()]
-    fit = [path for path in there if (component == "t5") == _is_unigram(path)]
+    fit = [path for path in there if (component in T5S) == _is_unigram(path)]
     if not fit:
         raise BadInput(
             f"{folder}: no tokenizer of {component} in {', '.join(FOLDERS[component])} or in the folder itself: "

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from refsd.families import Identity, identify, latents_of
 from refsd.files.formats import open_weights, read_json
 from refsd.files.stored import Weights, shown
-from refsd.models.catalogue import AUTOENCODERS, DENOISERS, LANGUAGE_MODELS, NETWORKS
+from refsd.models.catalogue import AUTOENCODERS, DENOISERS, LANGUAGE_MODELS, NETWORKS, TEXT_CONDITIONERS
 from refsd.numerics.errors import BadInput
 from refsd.tokenizers.textual_inversion import InversionSurvey, survey_inversion
 from refsd.weights.adapter_models import AdapterSurvey, survey_adapter
@@ -21,7 +21,7 @@ from refsd.weights.size_vote import believed_shapes, voted_size
 
 FOLDERS = (
     *("unet", "transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3", "controlnet"),
-    *("image_encoder", "image_embedder"),
+    *("image_encoder", "image_embedder", "text_conditioner"),
 )
 
 
@@ -43,7 +43,7 @@ FILES = _files()
 
 # Command-line flag of a part -> components that its file may hold.
 PART_FLAGS = {
-    "--diffusion-model": DENOISERS,
+    "--diffusion-model": (*DENOISERS, *TEXT_CONDITIONERS),
     "--vae": AUTOENCODERS,
     "--taesd": ("tae",),
     "--clip_l": ("clip",),
@@ -218,13 +218,15 @@ def _scaled(vae: Component, family: Identity) -> Component:
 
 
 def _joined(whole: Checkpoint, flag: str, part: Checkpoint) -> Checkpoint:
-    """Return `whole` with its component of that flag replaced by the one in `part`."""
+    """Return `whole` with its components of that flag replaced by those in `part`, one of each kind."""
     wanted = [name for name in PART_FLAGS[flag] if name in part.components]
     if not wanted:
         there = ", ".join(part.components) or part.foreign or "nothing that refsd knows"
         raise BadInput(f"{part.path}: {flag} takes {' or '.join(PART_FLAGS[flag])}; the file holds {there}")
-    components = {name: held for name, held in whole.components.items() if name not in PART_FLAGS[flag]}
-    components[wanted[0]] = part.components[wanted[0]]
+    taken = {NETWORKS[name].kind: name for name in reversed(wanted)}
+    replaced = [name for name in PART_FLAGS[flag] if NETWORKS[name].kind in taken]
+    components = {name: held for name, held in whole.components.items() if name not in replaced}
+    components |= {name: part.components[name] for name in taken.values()}
     rest = [*whole.unknown, *whole.extras, *part.unknown, *part.extras]
     return _checkpoint(whole.path, whole.foreign, components, [*whole.files, *part.files], rest)
 

@@ -1,6 +1,6 @@
 """Anima's transformer: sizes, tensors, names in files.
 
-Names are NVIDIA's of Cosmos-Predict2. ComfyUI's files hold the text conditioner besides, under `llm_adapter.`.
+Names are NVIDIA's of Cosmos-Predict2. Anima's files hold the text conditioner besides (models/anima_conditioner).
 """
 
 from collections.abc import Mapping
@@ -165,7 +165,7 @@ ANIMA_NETWORK = Network(
         "img_context_dim_in": (None,),
     },
     config=_read_config,
-    unread=("llm_adapter.*", "pos_embedder.*", "accum_*", "*._extra_state"),
+    unread=("pos_embedder.*", "accum_*", "*._extra_state"),
     adapters=denoiser_namings(),
 )
 NETWORKS = (ANIMA_NETWORK,)

@@ -14,6 +14,7 @@ from refsd.files.formats import open_weights
 from refsd.files.writers import Spec, write_gguf, write_safetensors
 from refsd.models import (
     anima,
+    anima_conditioner,
     chroma,
     chroma_radiance,
     clip,
@@ -91,6 +92,7 @@ PAGES = {
     ),
     "krea2": krea2.krea2,
     "anima": anima.anima,
+    "anima-conditioner": anima_conditioner.anima_conditioner,
     "qwen-image21": lambda m, reference, reference_2, reference_3, reference_4, **given: qwen_image21.qwen_image21(
         m, **given, reference=[reference, reference_2, reference_3, reference_4]
     ),

@@ -23,7 +23,8 @@ def test_every_denoiser_has_a_family_and_every_variant_one():
 def test_a_variant_names_what_there_is(name):
     variant = VARIANTS[name]
     for component, encoder in variant.encoders.items():
-        assert NETWORKS[component].kind == "text encoder" and encoder.rules.keys() == {*ENGINES}
+        kind = "text conditioner" if encoder.reads else "text encoder"
+        assert NETWORKS[component].kind == kind and encoder.rules.keys() == {*ENGINES}
         known = {**COMPONENTS[component].outputs, **COMPONENTS[component].also}
         assert encoder.output in ({"hidden_states"} if encoder.layers else known)
     assert variant.schedule.keys() == {*ENGINES}

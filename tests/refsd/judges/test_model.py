@@ -42,6 +42,7 @@ BROKEN = (
     "lumina2/lumina2/masked",
     "krea2/krea2/masked",
     "anima/anima/whole",
+    "anima-conditioner/anima-conditioner/masked",
     "qwen-image21/qwen-image21/masked",
     "qwen-image21/qwen-image21/edit",
     "wan/wan/frames",

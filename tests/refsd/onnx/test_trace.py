@@ -56,6 +56,7 @@ def errors(case, tmp_path):
         "qwen3-vl-8b-vision/qwen3_vision/wide",
         "krea2/krea2/masked",
         "anima/anima/whole",
+        "anima-conditioner/anima-conditioner/masked",
         "flux3-distilled/flux3/jump",
         "qwen-image21/qwen-image21/masked",
         "qwen-image21/qwen-image21/edit",

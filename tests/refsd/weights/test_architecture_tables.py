@@ -9,6 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refsd.models.anima.network import ANIMA, AnimaSize, anima_shapes, anima_size
+from refsd.models.anima_conditioner.network import (
+    CONDITIONER,
+    ConditionerSize,
+    conditioner_shapes,
+    conditioner_size,
+)
 from refsd.models.chroma.network import CHROMA, ChromaSize, chroma_shapes, chroma_size
 from refsd.models.controlnet.network import CONTROLNET_SD15, ControlNetSize, controlnet_shapes, controlnet_size
 from refsd.models.esrgan.network import ESRGAN_ANIME_6B, ESRGAN_X4, ESRGANSize, esrgan_shapes, esrgan_size
@@ -160,6 +166,9 @@ TABLES = {
         qwen_vision_shapes, qwen_vision_size, QWEN2_5_VISION, sizes(QwenVisionSize, layers=few)
     ),
     "anima": Table(anima_shapes, anima_size, ANIMA, sizes(AnimaSize, layers=few)),
+    "anima-conditioner": Table(
+        conditioner_shapes, conditioner_size, CONDITIONER, sizes(ConditionerSize, layers=few)
+    ),
     "qwen3_vision": Table(
         qwen3_vision_shapes, qwen3_vision_size, QWEN3_VISION_8B, sizes(Qwen3VisionSize, layers=few, mergers=few)
     ),
@@ -367,6 +376,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (qwen2_5_vl_shapes, QWEN2_5_VL_7B, 7_070_619_136),
         (qwen_vision_shapes, QWEN2_5_VISION, 676_550_144),
         (anima_shapes, ANIMA, 1_956_405_248),
+        (conditioner_shapes, CONDITIONER, 134_663_680),
         (qwen3_vision_shapes, QWEN3_VISION_8B, 576_388_336),
         (qwen3_vl_shapes, QWEN3_VL_8B, 7_568_405_504),
     ],
