@@ -62,7 +62,7 @@ def ggml_tools(place: str, threads: int) -> tuple[Any, dict[str, Any]]:
         tools = GgmlTools(Path(place), threads)
     except BadInput as error:
         raise Absent(str(error)) from None
-    return tools, {"version": tools.libggml.version(), "threads": threads}
+    return tools, {"version": tools.libggml.version("cpu"), "threads": threads}
 
 
 def gguf_tools(place: str, threads: int) -> tuple[Any, dict[str, Any]]:

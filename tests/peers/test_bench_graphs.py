@@ -1,9 +1,12 @@
-"""refsd bench: a module that onnxruntime and OpenVINO compile gives the module's numbers, in float32."""
+"""refsd bench: onnxruntime and OpenVINO compute a module's numbers in float32; ggml's process starts."""
+
+import os
 
 import numpy as np
 import pytest
 
 from refsd.bench import graphs, sd15
+from refsd.bench.kernels import KernelRequest, Worker
 
 # torch calls its tracer and this exporter deprecated; both are what openvino and onnxruntime are given.
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -35,3 +38,11 @@ def test_a_graph_gives_the_modules_answer_in_float32(small, contender):
     got = rows[sd15.ROWS["vae"]]()[0]
     assert np.linalg.norm(got - want) < 2e-6 * np.linalg.norm(want)
     assert setup["threads"] == 1 and setup["version"]
+
+
+@pytest.mark.parametrize("variable", ["REFSD_GGML", "REFSD_GGML_NEWEST"])
+def test_ggml_is_a_contender_of_the_kernels(variable):
+    worker = Worker("ggml", KernelRequest(places={"ggml": os.environ[variable]}, threads=1))
+    worker.close()
+    assert not worker.absent
+    assert "sha256" in worker.setup["version"]
