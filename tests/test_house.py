@@ -67,7 +67,7 @@ BUDGETS = {
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_550,
     "refsd/trajectory": 600,
-    "refsd/watching": 2_700,
+    "refsd/watching": 2_750,
     "refsd/weights": 3_450,
     "samplers": 5_350,
 }

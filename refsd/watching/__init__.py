@@ -8,6 +8,7 @@ layers.py follows a model's page; mode.py judges every operation from its own in
 
 import contextlib
 import importlib
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,8 +75,8 @@ def watch(
     modules: glob on the names of modules, inside which operations are judged
     every:   judge each n-th call alone
     unique:  judge each operation once for the same shapes, strides and dtypes
-    seconds: judge no more after this time of judging
-    memory:  judge no call whose tensors take more bytes in float64
+    seconds: judge no more after this time of judging, in which known bugs are tried on the first wrong call
+    memory:  judge no call whose arguments and results take more bytes in float64
     rows:    judge so many rows of a product or of attention's queries, and filters of a convolution, evenly spread;
              0: all
     folder:  where a program that shows the first wrong call, and the text of an issue, are written; None: nowhere
@@ -97,6 +98,20 @@ def watch(
     if by not in _WAYS or every < 1 or rows < 0:
         expected = f"{' or '.join(_WAYS)}, every 1 or more, rows 0 or more"
         raise BadInput(f"by {by!r}, every {every}, rows {rows}: expected {expected}")
+    of_operations = {
+        "modules": modules,
+        "every": every,
+        "unique": unique,
+        "seconds": seconds,
+        "memory": memory,
+        "rows": rows,
+        "folder": folder,
+    }
+    others = of_operations if by == "layers" else {"calls": calls, "causes": causes}
+    defaults = inspect.signature(watch).parameters
+    unused = [name for name, value in others.items() if value != defaults[name].default]
+    if unused:
+        raise BadInput(f"{', '.join(unused)}: by={by!r} has no such option")
     if by == "layers":
         with watch_layers(module, calls, causes, show) as report:
             yield report

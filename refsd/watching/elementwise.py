@@ -1,7 +1,7 @@
 """Elementwise operations: NumPy in float64, and how far an honest one in float32 may be from it.
 
-A number that the output's dtype does not hold (a Python scalar, a wider tensor) may be rounded before it is used:
-the difference that this makes is allowed.
+A number that the output's dtype does not hold (a Python scalar, a wider tensor, a large integer) may be rounded
+before it is used: the difference that this makes is allowed.
 """
 
 from collections.abc import Callable
@@ -189,8 +189,17 @@ def elementwise(call: Call) -> list[Expected]:
         if call.op in _ROUNDED_BETWEEN and truth.dtype.kind == "f":
             limit = limit + call.run.between(np.abs(truth))
     if not (y.dtype.is_floating_point or y.dtype.is_complex):
-        return [Expected(truth.astype(values(y).dtype))]
+        return [Expected(_whole(truth, values(y).dtype))]
     return [expected(call, truth, limit)]
+
+
+def _whole(truth: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Cast to integers or booleans. Raises NotJudged for floats that the dtype does not hold: processors differ."""
+    if truth.dtype.kind == "f" and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if not ((truth > limits.min - 1.0) & (truth < limits.max + 1.0)).all():
+            raise NotJudged(f"numbers that {dtype} does not hold")
+    return truth.astype(dtype)
 
 
 def _rounded_inputs(x: list, dtype: np.dtype, given: list) -> list | None:
@@ -201,7 +210,7 @@ def _rounded_inputs(x: list, dtype: np.dtype, given: list) -> list | None:
         return None
     changed, rounded = False, []
     for one, original in zip(x, given, strict=True):
-        wider = isinstance(one, np.ndarray) and one.dtype.kind == "f" and not _same_type(original, dtype)
+        wider = isinstance(one, np.ndarray) and one.dtype.kind in "fiu" and not _same_type(original, dtype)
         near = one.astype(dtype).astype(np.float64) if wider else one
         changed = changed or (wider and not np.array_equal(near, one, equal_nan=True))
         rounded.append(near)

@@ -47,9 +47,10 @@ def judge(call: Call) -> Verdict:
     if call.op in VIEWS and hasattr(call.outputs[0], "dtype"):
         reason = wrong_view(call)
         return Verdict(float(bool(reason)) * 2, reason)
-    if all(hasattr(y, "dtype") and not y.numel() for y in call.outputs):
-        return Verdict(0.0)
     if call.op in PAGES:
+        if _empty(call.outputs[:1]):
+            wrong = not _empty(call.args.values())
+            return Verdict(2.0 * wrong, "the result is empty" * wrong)
         try:
             asked = PAGES[call.op](call)
             assert isinstance(asked, Question)
@@ -61,6 +62,11 @@ def judge(call: Call) -> Verdict:
         raise NotJudged("refsd has no rule for it")
     verdicts = [_by_rule(call, i, one) for i, one in enumerate(RULES[call.op](call))]
     return next((v for v in verdicts if v.reason), max(verdicts, key=lambda v: v.margin))
+
+
+def _empty(several) -> bool:
+    """Return True if one of the tensors has no elements."""
+    return any(hasattr(x, "numel") and not x.numel() for x in several)
 
 
 def _by_page(call: Call, asked: Question) -> Verdict:
@@ -98,6 +104,8 @@ def _by_rule(call: Call, position: int, one: Expected) -> Verdict:
         right = found.shape == truth.shape and np.array_equal(found, truth)
         if right:
             return Verdict(0.0)
+    if not found.size and not truth.size and found.shape == truth.shape:
+        return Verdict(0.0)
     numerics = FLOAT64 if one.bound is None else call.numerics
     bound = one.bound
     if bound is None:

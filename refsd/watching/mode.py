@@ -36,6 +36,7 @@ _OF_REAL_NUMBERS = {
     "reciprocal",
     "_local_scalar_dense",
 }
+_TOO_LARGE = "larger than the limit of memory"
 _UNWRITTEN = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize")
 
 
@@ -168,13 +169,17 @@ class Mode(TorchDispatchMode):
             return "sums, products and quotients of complex numbers"
         if _plain(op) in ("index", "index_put") and any(t.dtype is torch.uint8 for t in tensors[1:]):
             return "an index of bytes"
-        if op not in judging.VIEWS and 8 * sum(t.numel() for t in tensors) > choice.memory:
-            return "larger than the limit of memory"
-        return ""
+        return _TOO_LARGE if self._is_too_large(op, tensors) else ""
+
+    def _is_too_large(self, op: str, several) -> bool:
+        numbers = sum(t.numel() for t in tree_leaves(list(several)) if isinstance(t, torch.Tensor))
+        return op not in judging.VIEWS and 8 * numbers > self._choice.memory
 
     def _judge(self, call: Call) -> None:
         report = self._report
         try:
+            if self._is_too_large(call.op, (*call.args.values(), *call.outputs)):
+                raise NotJudged(_TOO_LARGE)
             verdict = judging.judge(call)
             infinite = report.not_finite is None and _makes_infinity(call)
         except NotJudged as reason:

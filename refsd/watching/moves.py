@@ -1,5 +1,6 @@
 """Operations that move numbers, or make them of nothing: exact, except where the output's dtype rounds."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -61,10 +62,19 @@ def _index(a):
     return y
 
 
+def _distinct(shape: tuple[int, ...], where: tuple) -> None:
+    """Raise NotJudged if an element is written more than once: which value stays is not defined."""
+    written = np.zeros(shape, np.int8)
+    np.add.at(written, where, 1)
+    if (written > 1).any():
+        raise NotJudged("an element that is written more than once")
+
+
 def _index_put(a):
     x = wide(a["self"]).copy()
     where, new = _where(a["indices"]), wide(a["values"])
     if not a["accumulate"]:
+        _distinct(x.shape, where)
         x[where] = new
     elif x.dtype.kind == "f":
         raise NotJudged("numbers added up at an index")
@@ -100,6 +110,10 @@ def _scatter(a):
     if any(n != m for i, (n, m) in enumerate(zip(index.shape, x.shape, strict=True)) if i != a["dim"] % x.ndim):
         raise NotJudged("an index shorter than the tensor")
     new = np.broadcast_to(wide(a["value"]), index.shape) if "value" in a else wide(a["src"])
+    if "src" in a:
+        each = list(np.indices(index.shape, sparse=True))
+        each[a["dim"]] = index
+        _distinct(x.shape, tuple(each))
     np.put_along_axis(x, index, new[tuple(map(slice, index.shape))], a["dim"])
     return x
 
@@ -114,19 +128,19 @@ def _triangle(function):
 
 
 def _full(number):
-    """An array of one number; its shape is the output's. number: from the arguments"""
+    """An array of one number, in the size given or that of `self`. number: from the arguments"""
 
-    def rule(call: Call) -> list[Expected]:
-        return [_of_dtype(call, np.full(tuple(call.outputs[0].shape), number(call.args)))]
+    def shape(a) -> tuple[int, ...]:
+        return tuple(a["size"] if "size" in a else a["self"].shape if "self" in a else ())
 
-    return rule
+    return _moved(lambda a: np.full(shape(a), number(a)))
 
 
 def arange(call: Call) -> list[Expected]:
     """start + i step: a product and a sum are rounded."""
-    a, n = call.args, call.outputs[0].numel()
+    a = call.args
     start, step = a.get("start", 0), a.get("step", 1)
-    truth = start + np.arange(n) * step
+    truth = start + np.arange(math.ceil((a["end"] - start) / step)) * step
     return [_rounded_sum(call, truth, max(abs(start), float(np.abs(truth).max(initial=0))))]
 
 
@@ -142,6 +156,21 @@ def _rounded_sum(call: Call, truth: np.ndarray, size: float) -> Expected:
     if not call.outputs[0].dtype.is_floating_point:
         return _of_dtype(call, truth)
     return expected(call, truth.astype(np.float64), 2 * call.run.u * size)
+
+
+def sort(call: Call) -> list[Expected]:
+    """Of equal numbers any order of the indices is right."""
+    x, dim = np.atleast_1d(wide(call.args["self"])), call.args["dim"]
+    order = np.argsort(x, dim, kind="stable")
+    if call.args["descending"]:
+        order = np.flip(np.argsort(np.flip(x, dim), dim, kind="stable"), dim)
+        order = x.shape[dim] - 1 - order
+    truth, actual = np.take_along_axis(x, order, dim), np.atleast_1d(values(call.outputs[1]))
+    if not call.args.get("stable") and np.array_equal(np.sort(actual, dim), np.sort(order, dim)):
+        same = np.take_along_axis(x, actual, dim)
+        order = np.where((same == truth) | (np.isnan(same) & np.isnan(truth)), actual, order)
+    shape = tuple(call.outputs[0].shape) if not call.args["self"].ndim else truth.shape
+    return [_of_dtype(call, truth.reshape(shape)), Expected(order.reshape(shape))]
 
 
 def _pixel_shuffle(a):
@@ -186,7 +215,7 @@ MOVES: dict[str, Rule] = {
     "repeat_interleave": _moved(_repeated_indices),
     "tril": _moved(_triangle(np.tril)),
     "triu": _moved(_triangle(np.triu)),
-    "sort": _moved(lambda a: _sorted(wide(a["self"]), a["dim"], a["descending"])),
+    "sort": sort,
     "pixel_shuffle": _moved(_pixel_shuffle),
     "pixel_unshuffle": _moved(_pixel_unshuffle),
     "view_as_real": _moved(lambda a: parts(wide(a["self"]))),
@@ -205,10 +234,6 @@ MOVES: dict[str, Rule] = {
     "arange": arange,
     "linspace": linspace,
 }
-
-
-def _sorted(x, dim, descending):
-    return np.flip(np.sort(x, dim), dim) if descending else np.sort(x, dim)
 
 
 def _of_axis(x, index):

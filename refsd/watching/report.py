@@ -67,7 +67,7 @@ class Operations:
             lines = [f"{self.title}: {counted(self.wrong_calls, 'wrong call')}; {judged}", *self._first(self.first)]
         if self.not_finite is not None:
             what, honest = self.not_finite
-            verdict = "so does an honest one: the numbers are too large for its dtype" if honest else "it is wrong"
+            verdict = "an honest one makes it too" if honest else "it is wrong"
             lines.append(f"  the first NaN or infinity from finite inputs: {what}; {verdict}")
         for reason, count in self._reasons().items():
             lines.append(f"  not judged, {reason}: {count}")

@@ -107,6 +107,10 @@ def norm(call: Call) -> list[Expected]:
         raise NotJudged("a norm of another order than 2")
     x = wide(call.args["self"])
     how, n = _reduced(call, x)
+    limits = np.finfo(call.numerics.compute)
+    largest = np.abs(x).max(initial=0.0)
+    if largest and not math.sqrt(limits.smallest_normal / limits.eps) < largest < math.sqrt(limits.max / n):
+        raise NotJudged(f"squares that {limits.dtype} does not hold")
     truth = np.sqrt((x**2).sum(**how))
     return [expected(call, truth, (n / 2 + 2) * call.run.u * truth, (math.sqrt(n) + 2) * call.run.u * truth)]
 

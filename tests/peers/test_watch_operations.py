@@ -96,6 +96,10 @@ def test_what_is_no_module_is_refused():
         pass
     with pytest.raises(BadInput, match="expected layers or operations"), refsd.watch(by="blocks"):
         pass
+    with pytest.raises(BadInput, match="calls: by='operations' has no such option"), refsd.watch(calls=2):
+        pass
+    with pytest.raises(BadInput, match="every, folder: by='layers'"), refsd.watch(3.0, every=2, folder="here"):
+        pass
 
 
 @pytest.mark.parametrize("name", BUGS)
@@ -127,6 +131,56 @@ def test_awkward_calls_are_right(dtype):
     assert report.passed and "failed" not in str(report), str(report)
     random, decimals, transposed = 23, 1, 20 * (dtype in (torch.bfloat16, torch.float16))
     assert report.judged == report.total - random - decimals - transposed, str(report)
+
+
+LARGE = torch.tensor([2**24 + 1, 2**24 + 3, 2**40 + 1])
+HONEST = {
+    "large integers with float32": lambda: (
+        LARGE + torch.ones(1),
+        torch.eq(LARGE, LARGE.float()),
+        LARGE.sum(dtype=torch.float32),
+    ),
+    "norms whose squares leave float32": lambda: [
+        torch.linalg.vector_norm(torch.ones(7) * s) for s in (1e25, 1e-25)
+    ],
+    "casts of what the type does not hold": lambda: torch.tensor([-129.0, 300.0, torch.nan]).to(torch.int8),
+    "equal numbers sorted": lambda: [torch.tensor([3, 1, 3, 2, 1.0]).sort(descending=d) for d in (False, True)],
+    "an element written twice": lambda: torch.zeros(4).scatter(0, torch.tensor([1, 1]), torch.tensor([1.0, 2.0])),
+    "sizes of 0": lambda: (
+        torch.ones(0, 3) @ torch.ones(3, 2),
+        torch.ones(0, 3).softmax(1),
+        torch.zeros(3, 0).sum(1),
+    ),
+    "made of nothing": lambda: (
+        torch.arange(0, 1, 0.1),
+        torch.arange(5, -1, -2),
+        torch.full((2,), 0.1),
+        torch.ones(3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_program_is_right(name):
+    with watch() as report:
+        HONEST[name]()
+    assert report.passed and "failed" not in str(report), str(report)
+
+
+@pytest.mark.parametrize(
+    ("op", "run", "change"),
+    [
+        ("sort", lambda: torch.tensor([3.0, 1, 2]).sort(), lambda y: (y[0], y[1].flip(0))),
+        ("arange", lambda: torch.arange(0, 1, 0.1), lambda y: y[:-1].clone()),
+        ("ones", lambda: torch.ones(3, 2), lambda y: y[:, :1].clone()),
+        ("relu", lambda: torch.ones(3).relu(), lambda y: y[:0].clone()),
+        ("mm", lambda: torch.ones(3, 4) @ torch.ones(4, 2), lambda y: y[:0].clone()),
+    ],
+)
+def test_another_length_or_order_is_wrong(op, run, change):
+    with Wrong(Bug("", op, "", lambda func, args, kwargs, y: change(y))), watch() as report:
+        run()
+    assert report.first is not None and op in report.first.what, str(report)
 
 
 def test_arguments_that_share_the_memory_that_is_written():
@@ -220,7 +274,7 @@ def test_the_first_nan_is_placed_and_an_honest_overflow_is_told_from_a_wrong_one
         layers(x)
     assert report.passed and report.not_finite is not None
     assert "in 2: " in report.not_finite[0] and report.not_finite[1]
-    assert "so does an honest one: the numbers are too large for its dtype" in str(report)
+    assert "an honest one makes it too" in str(report)
     bug = BUGS["attention: NaN"]
     mode = Wrong(bug)
     module, run = tiny(bug.program)
