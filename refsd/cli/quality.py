@@ -1,5 +1,6 @@
 """refsd quality: what each storage type costs a model."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -37,8 +38,9 @@ def quality(
     same inputs, and the component runs in float32. Drawn inputs have deviation 1; for those of a real prompt give
     --inputs. Layers whose rows are no whole blocks stay as they are: the table counts those that were quantized.
     Drift is the relative distance of the last latent from that of the exact weights, after --steps of Euler from
-    the same noise under the same conditions. Memory: one layer at a time, and quantized matrices up to a quarter
-    of the machine's.
+    the same noise under the same conditions. Effect is what is left of a LoRA once it is merged and quantized, in
+    the layer that keeps the least and in the one that keeps the most: changes below the steps of a file's blocks
+    are lost. Memory: one layer at a time, and quantized matrices up to a quarter of the machine's.
     """
     import json
 
@@ -67,8 +69,9 @@ def quality(
     run = drawn_run(checkpoint, loaded, given, steps) if steps and part in DENOISERS else None
     rows = []
     if not as_json:
+        effect = f"{'effect':>12}" if lora else ""
         start = f"{'type':8} {'matrix':>6} {'lora':>6} {'layers':>6} {'bits':>6}"
-        typer.echo(f"{start} {'error':>9} {'dB':>6} {'largest':>9} {'drift':>9}  costliest layers")
+        typer.echo(f"{start} {'error':>9} {'dB':>6} {'largest':>9} {'drift':>9} {effect}  costliest layers")
     with compile_progress():
         for row in measure(part, m, given, loaded.params, types.split(","), run, memory() // 4):
             rows.append(row)
@@ -78,8 +81,17 @@ def quality(
                 start = f"{row.type:8} {matrix:>6} {row.adapter:>6} {len(row.layers):6} {row.bits:6.3g}"
                 errors = f"{row.error:9.3g} {decibels(row.error):6.1f} {row.largest:9.3g}"
                 drift = f"{row.drift[-1]:.3g}" if row.drift else ""
-                typer.echo(f"{start} {errors} {drift:>9}  {worst}")
+                effect = f"{_range(row.effects):>12}" if lora else ""
+                typer.echo(f"{start} {errors} {drift:>9} {effect}  {worst}")
     if html is not None:
         save(html, quality_page(rows, model))
     if as_json:
         typer.echo(json.dumps([row._asdict() for row in rows], indent=1))
+
+
+def _range(shares: Mapping[str, float]) -> str:
+    """Return "28 to 30 %"."""
+    if not shares:
+        return ""
+    least, most = (f"{100 * share:.0f}" for share in (min(shares.values()), max(shares.values())))
+    return f"{least} %" if least == most else f"{least} to {most} %"

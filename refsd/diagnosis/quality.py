@@ -30,6 +30,8 @@ class Quality(NamedTuple):
     bits:       bits per element of the quantized matrices
     layers:     layer -> relative L2 error of its own product, on the model's own inputs; the largest first
     drift:      relative L2 distance of the latent from the exact run's, after each step; empty without a run
+    effects:    layer -> the share of its merged adapter that is left once quantized, the least first: how far the
+                quantized weight moved along the adapter's change. A change far below a block's steps is lost
     """
 
     type: str
@@ -40,6 +42,7 @@ class Quality(NamedTuple):
     bits: float
     layers: dict[str, float]
     drift: tuple[float, ...] = ()
+    effects: Mapping[str, float] = {}
 
 
 class Quantized(Mapping[str, StoredTensor]):
@@ -129,6 +132,7 @@ def measure(
                     8 * block.bytes / block.block,
                     dict(sorted(layers.items(), key=lambda item: -item[1])),
                     drift,
+                    dict(sorted(_effects(weights).items(), key=lambda item: item[1])),
                 )
 
 
@@ -139,6 +143,21 @@ def _ways(m: Module) -> Iterator[tuple[str, Mapping[str, StoredTensor], Adapters
         return
     yield "merged", Merged(m.weights, m.adapters), Adapters({}, m.arithmetic)
     yield "beside", m.weights, m.adapters
+
+
+def _effects(weights: Quantized) -> dict[str, float]:
+    merged = weights.weights
+    if not isinstance(merged, Merged):
+        return {}
+    effects, plain = {}, Quantized(merged.weights, weights.type, weights.importance)
+    for layer in merged.adapters.layers:
+        name = f"{layer}.weight"
+        if weights[name].type == weights.type.name:
+            before, after, base = (w[name].values() for w in (merged.weights, merged, plain))
+            change = (after - before).astype(np.float64).ravel()
+            moved = (weights[name].values() - base).ravel()
+            effects[layer] = float(moved @ change) / (float(change @ change) or 1.0)
+    return effects
 
 
 def _relative(y: np.ndarray, truth: np.ndarray) -> float:

@@ -2,6 +2,7 @@
 
 import json
 
+import gguf
 import numpy as np
 import pytest
 from damaged_files import save
@@ -139,6 +140,38 @@ def test_a_lora_is_merged_and_requantized_or_stays_beside(tmp_path):
         loaded.module.weights[f"{key}.weight"].values() + factors["lora_up.weight"] @ factors["lora_down.weight"]
     )
     assert np.linalg.norm(weights[f"{key}.weight"].values() - exact) < 0.01 * np.linalg.norm(exact)
+
+
+def test_what_is_left_of_a_lora_that_is_smaller_than_the_steps_of_a_quantized_file(tmp_path, monkeypatch, capsys):
+    """The shares are computed again from gguf's own quantization of each layer."""
+    model = recipes.make(ModelRecipe("flux2-klein", "q4_0", True), tmp_path / "m.gguf")
+    rng, factors, left = np.random.default_rng(0), {}, []
+    q4_0 = gguf.GGMLQuantizationType.Q4_0
+    for tensor in gguf.GGUFReader(model).tensors:
+        if tensor.tensor_type != q4_0 or "blocks" not in tensor.name:
+            continue
+        weight = gguf.quants.dequantize(tensor.data, q4_0)
+        a, b = rng.standard_normal((4, weight.shape[1])), rng.standard_normal((len(weight), 4))
+        b *= 0.025 * np.linalg.norm(weight) / np.linalg.norm(b @ a)
+        a, b = a.astype(np.float32), b.astype(np.float32)
+        key = f"diffusion_model.{tensor.name.removesuffix('.weight')}"
+        factors |= {f"{key}.lora_A.weight": stored(a), f"{key}.lora_B.weight": stored(b)}
+        again = gguf.quants.dequantize(gguf.quants.quantize(weight + b @ a, q4_0), q4_0)
+        left.append(float(((again - weight) * (b @ a)).sum() / ((b @ a) ** 2).sum()))
+    lora = save(tmp_path / "l.safetensors", factors)
+    command = ["refsd", "quality", str(model), "--types", "q4_0", "--steps", "0", "--lora", str(lora)]
+    shown = []
+    for options in (["--json"], []):
+        monkeypatch.setattr("sys.argv", [*command, *options])
+        with pytest.raises(SystemExit) as exit:
+            main()
+        assert not exit.value.code
+        shown.append(capsys.readouterr().out)
+    merged, beside, *_ = json.loads(shown[0])
+    shares = list(merged["effects"].values())
+    assert shares == pytest.approx(sorted(left), abs=0.005) and max(left) < 0.4  # gguf rounds a few codes otherwise
+    assert not beside["effects"]
+    assert f" {100 * shares[0]:.0f} to {100 * shares[-1]:.0f} %  " in shown[1].splitlines()[1]
 
 
 def test_decibels():
