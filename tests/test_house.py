@@ -38,7 +38,7 @@ BUDGETS = {
     "refsd/bench": 2_050,
     "refsd/cases": 550,
     "refsd/causes": 8_450,
-    "refsd/cli": 4_250,
+    "refsd/cli": 4_300,
     "refsd/cluster": 1_250,
     "refsd/commands": 1_150,
     "refsd/components": 350,

@@ -1,6 +1,7 @@
 """The list of commands: their modules are imported when a command is run, and not to print `refsd --help`."""
 
 import importlib
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 
@@ -68,6 +69,39 @@ PANELS: dict[str, dict[str, str]] = {
 }
 SUMMARIES = {name: text for commands in PANELS.values() for name, text in commands.items()}
 
+# Command -> a line to begin with, at the end of its help; a test runs each.
+EXAMPLES = {
+    "conform": "refsd conform exec:./engine --cases 'softmax/*'",
+    "compare": "refsd compare dump.safetensors softmax/f32/plain-x33x77",
+    "golden": "refsd golden show softmax --mutants",
+    "export": "refsd export 'softmax/f32/*' -o cases --format bin",
+    "fuzz": "refsd fuzz exec:./engine --ops softmax --minutes 5",
+    "shrink": "refsd shrink exec:./engine softmax/f32/plain-x33x77 -o smallest",
+    "profile": "refsd profile exec:./engine",
+    "disagree": "refsd disagree refsd exec:./engine 'softmax/*'",
+    "admit": "refsd admit exec:./engine exec:./newer --cases 'softmax/*'",
+    "diff": "refsd diff model.safetensors other.gguf",
+    "info": "refsd info model.safetensors",
+    "range": "refsd range model.safetensors --steps 2",
+    "quality": "refsd quality model.safetensors --types q8_0,q4_k",
+    "dequant": "refsd dequant other.gguf -o plain.safetensors",
+    "txt2img": "refsd txt2img -m model.safetensors -p 'a lovely cat' -o cat.png",
+    "forward": "refsd forward model.safetensors --component vae-decoder -i in.safetensors -o y.npz",
+    "tokenize": "refsd tokenize model.safetensors --component clip -p 'a lovely cat' -o ids.npy",
+    "sigmas": "refsd sigmas --like comfyui --scheduler karras --steps 20",
+    "noise": "refsd noise --like sdcpp --seed 42",
+    "run-onnx": "refsd run-onnx model.onnx -i inputs.safetensors -o truth.safetensors",
+    "weights": "refsd weights make sd15 --tiny -o tiny.safetensors",
+    "corpus": "refsd corpus 2026.11/sd15",
+    "badge": "refsd badge refsd-report/conform.json -o badge.svg",
+    "verify-submission": "refsd verify-submission mine.zip",
+    "scoreboard": "refsd scoreboard reports -o site",
+    "engines": "refsd engines",
+    "doctor": "refsd doctor",
+    "cache": "refsd cache",
+    "bench": "refsd bench kernels --only 'attention/*'",
+}
+
 
 class _Commands(Mapping):
     """The commands by name. Reading one imports its module."""
@@ -81,9 +115,10 @@ class _Commands(Mapping):
         if name not in self._read:
             alone = typer.Typer()
             importlib.import_module(f"refsd.cli.{name.replace('-', '_')}").register(alone)
-            self._read[name] = typer.main.get_group(alone).commands[name]
+            command = self._read[name] = typer.main.get_group(alone).commands[name]
+            command.help = f"{command.help}\n\nExample:\n\n    {EXAMPLES[name]}"
             if HAS_RICH:
-                _escape(self._read[name])
+                _for_rich(command)
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -93,13 +128,18 @@ class _Commands(Mapping):
         return len(SUMMARIES)
 
 
-def _escape(command) -> None:
-    """Keep "refsd[dask]" and "torch[@DEVICE]" in a command's help, which Rich would read as its own tags."""
+def _for_rich(command) -> None:
+    """Make a command's help fit any width: a paragraph is one line, but for indented ones.
+
+    "refsd[dask]" and "torch[@DEVICE]" stay, which Rich would read as its own tags.
+    """
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    command.help = "\n\n".join(p if p.startswith(" ") else " ".join(p.split()) for p in paragraphs)
     for one in (command, *command.params):
         if getattr(one, "help", None):
             one.help = _TAG.sub(r"\\[", one.help)
     for below in getattr(command, "commands", {}).values():
-        _escape(below)
+        _for_rich(below)
 
 
 class Listing(TyperGroup):

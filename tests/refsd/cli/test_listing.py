@@ -44,6 +44,14 @@ def test_help_shows_every_bracket(name):
         assert [text for text in bracketed if text not in " ".join(shown.split())] == []
 
 
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_help_is_wrapped_by_the_terminal(name):
+    """A paragraph of prose is one line: one broken where the source is, is broken twice at 80 columns."""
+    for _, command in _commands(COMMANDS[name], (name,)):
+        prose = [p for p in (command.help or "").split("\n\n") if not p.startswith(" ")]
+        assert [p for p in prose if "\n" in p] == []
+
+
 def test_an_unknown_choice_is_refused_with_the_nearest():
     result = CliRunner().invoke(app, ["weights", "make", "sd15", "--type", "q4k", "-o", "x.gguf"])
     assert result.exit_code == 2 and "did you mean" in result.output and '"q4_k"' in result.output
