@@ -59,7 +59,7 @@ BUDGETS = {
     "refsd/pipelines": 3_650,
     "refsd/profiling": 1_700,
     "refsd/progress": 250,
-    "refsd/reports": 1_850,
+    "refsd/reports": 1_900,
     "refsd/requests": 200,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_650,

@@ -42,6 +42,7 @@ _STATEMENT = typer.Option("", help="Your words in the submission: who, which bui
 _DEVICE = typer.Option("", help="What the engines compute on, if they do not say so: 'RTX 4090'.")
 _DRIVER = typer.Option("", help="Its driver, for the submission.")
 _SHARD = typer.Option(None, metavar="K/N", help="Judge part K of N: for the jobs of a CI.")
+_PASTE = typer.Option(False, "--paste", help="Print a few lines of Markdown for an issue, in place of the report.")
 _TABLE = typer.Option(False, "--table", help="Print the table of operations by engines, even where all conform.")
 _PROCESSES = typer.Option(
     None,
@@ -76,6 +77,7 @@ def conform(
     device: str = _DEVICE,
     driver: str = _DRIVER,
     table: bool = _TABLE,
+    paste: bool = _PASTE,
     dask: str = DASK,
     processes: int = _PROCESSES,
 ) -> None:
@@ -92,6 +94,7 @@ def conform(
     from refsd.cli.ending import INTERRUPTED
     from refsd.commands.conform import ConformRequest, NothingFailed
     from refsd.commands.conform import conform as run
+    from refsd.reports.markdown import pasted
     from refsd.reports.terminal import print_report
 
     request = ConformRequest(
@@ -120,9 +123,10 @@ def conform(
     if isinstance(ended, NothingFailed):
         typer.echo(f"nothing failed in {ended.path}, so nothing is judged")
         return
-    print_report(ended.report, report, table)
-    if ended.next:
-        typer.echo(f"next: {ended.next}")
+    if paste:
+        typer.echo(pasted(ended.report, ended.asked))
+    else:
+        print_report(ended.report, report, table, ended.asked)
     for line in ended.met:
         typer.echo(line)
     if ended.report.partial:

@@ -1,7 +1,6 @@
 """Judge engines against the goldens: assemble a run, judge, and report. `refsd conform` calls it."""
 
 import datetime
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from refsd.corpus.met import unmet, verdict_of
 from refsd.corpus.versions import profile_cases
 from refsd.engines.devices import device_of
 from refsd.engines.registry import Argument
-from refsd.golden import verdict
 from refsd.golden import waivers as waiving
 from refsd.golden.case import Case
 from refsd.golden.conform import Answered, Runner
@@ -103,10 +101,14 @@ class Judged(NamedTuple):
 
 
 class Conformed(NamedTuple):
-    """What a run ended with. next: the command that reduces the first failure; "": none; met: a line an engine"""
+    """What a run ended with.
+
+    asked: engine -> the argument that names it, for commands that ask it again; engines of one process alone
+    met:   a line an engine
+    """
 
     report: Report
-    next: str
+    asked: Mapping[str, str]
     met: Sequence[str]
 
 
@@ -153,7 +155,9 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
     if request.profile and not judged.partial:
         names = [case.name for case in asked]
         met = [f"{name} {verdict_of(report.of(name), request.profile, names)}" for name in report.engines]
-    return Conformed(report, next_command(engines.groups, judged.results), met)
+    groups = engines.groups.items()
+    asked = {e.name: name for name, group in groups for e in group if not isinstance(e, PartialEngine)}
+    return Conformed(report, asked, met)
 
 
 def cases_of(request: ConformRequest, again: LastFailed | None) -> list[Case]:
@@ -309,10 +313,3 @@ def report_of(
     if request.profile and not partial:
         report.shortage += unmet(report, [case.name for case in asked])
     return report
-
-
-def next_command(groups: Mapping[str, Sequence[Any]], results: Sequence[Result]) -> str:
-    """Return the command that reduces the first failure; "" if nothing failed. groups: argument -> engines"""
-    asked = {e.name: name for name, group in groups.items() for e in group if not isinstance(e, PartialEngine)}
-    failing = next((r for r in results if r.status == verdict.FAIL and r.engine in asked), None)
-    return "" if failing is None else f"refsd shrink {shlex.quote(asked[failing.engine])} {failing.case}"

@@ -73,12 +73,13 @@ def refusals(report: Report, engine: str) -> list[tuple[str, int]]:
     return Counter(r.reason for r in report.of(engine) if r.status == verdict.REFUSED).most_common()
 
 
-def refusals_in_short(report: Report, engine: str, most: int = 3) -> list[str]:
-    """List the `most` most frequent reasons for refused cases, and one line for the rest."""
+def refusals_in_short(report: Report, engine: str, most: int = 6) -> str:
+    """Say in a line why cases were refused, the `most` most frequent reasons first; "" if none was."""
     reasons = refusals(report, engine)
-    lines = [f"{engine} does not take {counted(n, 'case')}: {why}" for why, n in reasons[:most]]
-    rest = reasons[most:]
+    if not reasons:
+        return ""
+    number, rest = sum(n for _, n in reasons), reasons[most:]
+    said = [f"{why.removeprefix(f'{engine} ')} ({n})" for why, n in reasons[:most]]
     if rest:
-        cases = counted(sum(n for _, n in rest), "case")
-        lines.append(f"{engine} does not take {cases} for {counted(len(rest), 'other reason')}")
-    return lines
+        said.append(f"{counted(len(rest), 'other reason')} ({sum(n for _, n in rest)})")
+    return f"{engine} does not take {number} of {counted(len(report.of(engine)), 'case')}: {', '.join(said)}"

@@ -1,8 +1,9 @@
 """Group failing answers by cause; those that no known bug explains, by operation and appearance of the error."""
 
 import re
+import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from refsd.golden import verdict
@@ -56,6 +57,11 @@ def groups(report: Report) -> list[Group]:
         ):
             found += _grouped(engine, kind, [r for r in odd if r.status == status], title)
     return sorted(found, key=lambda group: (_KINDS.index(group.kind), -len(group.results)))
+
+
+def shrink_command(group: Group, asked: Mapping[str, str]) -> str:
+    """Return the command that reduces the group's worst failure. asked: engine -> the argument that names it"""
+    return f"refsd shrink {shlex.quote(asked[group.engine])} {group.results[0].case}"
 
 
 def case_list(results: Sequence[Result], most: int) -> str:

@@ -1,7 +1,7 @@
 """Write a report as Markdown for a CI job's summary: verdict and causes first, the rest collapsed."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from refsd.golden import verdict
 from refsd.golden.report import Report, Result
@@ -15,6 +15,7 @@ _GROUPS = 40
 _ROWS = 300
 _LINES = 200
 _CASES = 4
+_PASTED = 3  # groups
 _REASON = 400  # characters in a reason
 
 
@@ -41,6 +42,25 @@ def markdown(report: Report) -> str:
     lines += _items("Notes", report.notes)
     lines += [f"refsd {in_markdown(report.refsd)}. Every case and every metric: conform.json."]
     return "\n".join(lines) + "\n"
+
+
+def pasted(report: Report, asked: Mapping[str, str]) -> str:
+    """Format the verdict in six lines, for an issue: the largest causes, their worst cases, how to see it again.
+
+    asked: engine -> the argument that names it
+    """
+    engines = ", ".join(f"{name} {version}" for name, version in report.engines.items())
+    found = [group for group in groups(report) if group.kind != WAIVED]
+    lines = [f"**{in_markdown(engines)} {in_markdown(verdict_line(report))}** (refsd {in_markdown(report.refsd)})"]
+    for group in found[:_PASTED]:
+        first = group.results[0]
+        what = f"{group.heading(report.baseline)}. `{first.case}`, {first.numerics}: {first.reason}"
+        lines.append(f"- {in_markdown(what, _REASON)}")
+    if len(found) > _PASTED:
+        lines.append(f"- ... and {counted(len(found) - _PASTED, 'other group')}")
+    if found and found[0].engine in asked:
+        lines.append(f"- again: `refsd conform {asked[found[0].engine]} --cases {found[0].results[0].case}`")
+    return "\n".join(lines)
 
 
 def _group(report: Report, group: Group) -> list[str]:

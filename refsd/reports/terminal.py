@@ -1,8 +1,9 @@
 """Print a report to the terminal: verdict, causes, table, and the paths of the other forms."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -13,7 +14,7 @@ from refsd.golden import verdict
 from refsd.golden.report import Report, Result
 from refsd.numerics.printable import printable
 from refsd.reports.cells import SCALE, cell, grid, refusals_in_short, verdict_line, worst
-from refsd.reports.groups import DEVIATION, ERROR, WAIVED, case_list, groups
+from refsd.reports.groups import CAUSE, DEVIATION, ERROR, UNEXPLAINED, WAIVED, case_list, groups, shrink_command
 
 # With more engines print a line for each instead of a table of operations, unless that is asked for.
 _COLUMNS = 5
@@ -30,11 +31,14 @@ _STYLE = {
 }
 
 
-def print_report(report: Report, pages: Path, as_table: bool = False) -> None:
+def print_report(
+    report: Report, pages: Path, as_table: bool = False, asked: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Print a report.
 
     pages:    the folder with the other forms of the report
     as_table: tabulate the operations even where all engines conform, or are many
+    asked:    engine -> the argument that names it, for the command below each failure
     """
     console = Console(emoji=False)
     say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
@@ -45,6 +49,8 @@ def print_report(report: Report, pages: Path, as_table: bool = False) -> None:
         say(f"    {case_list(group.results, _CASES)}")
         if group.kind not in (ERROR, WAIVED):
             say(f"    {group.results[0].reason}")
+        if group.kind in (CAUSE, UNEXPLAINED) and group.engine in asked:
+            say(f"    next: {shrink_command(group, asked)}", style="dim")
     if len(found) > _GROUPS:
         say(f"... and {len(found) - _GROUPS} more, in {pages / 'report.html'}")
     for line in report.shared:
@@ -61,8 +67,8 @@ def print_report(report: Report, pages: Path, as_table: bool = False) -> None:
     for name, version in report.engines.items():
         say(f"{name} {version}", style="dim")
     for name in report.engines:
-        for line in refusals_in_short(report, name):
-            say(line, style="dim")
+        if refused := refusals_in_short(report, name):
+            say(refused, style="dim")
     for line in report.shortage:
         say(f"too few: {line}")
     for engine in report.missing:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def _conform(*more):
 def test_a_wrong_engine_is_reported_kept_judged_again_and_known(folder, monkeypatch):
     code, said = _conform(*_GLOBS)
     assert code == 1 and "does not conform: 2 answers of 1 engine, 1 not conforming\n" in said
-    assert "\nnext: refsd shrink " in said
+    assert re.search(r"\n    next: refsd shrink .*engine.py' silu/f32/wide-", said)
     assert "wrong, 1 case: the result is multiplied by 1.01" in said
     pages = folder / "refsd-report"
     assert {path.name for path in pages.iterdir()} == {
@@ -149,7 +150,8 @@ def test_after_an_interrupt_what_was_judged_is_written(folder, monkeypatch):
     assert CliRunner().invoke(app, ["golden", "make", *three]).exit_code == 0
     _interrupt(monkeypatch, goldens=3, answers=2)
     code, said = _conform(*three)
-    assert code == INTERRUPTED and said.startswith("interrupted: 2 answers of 1 engine"), said
+    lines = said.splitlines()[:2]  # progress comes first on a busy machine
+    assert code == INTERRUPTED and any(one.startswith("interrupted: 2 answers of 1 engine") for one in lines), said
     report = read(folder / "refsd-report" / "conform.json")
     assert report.partial == "2 of 3 answers judged" and len(report.results) == 2
     assert "Interrupted: " in (folder / "refsd-report" / "report.html").read_text()

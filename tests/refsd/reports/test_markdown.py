@@ -7,7 +7,7 @@ from sample_reports import EPS, fails, report, result
 from refsd.golden import verdict
 from refsd.golden.report import Baseline
 from refsd.reports.junit import junit
-from refsd.reports.markdown import markdown
+from refsd.reports.markdown import markdown, pasted
 
 _CAUSES = ("a", "b")
 
@@ -56,3 +56,15 @@ def test_junit_skips_what_is_known():
     (suite,) = ElementTree.fromstring(junit(odd))
     assert [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] == ["3", "1", "0", "2"]
     assert suite.find(".//skipped").get("message").startswith("known failure: y: element")
+
+
+def test_six_lines_for_an_issue():
+    odd = [fails(f"op{i}/{j}", f"cause {i}", reason="<b> | " * 300) for i in range(9) for j in range(i)]
+    lines = pasted(report(*odd), {"ggml": "ggml:lib"}).splitlines()
+    assert len(lines) == 6
+    assert lines[0].startswith("**ggml 1.0 does not conform: 36 answers of 1 engine, 36 not conforming** (refsd ")
+    assert lines[1].startswith("- ggml, 8 cases: cause 8. `op8/0`, ")
+    assert " <b>" not in lines[1] and len(lines[1]) < 700
+    assert lines[4] == "- ... and 5 other groups"
+    assert lines[5] == "- again: `refsd conform ggml:lib --cases op8/0`"
+    assert pasted(report(result("silu/1")), {"ggml": "ggml"}).count("\n") == 0
