@@ -116,7 +116,7 @@ class _Commands(Mapping):
             alone = typer.Typer()
             importlib.import_module(f"refsd.cli.{name.replace('-', '_')}").register(alone)
             command = self._read[name] = typer.main.get_group(alone).commands[name]
-            command.help = f"{command.help}\n\nExample:\n\n    {EXAMPLES[name]}"
+            command.help = f"{command.help}\n\nExample: {EXAMPLES[name]}"
             if HAS_RICH:
                 _for_rich(command)
         return self._read[name]

@@ -66,4 +66,4 @@ def test_an_example_runs(name, folder, monkeypatch):
     result = run(f"{EXAMPLES[name]} {QUICK.get(name, '')}")
     assert result.exit_code == 0, result.output
     shown = run(f"refsd {name} --help").output
-    assert "Example:" in shown
+    assert f"Example: {EXAMPLES[name]}" in " ".join(shown.split())
