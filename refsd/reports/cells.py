@@ -22,7 +22,7 @@ def worst(results: Sequence[Result]) -> Result | None:
 def margin_text(margin: float) -> str:
     """Format a margin with two decimals, rounded away from 1, so that a fail never reads as 1.00.
 
-    "inf" stands for a margin whose allowed error is 0.
+    "inf" stands for a margin whose allowed error is 0, and for an output that is missing.
     """
     if margin <= 1:
         return f"{math.floor(margin * 100) / 100:.2f}"

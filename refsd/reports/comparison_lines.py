@@ -6,6 +6,7 @@ from refsd.golden.metrics import Metrics
 from refsd.golden.verdict import NO_WITNESS, judge_output
 from refsd.golden.wording import counted
 from refsd.judges.comparison import Comparison
+from refsd.reports.cells import margin_text
 
 # With more taps than this, only the first wrong ones have a line.
 _LINES = 20
@@ -49,6 +50,6 @@ def _tensor(m: Metrics, otherwise: str) -> Iterator[str]:
     one = judge_output(m)
     distance = f"relative L2 {m.relative_l2:.3g}, an honest run's {m.honest_relative_l2:.3g}"
     word = "pass" if one.passed else otherwise
-    yield f"{word}  {m.output}  margin {one.margin:.3g} ({one.criterion})  {distance}"
+    yield f"{word}  {m.output}  margin {margin_text(one.margin)} ({one.criterion})  {distance}"
     if not one.passed:
         yield f"      {one.reason}"
