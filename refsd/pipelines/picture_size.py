@@ -53,6 +53,17 @@ def drawn_size(
     return *drawn, (notice,)
 
 
+def as_tokens(
+    pipe: Pipeline, convention: Convention, images: ConditioningImages, drawn: tuple[int, int]
+) -> ConditioningImages:
+    """Resize the pictures to edit as the engine does. drawn: height, width"""
+    if pipe.variant.references is None or not images.references:
+        return images
+    token = pipe.autoencoder.pixels * pipe.denoiser.patch
+    first, *more = convention.row(pipe.variant.references)(images.references, drawn, token)
+    return images._replace(reference=first, more_references=tuple(more))
+
+
 def check_images(
     pipe: Pipeline, convention: Convention, images: ConditioningImages, width: int, height: int
 ) -> None:
@@ -82,7 +93,7 @@ def check_images(
                 "tower with --llm_vision"
             )
         if editing is None and any(side % multiple for one in images.references for side in one.shape[2:]):
-            raise BadInput(f"--ref-image: its sides are no multiples of {multiple}: cut it")
+            raise BadInput(f"--ref-image: a side of fewer than {multiple} pixels, a token's: give a larger picture")
         most = len(pipe.reference_arguments) if editing is None else editing.most
         if len(images.references) > most:
             raise BadInput(

@@ -22,7 +22,7 @@ from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.guidance_rule import GuidanceRule
 from refsd.pipelines.noise_levels import SamplingRule, noise_levels
 from refsd.pipelines.options import check_between
-from refsd.pipelines.picture_size import check_images, drawn_size
+from refsd.pipelines.picture_size import as_tokens, check_images, drawn_size
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prediction import PREDICTIONS, prediction_of
 from refsd.pipelines.scheduler_config import sample_sigmas, scheduler_config
@@ -128,6 +128,7 @@ def resolve(
     may_be_2511 = pipe.denoiser.name == "qwen-image" and not pipe.denoiser.params.get("zero_cond_t")
     if may_be_2511 and images.references:
         notices += ("no file says that these are the weights of Edit 2511; if they are: --qwen-image-zero-cond-t",)
+    images = as_tokens(pipe, convention, images, (height, width))
     check_images(pipe, convention, images, width, height)
     P = pipe.autoencoder.pixels
     latent_shape = 1, pipe.denoiser.latent_channels, height // P, width // P

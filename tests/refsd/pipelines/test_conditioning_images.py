@@ -198,13 +198,36 @@ def test_a_controlnet(folder, tmp_path):
         ("sd15-inpaint", {"init": PICTURE}, "these weights are for inpainting: give --init-img and --mask"),
         ("sd15-edit", {}, "these weights edit a picture: give it with --ref-image"),
         ("flux-control", {}, "follow a picture of edges or depths: give it with --control-image"),
-        ("flux-dev", {"reference": PICTURE[:, :, 2:]}, "--ref-image: its sides are no multiples of 4"),
         ("flux-dev", {"control": PICTURE}, "--control-image: FLUX.1 dev or Kontext has no use for it"),
     ],
 )
 def test_refused(folder, family, images, said):
     with pytest.raises(BadInput, match=said):
         resolve(pipeline(folder, family), Settings("", width=32, height=16), ConditioningImages(**images))
+
+
+@pytest.mark.parametrize(
+    ("family", "like", "shape"),
+    [
+        ("flux-dev", "sdcpp", (16, 36)),  # sqrt(512 * 32 / 14) wide, and 14 / 32 of that high
+        ("flux-dev", "diffusers", (12, 32)),
+        ("flux2-klein", "diffusers", (12, 32)),
+        ("flux3", "diffusers", (64, 64)),
+    ],
+)
+def test_a_picture_to_edit_of_any_size(folder, family, like, shape):
+    """As each engine resizes a picture of 32 x 14 where 32 x 16 are drawn: tokens have 4 pixels a side."""
+    given = ConditioningImages(reference=PICTURE[:, :, 2:])
+    plan = resolve(pipeline(folder, family), Settings("", width=32, height=16, like=like), given)
+    assert plan.images.reference is not None and plan.images.reference.shape == (1, 3, *shape)
+    if family == "flux2-klein":
+        np.testing.assert_array_equal(plan.images.reference, PICTURE[:, :, 3:15])
+
+
+def test_a_picture_to_edit_without_a_whole_token(folder):
+    images = ConditioningImages(reference=PICTURE[:, :, 13:])
+    with pytest.raises(BadInput, match="--ref-image: a side of fewer than 4 pixels"):
+        resolve(pipeline(folder, "flux2-klein"), Settings("", width=32, height=16, like="diffusers"), images)
 
 
 def test_a_strength_that_leaves_no_step(folder):
