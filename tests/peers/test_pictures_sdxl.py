@@ -1,6 +1,6 @@
-"""Pictures of SDXL's refiner, its inpainting and editing UNets, and of tiny autoencoders, against diffusers' pipelines.
+"""Pictures of SDXL's refiner, inpainting and editing UNets and of a tiny autoencoder, against diffusers in float64.
 
-In float64. From what the encoders say on; test_conditioning has the way from the prompt.
+From what the encoders say on; test_conditioning has the way from the prompt.
 """
 
 import numpy as np
@@ -51,7 +51,9 @@ CLIP_L = 16  # channels of the hidden states, whose rest is bigG's
 SIZE = UNetSize(32, (32, 64), (1,), 1, 40)
 
 
-def sdxl_case(tmp_path, kind, settings, images, names=("clip", "clip_g"), channels=4, pooled=56, more=None, **asked):
+def sdxl_case(
+    tmp_path, kind, settings, images, names=("clip", "clip_g"), channels=4, pooled=56, more=None, **asked
+):
     """more: further parts of their pipeline"""
     sizes = 6 if len(names) == 2 else 5
     texts, pooled_texts = draw((2, 7, 40), 2), draw((2, pooled), 3)
