@@ -1,6 +1,7 @@
 """The size of the pictures that are drawn, and whether the input pictures fit the model and that size."""
 
 from refsd.conventions.pictures import Convention
+from refsd.models.controlnet.union import KINDS as CONTROL_TYPES
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages
 from refsd.pipelines.pipeline import Pipeline
@@ -62,6 +63,17 @@ def as_tokens(
     token = pipe.autoencoder.pixels * pipe.denoiser.patch
     first, *more = convention.row(pipe.variant.references)(images.references, drawn, token)
     return images._replace(reference=first, more_references=tuple(more))
+
+
+def check_control_type(pipe: Pipeline, name: str | None) -> None:
+    """Raise BadInput for a control picture's kind that the ControlNet does not know, or that it is not told."""
+    fit = pipe.denoiser.fits.get("control_type")
+    known = CONTROL_TYPES[: fit.n if fit else 0]
+    if name is None and known:
+        raise BadInput(f"--control-net: it reads several kinds of pictures: say --control-type {', '.join(known)}")
+    if name is not None and name not in known:
+        what = f"expected {', '.join(known)}" if known else "there is no ControlNet Union; leave it out"
+        raise BadInput(f"--control-type {name}: {what}")
 
 
 def check_images(

@@ -52,9 +52,18 @@ SIZE = UNetSize(32, (32, 64), (1,), 1, 40)
 
 
 def sdxl_case(
-    tmp_path, kind, settings, images, names=("clip", "clip_g"), channels=4, pooled=56, more=None, **asked
+    tmp_path,
+    kind,
+    settings,
+    images,
+    names=("clip", "clip_g"),
+    channels=4,
+    pooled=56,
+    beside=None,
+    more=None,
+    **asked,
 ):
-    """more: further parts of their pipeline"""
+    """beside: further networks; more: what their pipeline is told when it is made"""
     sizes = 6 if len(names) == 2 else 5
     texts, pooled_texts = draw((2, 7, 40), 2), draw((2, pooled), 3)
     with float64_throughout():
@@ -63,6 +72,7 @@ def sdxl_case(
             "unet": peer_unet(config),
             "vae": peer_vae(VAESize(32, (32, 32, 32, 32), 1), 32, scaling_factor=0.13025),
             "scheduler": euler(timestep_spacing="leading"),
+            **(beside or {}),
         }
         ours = opened(tmp_path, parts, names)
         none = dict.fromkeys(("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2"))

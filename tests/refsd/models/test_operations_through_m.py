@@ -18,6 +18,7 @@ NAMES = (
     "sd21/unet/quiet",
     "sdxl/unet/between",
     "controlnet/controlnet/between",
+    "controlnet-union/controlnet/kind",
     "sd35-medium/mmdit/first-step",
     "flux-dev/flux/reference",
     "chroma/chroma/masked",

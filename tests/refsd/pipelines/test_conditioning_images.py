@@ -188,6 +188,29 @@ def test_a_controlnet(folder, tmp_path):
         resolve(pipe, Settings("", width=32, height=16), ConditioningImages(control=PICTURE))
 
 
+def test_a_controlnet_union_is_told_what_its_picture_shows(folder, tmp_path):
+    (size,) = small_families.FAMILIES["sd15"].values()
+    vae = small.PARTS["sd15"]["vae"]._replace(widths=(32, 32, 32, 32))
+    files = small.files(folder / "union", "sd15", controlnet=ControlNetSize(size, kinds=6), vae=vae)
+    hint = tmp_path / "hint.png"
+    Image.fromarray(np.full((64, 128, 3), 200, np.uint8)).save(hint)
+    parts = [word for pair in files.items() for word in pair]
+    given = *parts, "-p", "a cat", "--control-image", hint, "--steps", 1, "-o", tmp_path / "a.png"
+    drawn = set()
+    for kind in ("canny", "depth"):
+        call(*given, "--control-type", kind)
+        drawn.add((tmp_path / "a.png").read_bytes())
+    assert len(drawn) == 2
+    with pytest.raises(
+        BadInput, match="--control-net: it reads several kinds of pictures: say --control-type"
+    ):
+        call(*given)
+    with pytest.raises(BadInput, match=r"--control-type repaint: expected openpose, .*, segment$"):
+        call(*given, "--control-type", "repaint")
+    with pytest.raises(BadInput, match="--control-type canny: there is no ControlNet Union"):
+        resolve(pipeline(folder, "sd15"), Settings("", width=32, height=16, control_type="canny"))
+
+
 @pytest.mark.parametrize(
     ("family", "images", "said"),
     [

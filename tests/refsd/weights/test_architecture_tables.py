@@ -208,6 +208,7 @@ TABLES = {
             ),
             hint=st.tuples(dims, dims, dims, dims),
             hint_channels=dims,
+            kinds=st.sampled_from([0, 6, 8]),
         ),
     ),
     "flux": Table(
