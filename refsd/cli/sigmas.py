@@ -2,9 +2,13 @@
 
 import math
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from refsd.conventions.pictures import Convention
+    from refsd.families.family import Variant
 
 
 class Like(StrEnum):
@@ -16,8 +20,8 @@ class Like(StrEnum):
     k_diffusion = "k-diffusion"
 
 
-# In these engines --strength drops the first entries of a custom sigma list; others need a schedule.
 _TOKEN = 16  # pixels a side, in every family whose shift depends on the number of tokens
+# In these engines --strength drops the first entries of a custom sigma list; others need a schedule.
 _CUTS_A_LIST = ("sdcpp", "diffusers", "k-diffusion")
 
 
@@ -143,7 +147,7 @@ def _of_model(
     if name not in {*SCHEDULES, *FLOW_SCHEDULES}:
         known = ", ".join([*FLOW_SCHEDULES, *SCHEDULES])
         raise BadInput(f"--scheduler {name}: with --model there are {known}; leave it out for the model's own")
-    tokens = -(-size[0] // _TOKEN) * -(-size[1] // _TOKEN)
+    tokens = _tokens(convention, variant, size)
 
     def levels_of(steps: int):
         shift = convention.row(flow.shift)(tokens, steps) if flow_shift is None else flow.from_flag(flow_shift)
@@ -157,6 +161,14 @@ def _of_model(
         lambda n: scheduled(name, n, levels_of(n), variant.title),
     )
     return name, values, levels_of(steps), float(values[0])
+
+
+def _tokens(convention: "Convention", variant: "Variant", size: tuple[int, int]) -> int:
+    """Count the tokens of a picture whose sides the engine rounds to multiples of what the model takes."""
+    side = _TOKEN * (2 if variant.flow and variant.flow.side == 1 else 1)
+    down = variant.rounds_size_down and not convention.rounds_size_up
+    wide, high = (max(1, edge // side if down else -(-edge // side)) * side // _TOKEN for edge in size)
+    return wide * high
 
 
 def _print(like: Like, as_json: bool, name: str, values, levels, first: float) -> None:

@@ -17,8 +17,8 @@ from refsd.families.family import (
 )
 from refsd.families.text_encoders import SDCPP
 from refsd.models.anima.network import ANIMA as SIZE
-from refsd.models.anima_conditioner.network import CONDITIONER
-from refsd.networks.recipe import alone
+from refsd.models.anima_conditioner.network import CONDITIONER, TINY_CONDITIONER
+from refsd.networks.recipe import RecipeModel, RecipePart
 from refsd.tokenizers.text_rules import TextRule, as_long_as_it_is, cut_off
 
 # The prompt as it is, without a template. Of an empty prompt Qwen3 gets one token, masked in diffusers.
@@ -64,6 +64,7 @@ ANIMA = Variant(
     Flow(constant_shift(3.0), levels=unit_time),
     steps=50,
     cfg_scale=4.0,
+    params={"sdcpp": {}, "diffusers": {"qk_eps": 1e-5}},  # of diffusers' Attention; no config.json changes it
 )
 _TINY = SIZE._replace(hidden=256, layers=2, mlp=512, rank=32, context_dim=128)
 FAMILIES = (
@@ -74,6 +75,14 @@ FAMILIES = (
         lambda shapes: ("anima", "its blocks have adaln_modulation_self_attn"),
         (ANIMA,),
         sizes={"Anima": {"anima": SIZE, "anima-conditioner": CONDITIONER}},
-        recipes={"anima": alone("anima", SIZE, _TINY, "anima")},
+        recipes={
+            "anima": RecipeModel(
+                {
+                    "anima": RecipePart(SIZE, _TINY),
+                    "anima-conditioner": RecipePart(CONDITIONER, TINY_CONDITIONER, "llm_adapter."),
+                },
+                "anima",
+            )
+        },
     ),
 )

@@ -1,4 +1,4 @@
-"""Pictures to edit with Qwen-Image: how they are resized for the autoencoder and for the vision tower, and told.
+"""Pictures to edit: how each program resizes them for the autoencoder, and Qwen-Image's for the vision tower.
 
 The autoencoder's latents are further tokens of the denoiser; the vision tower's tokens stand in the prompt.
 """
@@ -13,7 +13,7 @@ import numpy as np
 Size = tuple[int, int]
 # CLIP's mean and standard deviation of the colours, which Qwen2.5-VL uses too.
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-LATENT_AREA, SEEN_AREA = 1024**2, 384**2  # pixels
+LATENT_AREA, SEEN_AREA, _CANVAS = 1024**2, 384**2, 4 * 1024**2  # pixels
 # Of Qwen2.5-VL's preprocessor_config.json: pixels of a picture for the vision tower.
 LEAST, MOST = 56 * 56, 28 * 28 * 16384
 SDCPP_LEAST, SDCPP_MOST = 384 * 384, 560 * 560
@@ -45,6 +45,10 @@ class Editing(NamedTuple):
     colours: tuple[tuple[float, ...], tuple[float, ...]] = (MEAN, STD)
 
 
+Pictures = tuple[np.ndarray, ...]
+# (pictures to edit, size drawn, pixels a side of a token) -> what the autoencoder encodes, where the text encoder
+# sees no picture
+References = Callable[[Pictures, Size, int], Pictures]
 # Program that a folder's model_index.json names, "" for all others -> Editing.
 Editings = Mapping[str, Editing]
 
@@ -120,12 +124,12 @@ def _seen(picture: np.ndarray, side: int, area: int) -> np.ndarray:
     return resized(small, whole_tokens(small.shape[2:], side, LEAST, MOST), "BICUBIC")
 
 
-def _sdcpp_latent(picture: np.ndarray, drawn: Size) -> np.ndarray:
+def _sdcpp_latent(picture: np.ndarray, drawn: Size, multiple: int = 32) -> np.ndarray:
     """Source: stable-diffusion.cpp, prepare_image_generation_latents; its quotient of integers is rounded down."""
     H, W = picture.shape[2:]
     width = math.sqrt(min(LATENT_AREA, drawn[0] * drawn[1]) * W // H)
-    high, wide = (math.floor(edge / 32 + 0.5) * 32 for edge in (width * H / W, width))
-    return nearest(picture, (max(32, high), max(32, wide)))
+    high, wide = (math.floor(edge / multiple + 0.5) * multiple for edge in (width * H / W, width))
+    return nearest(picture, (max(multiple, high), max(multiple, wide)))
 
 
 def _sdcpp_seen(picture: np.ndarray, side: int) -> np.ndarray:
@@ -170,3 +174,62 @@ QWEN_IMAGE_EDITINGS: dict[str, Editings] = {
     "sdcpp": {"": SDCPP},
     "diffusers": {"": EDIT_PLUS, "QwenImageEditPipeline": EDIT},
 }
+
+
+def sdcpp_references(pictures: Pictures, drawn: Size, token: int) -> Pictures:
+    """Resize to about the number of pixels drawn, at most LATENT_AREA, in whole tokens."""
+    return tuple(_sdcpp_latent(picture, drawn, token) for picture in pictures)
+
+
+def rounded_down(pictures: Pictures, drawn: Size, token: int) -> Pictures:
+    """Resize to whole tokens. Source: diffusers FluxKontextPipeline with _auto_resize=False."""
+    return tuple(resized(picture, _whole(picture, token), "LANCZOS") for picture in pictures)
+
+
+def cut_to_tokens(pictures: Pictures, drawn: Size, token: int) -> Pictures:
+    """Shrink to at most LATENT_AREA pixels, then cut whole tokens from the middle.
+
+    Source: diffusers Flux2Pipeline.__call__, Flux2ImageProcessor; Flux3ImageProcessor for several pictures.
+    """
+    return tuple(_cut(picture, token) for picture in pictures)
+
+
+def whole_or_cut(pictures: Pictures, drawn: Size, token: int) -> Pictures:
+    """Continue a single picture by its mirror image up to whole tokens; cut several.
+
+    Source: diffusers Flux3ImageProcessor, "fill" and "crop".
+    """
+    if len(pictures) > 1:
+        return cut_to_tokens(pictures, drawn, token)
+    return tuple(_mirrored(picture, token) for picture in pictures)
+
+
+def _whole(picture: np.ndarray, token: int) -> Size:
+    high, wide = (max(token, side // token * token) for side in picture.shape[2:])
+    return high, wide
+
+
+def _cut(picture: np.ndarray, token: int) -> np.ndarray:
+    H, W = picture.shape[2:]
+    if H * W > LATENT_AREA:
+        scale = math.sqrt(LATENT_AREA / (W * H))
+        picture = resized(picture, (int(H * scale), int(W * scale)), "LANCZOS")
+    high, wide = _whole(picture, token)
+    top, left = (picture.shape[2] - high) // 2, (picture.shape[3] - wide) // 2
+    return picture[:, :, top : top + high, left : left + wide]
+
+
+def _mirrored(picture: np.ndarray, token: int) -> np.ndarray:
+    H, W = picture.shape[2:]
+    scale = min(1.0, math.sqrt(_CANVAS / (H * W)))
+    while math.prod(_canvas(size := (round(H * scale), round(W * scale)), token)) > _CANVAS:
+        scale *= 0.995
+    picture = picture if size == (H, W) else resized(picture, size, "LANCZOS")
+    added = [new - old for new, old in zip(_canvas(size, token), size, strict=True)]
+    borders = [(more // 2, more - more // 2) for more in added]
+    return np.pad(picture, ((0, 0), (0, 0), *borders), "reflect" if min(size) > token else "symmetric")
+
+
+def _canvas(size: Size, token: int) -> Size:
+    high, wide = (min(4096, max(64, -(-side // token) * token)) for side in size)
+    return high, wide

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.conventions.pictures import Convention
-from refsd.families.editing import Editings
+from refsd.families.editing import Editings, References
 from refsd.module import Module
 from refsd.networks.dimensions import Shape
 from refsd.networks.recipe import RecipeModel
@@ -151,8 +151,11 @@ class Variant(NamedTuple):
     corrects_scheduler: True if diffusers' pipelines set steps_offset to 1 and clip_sample to False in any folder
     rounds_size_down: True if diffusers rounds a side down to a multiple; False if it refuses other sizes
     editing:          engine -> how it shows the pictures to edit to the text encoder; None: it shows none
+    references:       engine -> how it resizes pictures to edit that the text encoder does not see; None: it takes
+                      whole tokens only
     editing_rule:     how a prompt with such pictures becomes tokens
     draws:            False if txt2img does not support it
+    params:           engine -> params of the denoiser that this engine computes with, where engines differ
     """
 
     name: str
@@ -176,8 +179,10 @@ class Variant(NamedTuple):
     corrects_scheduler: bool = False
     rounds_size_down: bool = False
     editing: Mapping[str, Editings] | None = None
+    references: Mapping[str, References] | None = None
     editing_rule: TextRule | None = None
     draws: bool = True
+    params: Mapping[str, Mapping[str, Any]] = {engine: {} for engine in ENGINES}
 
 
 # Shapes of the denoiser by tensor name -> the variant's name and the reason; None: not of this family.

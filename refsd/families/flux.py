@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from refsd.families.editing import rounded_down, sdcpp_references
 from refsd.families.family import (
     ENGINES,
     Condition,
@@ -65,6 +66,7 @@ DEV = Variant(
     cfg_scale=1.0,
     latent_format="flux",
     rounds_size_down=True,
+    references={"sdcpp": sdcpp_references, "diffusers": rounded_down},
 )
 SCHNELL = DEV._replace(name="flux-schnell", title="FLUX.1 schnell", flow=UNSHIFTED, steps=4)
 FILL = DEV._replace(name="flux-fill", title="FLUX.1 Fill", guidance=30.0, extra_channels="fill")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from refsd.families.editing import cut_to_tokens, sdcpp_references
 from refsd.families.family import (
     ENGINES,
     Condition,
@@ -82,6 +83,7 @@ KLEIN = Variant(
     cfg_scale=1.0,
     latent_format="flux2",
     rounds_size_down=True,
+    references={"sdcpp": sdcpp_references, "diffusers": cut_to_tokens},
 )
 DEV = KLEIN._replace(
     name="flux2-dev",

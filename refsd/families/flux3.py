@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
+from refsd.families.editing import whole_or_cut
 from refsd.families.family import (
+    ENGINES,
     Condition,
     EncodedPrompt,
     Family,
@@ -55,6 +57,7 @@ KLEIN = Variant(
     steps=50,
     cfg_scale=3.5,
     latent_format="flux2",
+    references=dict.fromkeys(ENGINES, whole_or_cut),
 )
 DISTILLED = KLEIN._replace(name="flux3-distilled", title="FLUX.3 klein (distilled)", steps=16, cfg_scale=1.0)
 _TINY = FLUX3_KLEIN._replace(hidden=256, mode_blocks=1, single_blocks=2, mlp=512, context_dim=128)

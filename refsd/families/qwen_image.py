@@ -49,6 +49,14 @@ def shift_by_tokens(tokens: int, steps: int) -> float:
     return math.exp(qwen_image_mu(tokens))
 
 
+def shift_of_layers(tokens: int, steps: int) -> float:
+    """Return exp(mu): mu is the root of the tokens of the picture to take apart, counted in those of 256 x 256.
+
+    Source: diffusers QwenImageLayeredPipeline.__call__.
+    """
+    return math.exp(math.sqrt(tokens / 256))
+
+
 # stable-diffusion.cpp shifts all sizes by a constant, and does not rescale what it guides.
 QWEN = Variant(
     "qwen-image",
@@ -66,7 +74,12 @@ QWEN = Variant(
 )
 GGUF = "qwen_image"  # the architecture that city96's converter names
 EDIT_2511 = QWEN._replace(name="qwen-image-edit-2511", title="Qwen-Image-Edit 2511")
-LAYERED = EDIT_2511._replace(name="qwen-image-layered", title="Qwen-Image-Layered", draws=False)
+LAYERED = EDIT_2511._replace(
+    name="qwen-image-layered",
+    title="Qwen-Image-Layered",
+    flow=Flow({"sdcpp": lambda tokens, steps: 3.0, "diffusers": shift_of_layers}, levels=unit_time),
+    draws=False,
+)
 
 # In full width, because some engines accept no other.
 _BLOCK = QWEN_IMAGE._replace(layers=1)

@@ -6,7 +6,8 @@ from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEn
 from refsd.families.text_encoders import QWEN3, QWEN3_SDCPP
 from refsd.models.qwen3.network import QWEN3_4B
 from refsd.models.zimage.network import ZIMAGE as SIZE
-from refsd.networks.recipe import alone
+from refsd.models.zimage_controlnet.network import TINY_CONTROL, ZIMAGE_CONTROL_21, control_names
+from refsd.networks.recipe import RecipeModel, RecipePart, alone
 from refsd.samplers.levels import FlowLevels
 from refsd.samplers.parameterization import Prediction
 
@@ -57,6 +58,17 @@ FAMILIES = (
         lambda shapes: ("zimage", "it has a cap_embedder"),
         (ZIMAGE,),
         {"Z-Image": {"zimage": SIZE, "qwen3": QWEN3_4B}},
-        {"zimage": alone("zimage", SIZE, _TINY, "lumina2")},
+        {
+            "zimage": alone("zimage", SIZE, _TINY, "lumina2"),
+            "zimage-control": RecipeModel(
+                {
+                    "zimage": RecipePart(SIZE, _TINY._replace(layers=4), "model.diffusion_model."),
+                    "zimage-controlnet": RecipePart(
+                        ZIMAGE_CONTROL_21, TINY_CONTROL, "control_model.", control_names
+                    ),
+                },
+                "lumina2",
+            ),
+        },
     ),
 )

@@ -1,7 +1,7 @@
 """Input images of txt2img: the initial image, its mask, a control image, an image to edit, those read as a prompt.
 
-refsd refuses a size that does not fit, because each engine resizes in its own way. Only Qwen-Image's pictures to
-edit (editing.py) and those of an IP-Adapter (image_prompt.py) are resized.
+refsd refuses a size that does not fit, because each engine resizes in its own way. Only pictures to edit
+(families/editing.py) and those of an IP-Adapter (image_prompt.py) are resized.
 """
 
 from pathlib import Path

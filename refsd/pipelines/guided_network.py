@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.families.family import Condition, Guide
+from refsd.models.controlnet.union import KINDS as CONTROL_TYPES
 from refsd.pipelines.initial_latent import InitialLatent
 from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.plan import Plan
@@ -80,6 +81,8 @@ class GuidedNetwork:
         self.params: dict[str, Any] = {}
         if "hint" in self.constants:
             self.params["control_strength"] = float(plan.control_strength)
+            if plan.control_type is not None:
+                self.params["control_type"] = CONTROL_TYPES.index(plan.control_type)
         if cond.ip_tokens is not None:
             self.params["ip_scale"] = float(plan.ip_scale)
         self.network, self.plan, self.patch, self.tell = network, plan, network.patch, tell

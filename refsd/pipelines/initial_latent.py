@@ -66,7 +66,7 @@ def initial_latent(pipe: Pipeline, plan: Plan, seed: int) -> InitialLatent:
         extra = EXTRA_CHANNELS[kind](images, vae, convention, posterior.randn)
     constants = {}
     if images.control is not None and kind != "control":
-        constants["hint"] = images.control
+        constants["hint"] = _hint(pipe, images.control)
     if images.reference is not None and kind != "edit":
         editing = pipe.editing(convention)
         draw = posterior.randn if convention.draws_reference and editing is None else None
@@ -77,6 +77,18 @@ def initial_latent(pipe: Pipeline, plan: Plan, seed: int) -> InitialLatent:
         mask = convention.latent_mask(images.mask, vae.pixels)
         mask = widened(mask) if kind in ("inpaint", "fill") else mask
     return InitialLatent(noise, rng, latent, mask, extra, constants)
+
+
+def _hint(pipe: Pipeline, picture: np.ndarray) -> np.ndarray:
+    """Return a control picture as the ControlNet reads it: pixels, or its latent and zeros up to G channels.
+
+    Source: diffusers ZImageControlNetPipeline.__call__.
+    """
+    if "G" not in pipe.denoiser.fits:
+        return picture
+    latent = pipe.autoencoder.encode(signed(picture))
+    more = pipe.denoiser.fits["G"].n - latent.shape[1]
+    return np.pad(latent, ((0, 0), (0, more), (0, 0), (0, 0)))
 
 
 def signed(image: np.ndarray) -> np.ndarray:

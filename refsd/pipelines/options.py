@@ -149,6 +149,11 @@ OPTIONS: tuple[Option, ...] = (
         field="Settings.control_strength", between=(-100, 100),
     ),
     _image(
+        "control_type", str | None, None,
+        "What the control picture shows, for a ControlNet Union: openpose, depth, scribble, canny, ...",
+        field="Settings.control_type",
+    ),
+    _image(
         "ref_image", list[Path] | None, None,
         "The picture to edit, for pix2pix, FLUX.1 Kontext, FLUX.2, Qwen-Image-Edit. May be repeated for the "
         "last two.",

@@ -1,6 +1,7 @@
 """The size of the pictures that are drawn, and whether the input pictures fit the model and that size."""
 
 from refsd.conventions.pictures import Convention
+from refsd.models.controlnet.union import KINDS as CONTROL_TYPES
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages
 from refsd.pipelines.pipeline import Pipeline
@@ -53,6 +54,28 @@ def drawn_size(
     return *drawn, (notice,)
 
 
+def as_tokens(
+    pipe: Pipeline, convention: Convention, images: ConditioningImages, drawn: tuple[int, int]
+) -> ConditioningImages:
+    """Resize the pictures to edit as the engine does. drawn: height, width"""
+    if pipe.variant.references is None or not images.references:
+        return images
+    token = pipe.autoencoder.pixels * pipe.denoiser.patch
+    first, *more = convention.row(pipe.variant.references)(images.references, drawn, token)
+    return images._replace(reference=first, more_references=tuple(more))
+
+
+def check_control_type(pipe: Pipeline, name: str | None) -> None:
+    """Raise BadInput for a control picture's kind that the ControlNet does not know, or that it is not told."""
+    fit = pipe.denoiser.fits.get("control_type")
+    known = CONTROL_TYPES[: fit.n if fit else 0]
+    if name is None and known:
+        raise BadInput(f"--control-net: it reads several kinds of pictures: say --control-type {', '.join(known)}")
+    if name is not None and name not in known:
+        what = f"expected {', '.join(known)}" if known else "there is no ControlNet Union; leave it out"
+        raise BadInput(f"--control-type {name}: {what}")
+
+
 def check_images(
     pipe: Pipeline, convention: Convention, images: ConditioningImages, width: int, height: int
 ) -> None:
@@ -82,7 +105,7 @@ def check_images(
                 "tower with --llm_vision"
             )
         if editing is None and any(side % multiple for one in images.references for side in one.shape[2:]):
-            raise BadInput(f"--ref-image: its sides are no multiples of {multiple}: cut it")
+            raise BadInput(f"--ref-image: a side of fewer than {multiple} pixels, a token's: give a larger picture")
         most = len(pipe.reference_arguments) if editing is None else editing.most
         if len(images.references) > most:
             raise BadInput(

@@ -47,6 +47,11 @@ class Pipeline(NamedTuple):
         """Return the denoiser's arguments for latents of pictures to edit, in their order."""
         return [name for name in self.denoiser.arguments if name.startswith("reference")]
 
+    def denoiser_of(self, convention: Convention) -> LoadedComponent:
+        """Return the denoiser with the params of the convention's engine."""
+        params = {**self.denoiser.params, **convention.row(self.variant.params)}
+        return self.denoiser._replace(params=params)
+
     def editing(self, convention: Convention) -> Editing | None:
         """Return how pictures to edit are shown to the text encoder; None if they are not."""
         if self.variant.editing is None:

@@ -22,7 +22,7 @@ from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.guidance_rule import GuidanceRule
 from refsd.pipelines.noise_levels import SamplingRule, noise_levels
 from refsd.pipelines.options import check_between
-from refsd.pipelines.picture_size import check_images, drawn_size
+from refsd.pipelines.picture_size import as_tokens, check_control_type, check_images, drawn_size
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prediction import PREDICTIONS, prediction_of
 from refsd.pipelines.scheduler_config import sample_sigmas, scheduler_config
@@ -85,6 +85,7 @@ class Plan:
     guidance: float | None
     guidance_rule: GuidanceRule
     control_strength: float
+    control_type: str | None
     ip_scale: float
     tiling: Tiling | None
     circular: CircularAxes
@@ -128,6 +129,7 @@ def resolve(
     may_be_2511 = pipe.denoiser.name == "qwen-image" and not pipe.denoiser.params.get("zero_cond_t")
     if may_be_2511 and images.references:
         notices += ("no file says that these are the weights of Edit 2511; if they are: --qwen-image-zero-cond-t",)
+    images = as_tokens(pipe, convention, images, (height, width))
     check_images(pipe, convention, images, width, height)
     P = pipe.autoencoder.pixels
     latent_shape = 1, pipe.denoiser.latent_channels, height // P, width // P
@@ -160,6 +162,7 @@ def resolve(
         guidance=(settings.guidance or own.guidance) if _embeds_guidance(pipe) else None,
         guidance_rule=settings.guidance_rule,
         control_strength=settings.control_strength,
+        control_type=settings.control_type,
         ip_scale=settings.ip_scale,
         tiling=settings.tiling,
         circular=settings.circular,
@@ -235,6 +238,7 @@ def check_ranges(settings: Settings) -> None:
 def _check_use(pipe: Pipeline, settings: Settings) -> None:
     """Raise BadInput for a setting that has no effect on this model."""
     own, flow = pipe.variant, pipe.variant.flow
+    check_control_type(pipe, settings.control_type)
     rows = {
         "guidance": (settings.guidance, _embeds_guidance(pipe), "embeds no guidance; --cfg-scale guides it"),
         "flow-shift": (settings.flow_shift, flow is not None, "is no rectified flow"),

@@ -64,6 +64,12 @@ class Tokenizers:
 
     def _opened(self, encoder: LoadedComponent) -> TextTokenizer:
         if self.tokenizer is not None:
+            others = [name for name in self._open if name not in CLIP]
+            if others and not self.tokenizer.is_dir():
+                raise BadInput(
+                    f"--tokenizer {self.tokenizer}: one file, where {others[0]} and {encoder.name} have different "
+                    "tokenizers: give a folder that holds both, as a diffusers folder does"
+                )
             return open_tokenizer(self.tokenizer, encoder.name)
         reason = f"{encoder.path} carries none"
         for path in (self.model, encoder.path):

@@ -32,6 +32,7 @@ class Settings(NamedTuple):
     strength:        share of the schedule by which an initial image is redrawn
     image_cfg_scale: guidance scale of the image to edit
     control_strength: factor of a ControlNet's output
+    control_type:    kind of the control image, for a ControlNet that reads several
     ip_scale:        factor of what an IP-Adapter adds
     seed:            seed of the first picture; the following pictures of a batch count up from it
     """
@@ -59,6 +60,7 @@ class Settings(NamedTuple):
     strength: float = default("Settings.strength")
     image_cfg_scale: float | None = default("Settings.image_cfg_scale")
     control_strength: float = default("Settings.control_strength")
+    control_type: str | None = default("Settings.control_type")
     ip_scale: float = default("Settings.ip_scale")
     seed: int = default("Settings.seed")
     batch_count: int = default("Settings.batch_count")

@@ -96,7 +96,8 @@ def sample(
         if callback:
             callback(i, sigma, x, denoised)
 
-    network = GuidedNetwork(pipe.denoiser, plan, conditioning, start, tell, plan.convention.row(pipe.variant.guide))
+    guide = plan.convention.row(pipe.variant.guide)
+    network = GuidedNetwork(pipe.denoiser_of(plan.convention), plan, conditioning, start, tell, guide)
     model = unmasked_kept(_told_sigma(network, plan), start)
     x = start.first_x(plan, pipe.dtype)
     try:

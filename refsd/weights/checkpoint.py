@@ -50,7 +50,7 @@ PART_FLAGS = {
     "--clip_g": ("clip_g",),
     "--t5xxl": ("t5",),
     "--llm": LANGUAGE_MODELS,
-    "--control-net": ("controlnet",),
+    "--control-net": ("controlnet", "zimage-controlnet"),
     "--ip-adapter": ("ip-adapter",),
     "--clip_vision": ("siglip", "clip-vision"),
     "--redux": ("redux",),

@@ -72,9 +72,7 @@ def pipelines(tmp_path):
     peer.update_components(**parts)
     peer.set_progress_bar_config(disable=True)
     peer.image_processor.postprocess = lambda image, **_: image
-    ours = open_pipeline(open_checkpoint(tmp_path), Tokenizers(model=tmp_path), Arithmetic(FLOAT64), 1 << 30)
-    params = {**ours.denoiser.params, "qk_eps": 1e-5}  # diffusers' (docs/anima.md)
-    return peer, ours._replace(denoiser=ours.denoiser._replace(params=params))
+    return peer, open_pipeline(open_checkpoint(tmp_path), Tokenizers(model=tmp_path), Arithmetic(FLOAT64), 1 << 30)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from diffusers import FlowMatchEulerDiscreteScheduler, image_processor
+from diffusers.modular_pipelines.flux3.image_processor import Flux3ImageProcessor
 from diffusers.modular_pipelines.flux3.modular_blocks_flux3 import Flux3AutoBlocks
 from diffusers.modular_pipelines.flux3.modular_blocks_flux3_distilled import Flux3DistilledAutoBlocks
 from float64_peers import distance, draw, draw_weights, float64_throughout, redraw
@@ -84,6 +85,7 @@ def pipelines(folder, text, distilled):
     peer = blocks.init_pipeline()
     peer.update_components(**parts, tokenizer=processor)
     peer.set_progress_bar_config(disable=True)
+    peer.update_components(image_processor=Flux3ImageProcessor(vae_scale_factor=4))  # pixels of a token
     peer.image_processor.postprocess = lambda image, **_: image
     return peer, open_pipeline(open_checkpoint(folder), Tokenizers(model=folder), Arithmetic(FLOAT64), 1 << 30)
 
@@ -135,12 +137,16 @@ EDITS = {
     "one, distilled, another size": (True, [(80, 64)], (24, 16)),
     "three": (False, [(32, 48), (16, 32), (48, 16)], (32, 16)),
     "two, distilled": (True, [(32, 16), (16, 48)], None),
+    "one of odd sides": (False, [(67, 93)], (24, 16)),
+    "one that is small": (False, [(13, 22)], (16, 16)),
+    "one below a token": (True, [(3, 70)], (16, 16)),
+    "two of odd sides": (False, [(35, 50), (21, 30)], (32, 16)),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_edit(tmp_path, text, edit):
-    """Pictures of sizes that diffusers does not change."""
+    """One picture is continued to whole tokens, several are cut to them."""
     distilled, sizes, drawn_size = EDITS[edit]
     files = [tmp_path / f"{i}.png" for i in range(len(sizes))]
     for i, (file, (high, wide)) in enumerate(zip(files, sizes, strict=True)):

@@ -79,7 +79,7 @@ def _config(size: ConditionerSize) -> dict[str, Any]:
     }
 
 
-_TINY = CONDITIONER._replace(hidden=128, layers=2, mlp=256, vocab=1000, context_dim=128)
+TINY_CONDITIONER = CONDITIONER._replace(hidden=128, layers=2, mlp=256, vocab=1000, context_dim=128)
 _IN_FILES = tuple(f"{prefix}llm_adapter." for prefix in ("net.", *DENOISER))
 
 ANIMA_CONDITIONER = Network(
@@ -100,7 +100,7 @@ ANIMA_CONDITIONER = Network(
         "min_sequence_length": (LENGTH,),
     },
     unread=("rotary_emb.inv_freq",),
-    recipes={"anima-conditioner": alone("anima-conditioner", CONDITIONER, _TINY, "anima-conditioner")},
+    recipes={"anima-conditioner": alone("anima-conditioner", CONDITIONER, TINY_CONDITIONER, "anima-conditioner")},
     adapters=namings(("original",), (), ("text_conditioner.", "diffusion_model.llm_adapter.")),
 )
 NETWORKS = (ANIMA_CONDITIONER,)

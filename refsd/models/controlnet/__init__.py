@@ -1,8 +1,10 @@
 """ControlNet for Stable Diffusion 1.x, 2.x and SDXL: a copy of the UNet's encoder with a control image as input.
 
-Zhang et al. 2023, section 3.2; key names as in lllyasviel/ControlNet, cldm.py, SDXL's as its UNet has them.
+Zhang et al. 2023, section 3.2; key names as in lllyasviel/ControlNet, cldm.py, SDXL's as its UNet has them. SDXL's
+ControlNet Union reads several kinds of control images (union.py).
 """
 
+from refsd.models.controlnet.union import LAYERS, TASKS, fused_hint, type_embed
 from refsd.models.ip_adapter import Prompt
 from refsd.models.unet import conv_in, goes_down, heads_at, label_embed, stage, time_embed
 from refsd.module import Module, block
@@ -11,7 +13,17 @@ from refsd.numerics.errors import BadInput
 
 @block
 def controlnet(
-    m: Module, x, hint, timesteps, context, num_heads=8, num_groups=32, strength=1.0, y=None, head_dim=64
+    m: Module,
+    x,
+    hint,
+    timesteps,
+    context,
+    num_heads=8,
+    num_groups=32,
+    strength=1.0,
+    y=None,
+    head_dim=64,
+    control_type=0,
 ):
     """Compute the residuals for the UNet's skips and middle block; see `unet`, argument `control`.
 
@@ -22,6 +34,7 @@ def controlnet(
     num_heads:  heads of every attention whose proj_in is a convolution (SD 1); a list: heads per level
     strength:   factor of all outputs
     y:          [N, A], input of SDXL's label_emb, from `size_condition`; else None
+    control_type: number of the hint's kind, for ControlNet Union (union.KINDS)
     head_dim:   channels per head if proj_in is linear (SD 2, SDXL); a list of num_heads takes precedence
     -> control: one residual per input block, of its output's shape, then the middle block's
     """
@@ -31,7 +44,10 @@ def controlnet(
     emb = time_embed(m, timesteps)
     if y is not None:
         emb = m.add(emb, label_embed(m["label_emb.0"], y))
-    h = m.add(conv_in(m["input_blocks.0"], x), hint_block(m["input_hint_block"], hint))
+    if LAYERS in m:
+        emb = m.add(emb, type_embed(m["control_add_embedding"], control_type, m.shape(TASKS)[0]))
+    h, hint = conv_in(m["input_blocks.0"], x), hint_block(m["input_hint_block"], hint)
+    h = m.add(h, fused_hint(m, hint, h, control_type) if LAYERS in m else hint)
     prompt = Prompt(context)
     outs = [zero_conv(m["zero_convs.0"], h)]
     level = 0

@@ -3,19 +3,47 @@
 import numpy as np
 
 from refsd.golden.judge import Mutant
+from refsd.models import controlnet as control
 from refsd.models.controlnet import component as alone
+from refsd.models.controlnet import union
 from refsd.models.unet import component as unet
-from refsd.networks.bugs import Change, changing
+from refsd.networks.bugs import Change, changing, replacing
 
-_CONTROL = alone.controlnet
+_CONTROL, _ATTENTION = alone.controlnet, union.attention
 
 
 def _twice(*arguments, **named):
     return [2 * part for part in _CONTROL(*arguments, **named)]
 
 
+def _without_kind(m, kind, kinds):
+    return np.zeros((1, m.shape("linear_2.weight")[0]))
+
+
+def _counted_from_1(m, hint, x, kind):
+    return union.fused_hint(m, hint, x, max(0, kind - 1))
+
+
+def _over_tokens(m, x):
+    return _ATTENTION(m, x.swapaxes(0, 1)).swapaxes(0, 1)
+
+
 BUGS = (
     Mutant("the hint is not read", changing("hint", np.zeros_like)),
+    *replacing(
+        control,
+        ("ControlNet Union's kind counts from 1", "fused_hint", _counted_from_1),
+        ("ControlNet Union's kind is not embedded with the time", "type_embed", _without_kind),
+        ("ControlNet Union's hint is not shifted by its tokens", "fused_hint", lambda m, hint, x, kind: hint),
+    ),
+    *replacing(
+        union,
+        (
+            "ControlNet Union's tokens attend to each other, as in ComfyUI, not the batch",
+            "attention",
+            _over_tokens,
+        ),
+    ),
     Mutant(
         "what the ControlNet adds is added twice",
         Change(replaced=((alone, "controlnet", _twice), (unet, "controlnet", _twice))),

@@ -4,13 +4,16 @@ import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from refsd.models.controlnet.union import HEADS, LAYERS, TASKS
 from refsd.models.unet.network import LABEL, LDM_NAMES, UNET_RESNET, UNET_TRUNK, read_heads, unet_config
 from refsd.models.unet.tensors import SD15, SD21, SDXL, UNetSize, unet_shapes, unet_size
-from refsd.networks.dimensions import Shape, Shapes, conv, dim
+from refsd.networks.dimensions import Shape, Shapes, conv, dim, linear
 from refsd.networks.keymap import SAME, Keymap, Row
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Location, Network, counted, same
 from refsd.networks.recipe import alone
 
+_LAYER = f"{LAYERS}.0"
+_MARK = 256  # channels of the embedding of each kind's mark
 _TRUNK = ("time_embed.", "label_emb.", "input_blocks.", "middle_block.")
 
 
@@ -20,16 +23,19 @@ class ControlNetSize(NamedTuple):
     unet: the UNet whose encoder and middle block the ControlNet copies
     hint: channels of the convolutions on the hint, two convolutions for each number; one more convolution follows,
           to the UNet's width
+    kinds: of control images that ControlNet Union tells apart; 0: another ControlNet
     """
 
     unet: UNetSize = SD15
     hint: tuple[int, ...] = (16, 32, 96, 256)
     hint_channels: int = 3
+    kinds: int = 0
 
 
 CONTROLNET_SD15 = ControlNetSize()
 CONTROLNET_SD21 = ControlNetSize(SD21)
 CONTROLNET_SDXL = ControlNetSize(SDXL)
+CONTROLNET_UNION = ControlNetSize(SDXL, kinds=6)
 
 
 def controlnet_shapes(size: ControlNetSize) -> Shapes:
@@ -49,7 +55,27 @@ def controlnet_shapes(size: ControlNetSize) -> Shapes:
         shapes |= conv(f"input_hint_block.{4 * i + 4}", inputs, outputs)
     shapes |= conv(f"input_hint_block.{4 * len(hint) - 2}", hint[-1], unet.channels)
     shapes |= {name: shape for name, shape in trunk.items() if name.startswith("middle_block.")}
-    return shapes | conv("middle_block_out.0", outs[-1], outs[-1], 1)
+    shapes |= conv("middle_block_out.0", outs[-1], outs[-1], 1)
+    return shapes | (_union_shapes(size) if size.kinds else {})
+
+
+def _union_shapes(size: ControlNetSize) -> Shapes:
+    """Return what ControlNet Union has besides. Source: diffusers ControlNetUnionModel."""
+    D, A = size.unet.channels, 4 * size.unet.channels
+    shapes: Shapes = {TASKS: (size.kinds, D)}
+    for name in ("ln_1", "ln_2"):
+        shapes |= {f"{_LAYER}.{name}.{leaf}": (D,) for leaf in ("weight", "bias")}
+    for name, inputs, outputs in (
+        (f"{_LAYER}.attn.in_proj", D, 3 * D),
+        (f"{_LAYER}.attn.out_proj", D, D),
+        (f"{_LAYER}.mlp.c_fc", D, 4 * D),
+        (f"{_LAYER}.mlp.c_proj", 4 * D, D),
+        ("spatial_ch_projs", D, D),
+        ("control_add_embedding.linear_1", _MARK * size.kinds, A),
+        ("control_add_embedding.linear_2", A, A),
+    ):
+        shapes |= linear(name, inputs, outputs)
+    return shapes
 
 
 def controlnet_size(shapes: Mapping[str, Shape]) -> ControlNetSize:
@@ -64,6 +90,7 @@ def controlnet_size(shapes: Mapping[str, Shape]) -> ControlNetSize:
         unet_size({name: shape for name, shape in shapes.items() if name.startswith(_TRUNK)}),
         tuple(hint),
         dim(shapes, f"{first}.weight", 1, usual.hint_channels),
+        dim(shapes, TASKS, 0, 0),
     )
 
 
@@ -76,12 +103,17 @@ _ENDS = (
     ("middle_block.1", "mid_block.attentions.0"),
     ("middle_block_out.0", "controlnet_mid_block"),
 )
+_UNION = (
+    *((name, name) for name in (TASKS, "spatial_ch_projs", "control_add_embedding")),
+    *((f"{_LAYER}.{name}",) * 2 for name in ("attn.out_proj", "mlp.c_fc", "mlp.c_proj", "ln_1", "ln_2")),
+    *((f"{_LAYER}.attn.in_proj.{leaf}", f"{_LAYER}.attn.in_proj_{leaf}") for leaf in ("weight", "bias")),
+)
 
 
 def controlnet_keymap(levels: int = 4, res_blocks: int = 2) -> Keymap:
     """Map the original's names to and from diffusers' ControlNetModel. SDXL's ControlNets have 3 levels."""
     step = res_blocks + 1
-    pairs = [*_ENDS, *LABEL]
+    pairs = [*_ENDS, *LABEL, *_UNION]
     pairs += [(f"input_hint_block.{2 * i + 2}", f"controlnet_cond_embedding.blocks.{i}") for i in range(6)]
     pairs += [(f"zero_convs.{i}.0", f"controlnet_down_blocks.{i}") for i in range(levels * step)]
     resnets = [(f"middle_block.{2 * i}", f"mid_block.resnets.{i}") for i in (0, 1)]
@@ -104,9 +136,13 @@ def _controlnet_config(size) -> dict:
     same += ("transformer_layers_per_block", "addition_embed_type", "addition_time_embed_dim")
     same += ("projection_class_embeddings_input_dim",)
     base = unet_config(size.unet)
+    D = size.unet.channels
+    union = {"num_control_type": size.kinds, "num_trans_channel": D, "num_proj_channel": D}
+    union |= {"num_trans_head": HEADS, "num_trans_layer": 1, "addition_time_embed_dim": _MARK}
     return {
-        "_class_name": "ControlNetModel",
+        "_class_name": "ControlNetUnionModel" if size.kinds else "ControlNetModel",
         **{field: base[field] for field in same if field in base},
+        **(union if size.kinds else {}),
         "conditioning_channels": size.hint_channels,
         "conditioning_embedding_out_channels": list(size.hint),
     }
@@ -136,6 +172,8 @@ CONTROLNET = Network(
         "mid_block_type": ("UNetMidBlock2DCrossAttn", "UNetMidBlock2D"),
         "controlnet_conditioning_channel_order": ("rgb",),
         "global_pool_conditions": (False,),
+        "num_trans_head": (HEADS,),
+        "num_trans_layer": (1,),
     },
     config=lambda path, shapes, given: read_heads(path, controlnet_size(shapes).unet, given),
     before=("unet",),
@@ -145,7 +183,13 @@ CONTROLNET = Network(
             CONTROLNET_SD15,
             ControlNetSize(UNetSize(32, (32, 64, 128, 128), context_dim=128)),
             "controlnet",
-        )
+        ),
+        "controlnet-union": alone(
+            "controlnet",
+            CONTROLNET_UNION,
+            ControlNetSize(UNetSize(32, (32, 64, 128), context_dim=128), kinds=6),
+            "controlnet",
+        ),
     },
 )
 NETWORKS = (CONTROLNET,)

@@ -33,6 +33,7 @@ class Qwen3Size(NamedTuple):
 
 
 QWEN3_4B = Qwen3Size()
+QWEN3_06B = Qwen3Size(hidden=1024, layers=28, heads=16, mlp=3072)
 
 
 def qwen3_shapes(size: Qwen3Size) -> Shapes:
@@ -67,6 +68,7 @@ def qwen3_gguf_keymap(layers: int = 36) -> Keymap:
 
 _TRANSFORMERS = fixed("transformers", decoder_keymap)
 
+_TINY = Qwen3Size(128, 3, 6, 2, mlp=256, vocab=1000)
 _NARROW = Qwen3Size(64, 36, mlp=192, vocab=1000)
 
 QWEN3 = Network(
@@ -102,7 +104,8 @@ QWEN3 = Network(
     ),
     before=("mistral",),
     recipes={
-        "qwen3-4b": alone("qwen3", QWEN3_4B, Qwen3Size(128, 3, 6, 2, mlp=256, vocab=1000), "qwen3"),
+        "qwen3-0.6b": alone("qwen3", QWEN3_06B, _TINY, "qwen3"),
+        "qwen3-4b": alone("qwen3", QWEN3_4B, _TINY, "qwen3"),
         # Deep enough for the layers whose hidden states make up a denoiser's context.
         "qwen3-narrow": alone("qwen3", _NARROW, _NARROW, "qwen3"),
     },

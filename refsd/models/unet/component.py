@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from refsd.models.controlnet import controlnet
+from refsd.models.controlnet.union import LAYERS, TASKS
 from refsd.models.ip_adapter.network import cross_attentions, key_and_value
 from refsd.models.unet import goes_down, goes_up, unet
 from refsd.module import Module
@@ -32,11 +33,12 @@ IP_TOKENS = Argument("N T E", VALUE, "image prompt of an IP-Adapter", optional=T
 HINT = Argument("N 3 8H 8W", VALUE, "picture for a ControlNet, 0..1", optional=True)
 
 
-def _run(m: Module, hint=None, control_strength=1.0, ip_tokens=None, ip_scale=1.0, **arguments):
+def _run(m: Module, hint=None, control_strength=1.0, control_type=0, ip_tokens=None, ip_scale=1.0, **arguments):
     """Run the UNet; with a hint, add the outputs of the ControlNet whose weights are under the prefix CONTROL."""
     control = None
     if hint is not None:
-        control = controlnet(m[CONTROL], hint=hint, strength=control_strength, **arguments)
+        told = {"strength": control_strength, "control_type": control_type}
+        control = controlnet(m[CONTROL], hint=hint, **told, **arguments)
     return unet(m, **arguments, control=control, ip_tokens=ip_tokens, ip_scale=ip_scale)
 
 
@@ -52,6 +54,13 @@ def shared_fits(m: Module) -> dict[str, Fit]:
     own = m.prefix
     context = [key for key in m.weights if key.startswith(own) and key.endswith("attn2.to_k.weight")]
     return fits | ({"E": exactly(m.weights[context[0]].shape[1])} if context else {})
+
+
+def kinds_fit(m: Module) -> Fit:
+    """Return the constraint of `control_type` by a ControlNet's weights."""
+    kinds = m.shape(TASKS)[0] if LAYERS in m else 0
+    says = f"0 to {kinds - 1}, the number of the hint's kind" if kinds else "0: no ControlNet of several kinds"
+    return Fit(kinds, says, lambda kind: type(kind) is int and 0 <= kind < max(1, kinds), alone=True)
 
 
 def _levels(m: Module) -> tuple[list[int], dict[int, int]]:
@@ -125,6 +134,7 @@ def _unet_fits(m: Module) -> dict[str, Fit]:
     without = {} if CONTROL in m else {"hint": refused("no ControlNet was given; name one with --control-net")}
     if not any(name.endswith(_KEYS) for name in m.weights):
         without["ip_tokens"] = refused("no IP-Adapter was given; name one with --ip-adapter")
+    without["control_type"] = kinds_fit(m[CONTROL])
     return shared_fits(m) | without | {"K": exactly(m.shape("out.2.weight")[0])}
 
 
@@ -134,7 +144,7 @@ COMPONENTS = {
         _run,
         {"x": X, "timesteps": TIMESTEPS, "context": CONTEXT, "y": Y, "hint": HINT, "ip_tokens": IP_TOKENS},
         {"out": "N K H W"},
-        {"num_heads": 8, "num_groups": 32, "control_strength": 1.0, "ip_scale": 1.0},
+        {"num_heads": 8, "num_groups": 32, "control_strength": 1.0, "control_type": 0, "ip_scale": 1.0},
         _unet_fits,
         beside={"controlnet": _controlnet_beside, "ip-adapter": _ip_adapter_beside},
     ),

@@ -10,6 +10,7 @@ not negate it, nor do the models of Z-Image and diffusers; their pipelines do, a
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +26,31 @@ THETA = 256.0
 EPS = 1e-5  # of the RMSNorms; of those of queries and keys in every model
 
 
+class Streams(NamedTuple):
+    """The tokens where the blocks of both begin, for a ControlNet (models/zimage_controlnet).
+
+    img:       [N, L, D], the picture's, embedded; padding included
+    img_angle: [N, L, head / 2]
+    txt:       [N, J, D], the caption's, refined
+    both:      [N, L + J, D], the picture's, refined, then the caption's
+    angle:     [N, L + J, head / 2]
+    mask:      of both; None: all are seen
+    c:         [N, A], the embedded time
+    eps:       of the RMSNorms
+    """
+
+    img: np.ndarray
+    img_angle: np.ndarray
+    txt: np.ndarray
+    both: np.ndarray
+    angle: np.ndarray
+    mask: np.ndarray | None
+    c: np.ndarray
+    eps: float
+
+
 @block
-def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, theta=THETA, eps=EPS):
+def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, theta=THETA, eps=EPS, control=None):
     """Predict clean latent minus noise from a noisy latent.
 
     x:         [N, C, H, W], H and W multiples of the patch (2)
@@ -35,6 +59,7 @@ def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, th
     lengths:   [N], length of each caption in tokens; tokens after it are ignored; None: all J
     axes_dim:  rotary channels of a head for the axes (time, row, column)
     eps:       of the RMSNorms, except those of queries and keys
+    control:   a ControlNet: (m, Streams) -> what joins a block's output, by the block's number
     -> y:      [N, C, H, W], an estimate of clean latent - noise, which is minus the velocity
 
     Raises BadInput if H or W is no multiple of the patch, or a length is not in 1..J.
@@ -50,7 +75,7 @@ def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, th
 
     img = m.linear("x_embedder", patchify_channels_last(x, patch))
     img = fill(m, "x_pad_token", img, np.full(len(img), img.shape[1]))
-    img_angle = m.rope_angles(picture_ids(padded, tokens_high, tokens_wide), axes_dim, theta)
+    img_angle, embedded = m.rope_angles(picture_ids(padded, tokens_high, tokens_wide), axes_dim, theta), img
     for i in range(m.count("noise_refiner")):
         img = transformer_block(m["noise_refiner"][i], img, img_angle, eps, c)
 
@@ -62,8 +87,11 @@ def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, th
 
     both = np.concatenate([img, txt], axis=1)
     angle = np.concatenate([img_angle, txt_angle], axis=1)
+    mask = own_tokens(padded, img.shape[1])
+    hints = control(m, Streams(embedded, img_angle, txt, both, angle, mask, c, eps)) if control else {}
     for i in range(m.count("layers")):
-        both = transformer_block(m["layers"][i], both, angle, eps, c, mask=own_tokens(padded, img.shape[1]))
+        both = transformer_block(m["layers"][i], both, angle, eps, c, mask=mask)
+        both = m.add(both, hints[i]) if i in hints else both
 
     tokens = final_layer(m["final_layer"], both[:, : tokens_high * tokens_wide], c)
     return unpatchify_channels_last(tokens, patch, tokens_high)

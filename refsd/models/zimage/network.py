@@ -94,12 +94,16 @@ def zimage_size(shapes: Mapping[str, Shape]) -> ZImageSize:
 
 
 def _block(at: str, size: ZImageSize) -> Shapes:
-    D = size.hidden
+    return block_shapes(at, size.hidden, size.head_dim, size.mlp)
+
+
+def block_shapes(at: str, D: int, head_dim: int, mlp: int) -> Shapes:
+    """Return the shapes of a block under the prefix `at`, without its modulation."""
     shapes = linear(f"{at}.attention.qkv", D, 3 * D, bias=False) | linear(f"{at}.attention.out", D, D, bias=False)
-    shapes |= {f"{at}.attention.{which}_norm.weight": (size.head_dim,) for which in "qk"}
-    shapes |= linear(f"{at}.feed_forward.w1", D, size.mlp, bias=False)
-    shapes |= linear(f"{at}.feed_forward.w2", size.mlp, D, bias=False)
-    shapes |= linear(f"{at}.feed_forward.w3", D, size.mlp, bias=False)
+    shapes |= {f"{at}.attention.{which}_norm.weight": (head_dim,) for which in "qk"}
+    shapes |= linear(f"{at}.feed_forward.w1", D, mlp, bias=False)
+    shapes |= linear(f"{at}.feed_forward.w2", mlp, D, bias=False)
+    shapes |= linear(f"{at}.feed_forward.w3", D, mlp, bias=False)
     return shapes | {f"{at}.{name}.weight": (D,) for name in _NORMS}
 
 
@@ -110,7 +114,7 @@ _ENDS = (
     ("final_layer.linear", ("all_final_layer.2-1.linear",), SAME),
     ("final_layer.adaLN_modulation.1", ("all_final_layer.2-1.adaLN_modulation.1",), SAME),
 )
-_BLOCK = (
+BLOCK_NAMES = (
     ("attention.qkv", ("attention.to_q", "attention.to_k", "attention.to_v"), CONCAT),
     ("attention.out", ("attention.to_out.0",), SAME),
     ("attention.q_norm", ("attention.norm_q",), SAME),
@@ -124,7 +128,9 @@ def zimage_keymap(layers: int = 30, refiners: int = 2) -> Keymap:
     for stack, n in (("layers", layers), ("noise_refiner", refiners), ("context_refiner", refiners)):
         for i in range(n):
             at = f"{stack}.{i}."
-            rows += [Row(at + ours, tuple(at + part for part in theirs), rule) for ours, theirs, rule in _BLOCK]
+            rows += [
+                Row(at + ours, tuple(at + part for part in theirs), rule) for ours, theirs, rule in BLOCK_NAMES
+            ]
     return Keymap(rows, rest_same=True)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from refsd.kernels.attention import causal_mask
 from refsd.kernels.attention_softcap import attention_softcap
 from refsd.kernels.conv2d_fast import Choice
+from refsd.kernels.pool import avg_pool2d
 from refsd.kernels.rope import rope_angles
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
@@ -52,6 +53,8 @@ class TracingArithmetic(Arithmetic):
         if kernel is attention_softcap:
             q, k, v = arrays
             return self._say("attention_softcap", params, q=q, k=k, v=v, mask=params.pop("mask"))
+        if kernel is avg_pool2d:
+            return self._say("avg_pool2d", {**params, "count_include_pad": True}, x=arrays[0])
         return kernel(*arrays, **params)
 
     def linear(self, x, weight, bias=None, weight_type="f32"):

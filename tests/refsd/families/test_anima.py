@@ -5,7 +5,9 @@ import pytest
 import small_families as small
 from safetensors.numpy import save_file
 from small_pictures import Letters, call
+from typer.testing import CliRunner
 
+from refsd.cli import app
 from refsd.conventions.diffusers import PICTURES as DIFFUSERS
 from refsd.conventions.sdcpp import PICTURES as SDCPP
 from refsd.families.anima import multiplied
@@ -13,14 +15,18 @@ from refsd.models.anima.network import AnimaSize
 from refsd.models.anima_conditioner.network import ConditionerSize
 from refsd.models.qwen3.network import Qwen3Size
 from refsd.models.vae_wan.network import WanVAESize
+from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
+from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.pipeline import open_pipeline
 from refsd.pipelines.prompts import Tokenizers, encode
 from refsd.weights import open_checkpoint
 
 pytestmark = pytest.mark.jitted
+OF = Tokenizers.of
+runner = CliRunner()
 SIZES = {
     "anima": AnimaSize(256, 2, 128, 96, 12, 16, 24),
     "anima-conditioner": ConditionerSize(24, 2, 12, 40, 60, 40),
@@ -103,3 +109,37 @@ def test_a_file_without_the_conditioner_is_one_line(tmp_path, files):
         open_pipeline(
             open_checkpoint(None, {**files, "--diffusion-model": alone}), Tokenizers(), Arithmetic(FLOAT64)
         )
+
+
+def test_one_file_is_not_read_as_two_tokenizers(tmp_path, monkeypatch):
+    monkeypatch.setattr(Tokenizers, "of", OF)
+    file = tmp_path / "tokenizer.json"
+    file.write_text("{}")
+    for place, said in (
+        (file, "one file, where qwen3 and anima-conditioner have different"),
+        (tmp_path, "no token"),
+    ):
+        tokenizers = Tokenizers(tokenizer=place)
+        monkeypatch.setattr(tokenizers, "_open", {"qwen3": Letters()})
+        with pytest.raises(BadInput, match=said):
+            tokenizers.of(LoadedComponent("anima-conditioner", Module({}), {}))
+
+
+def test_diffusers_has_its_own_eps_of_queries_and_keys(files):
+    pipe = open_pipeline(open_checkpoint(None, files), Tokenizers(), Arithmetic(FLOAT64), 1 << 30)
+    assert pipe.denoiser_of(DIFFUSERS).params["qk_eps"] == 1e-5
+    assert "qk_eps" not in pipe.denoiser_of(SDCPP).params
+
+
+def test_recipe_weights_draw(tmp_path):
+    """One file has the transformer and the conditioner, as Anima's own."""
+    recipes = {"--diffusion-model": "anima", "--llm": "qwen3-0.6b", "--vae": "wan-vae"}
+    given = []
+    for flag, recipe in recipes.items():
+        file = tmp_path / f"{recipe}.safetensors"
+        made = runner.invoke(app, ["weights", "make", recipe, "--tiny", "-o", str(file)])
+        assert made.exit_code == 0, made.output
+        given += [flag, file]
+    out = tmp_path / "a.png"
+    result = call(*given, "-p", "a cat", "-W", 32, "-H", 16, "--steps", 1, "-o", out)
+    assert result.exit_code == 0 and out.is_file()

@@ -56,6 +56,8 @@ BROKEN = (
     "qwen-image21-vae/qwen-image21-vae-encoder/tall",
     "qwen-image21-vae/qwen-image21-vae-decoder/wide",
     "controlnet/controlnet/between",
+    "controlnet-union/controlnet/kind",
+    "lone/zimage-control/zimage/controlled",
     "ip-adapter/ip-adapter/embedding",
     "ip-adapter-plus/ip-adapter/states",
     "lone/sd15-ip-adapter/unet/image-prompt",

@@ -9,10 +9,12 @@ import tiny_zimage as model
 
 from refsd.models.zimage import zimage
 from refsd.models.zimage.network import zimage_keymap
+from refsd.models.zimage_controlnet import Control
 from refsd.module import Module, Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES
+from refsd.numerics.tensor import stored
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "zimage.npz")
 WEIGHTS = model.weights()
@@ -50,6 +52,25 @@ def test_the_recorded_answer_of_diffusers():
     for name in ("noise_refiner.0", "context_refiner.0", "layers.0"):
         assert distance(tiny.sampled(taps[name][1]), RECORDED[name]) <= 1e-12
     assert weights.read == set(WEIGHTS)
+
+
+@pytest.mark.parametrize("version", model.CONTROLS)
+def test_the_recorded_answers_of_its_controlnets(version):
+    weights = Read(model.control_weights(version))
+    y = run(control=Control(Module(weights), model.hint(version), 0.7))
+    assert distance(tiny.sampled(y), RECORDED[f"control {version}"]) <= 1e-12
+    assert weights.read == set(weights)
+
+
+def test_a_hint_that_never_was_trained_on_its_refiners():
+    """2.0's file holds refiners whose before_proj is 0: the control blocks refine in their place."""
+    weights, hint = model.control_weights("2.1"), model.hint("2.1")
+    before = "control_noise_refiner.0.before_proj.weight"
+    untrained = {**weights, before: stored(np.zeros(weights[before].shape, np.float32))}
+    without = {name: w for name, w in weights.items() if not name.startswith("control_noise_refiner.")}
+    y = run(control=Control(Module(untrained), hint))
+    np.testing.assert_array_equal(y, run(control=Control(Module(without), hint)))
+    assert distance(y, run(control=Control(Module(weights), hint))) > 1e-3
 
 
 @pytest.mark.jitted

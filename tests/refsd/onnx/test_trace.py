@@ -54,6 +54,8 @@ def errors(case, tmp_path):
         "qwen3-vl-4b/qwen3_vl/image",
         "qwen3-vl-4b/qwen3_vl/pictures",
         "qwen3-vl-8b-vision/qwen3_vision/wide",
+        "controlnet-union/controlnet/kind",
+        "lone/zimage-control/zimage/controlled",
         "krea2/krea2/masked",
         "anima/anima/whole",
         "anima-conditioner/anima-conditioner/masked",

@@ -11,13 +11,19 @@ from small_pictures import call, pipeline
 
 from refsd.conventions import CONVENTIONS
 from refsd.models.controlnet.network import ControlNetSize
+from refsd.models.zimage_controlnet.network import ZImageControlSize
+from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import ConditioningImages, read_image
 from refsd.pipelines.initial_latent import EXTRA_CHANNELS, initial_latent, widened
+from refsd.pipelines.pipeline import open_pipeline
 from refsd.pipelines.plan import resolve
+from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
 from refsd.samplers.noise import RNGS
+from refsd.weights import open_checkpoint
 
 pytestmark = [pytest.mark.jitted, pytest.mark.usefixtures("letters")]  # whole models
 
@@ -188,6 +194,51 @@ def test_a_controlnet(folder, tmp_path):
         resolve(pipe, Settings("", width=32, height=16), ConditioningImages(control=PICTURE))
 
 
+def test_z_images_controlnet_reads_the_pictures_latent(folder, tmp_path, png):
+    (size,) = small_families.FAMILIES["zimage"].values()
+    control = ZImageControlSize(size.hidden, 1, 1, True, size.head_dim, size.mlp, 132, size.time_dim)
+    parts = small.files(folder / "zimage-controlled", "zimage", **{"zimage-controlnet": control})
+    given = [word for pair in parts.items() for word in pair]
+    drawn = set()
+    for strength in (0, 0.9):
+        out = tmp_path / f"{strength}.png"
+        call(*given, "-p", "a cat", "--control-image", png, "--control-strength", strength, "--steps", 1, "-o", out)
+        drawn.add(out.read_bytes())
+    assert len(drawn) == 2
+    checkpoint = open_checkpoint(None, parts)
+    pipe = open_pipeline(checkpoint, Tokenizers(), Arithmetic(FLOAT64), 1 << 30)
+    plan = resolve(pipe, Settings("", width=32, height=16), ConditioningImages(control=PICTURE))
+    hint = initial_latent(pipe, plan, 0).constants["hint"]
+    latent = pipe.autoencoder.encode(2 * PICTURE - 1)
+    assert hint.shape == (1, 33, *latent.shape[2:]) and not hint[:, latent.shape[1] :].any()
+    np.testing.assert_array_equal(hint[:, : latent.shape[1]], latent)
+    wide = {"zimage-controlnet": control._replace(hidden=2 * size.hidden)}
+    other = small.files(folder / "zimage-wide", "zimage", **wide)
+    with pytest.raises(BadInput, match="this ControlNet was trained for another model"):
+        open_pipeline(open_checkpoint(None, other), Tokenizers(), Arithmetic(FLOAT64))
+
+
+def test_a_controlnet_union_is_told_what_its_picture_shows(folder, tmp_path):
+    (size,) = small_families.FAMILIES["sd15"].values()
+    vae = small.PARTS["sd15"]["vae"]._replace(widths=(32, 32, 32, 32))
+    files = small.files(folder / "union", "sd15", controlnet=ControlNetSize(size, kinds=6), vae=vae)
+    hint = tmp_path / "hint.png"
+    Image.fromarray(np.full((64, 128, 3), 200, np.uint8)).save(hint)
+    parts = [word for pair in files.items() for word in pair]
+    given = *parts, "-p", "a cat", "--control-image", hint, "--steps", 1, "-o", tmp_path / "a.png"
+    drawn = set()
+    for kind in ("canny", "depth"):
+        call(*given, "--control-type", kind)
+        drawn.add((tmp_path / "a.png").read_bytes())
+    assert len(drawn) == 2
+    with pytest.raises(BadInput, match="--control-net: it reads several kinds of pictures: say --control-type"):
+        call(*given)
+    with pytest.raises(BadInput, match=r"--control-type repaint: expected openpose, .*, segment$"):
+        call(*given, "--control-type", "repaint")
+    with pytest.raises(BadInput, match="--control-type canny: there is no ControlNet Union"):
+        resolve(pipeline(folder, "sd15"), Settings("", width=32, height=16, control_type="canny"))
+
+
 @pytest.mark.parametrize(
     ("family", "images", "said"),
     [
@@ -198,13 +249,36 @@ def test_a_controlnet(folder, tmp_path):
         ("sd15-inpaint", {"init": PICTURE}, "these weights are for inpainting: give --init-img and --mask"),
         ("sd15-edit", {}, "these weights edit a picture: give it with --ref-image"),
         ("flux-control", {}, "follow a picture of edges or depths: give it with --control-image"),
-        ("flux-dev", {"reference": PICTURE[:, :, 2:]}, "--ref-image: its sides are no multiples of 4"),
         ("flux-dev", {"control": PICTURE}, "--control-image: FLUX.1 dev or Kontext has no use for it"),
     ],
 )
 def test_refused(folder, family, images, said):
     with pytest.raises(BadInput, match=said):
         resolve(pipeline(folder, family), Settings("", width=32, height=16), ConditioningImages(**images))
+
+
+@pytest.mark.parametrize(
+    ("family", "like", "shape"),
+    [
+        ("flux-dev", "sdcpp", (16, 36)),  # sqrt(512 * 32 / 14) wide, and 14 / 32 of that high
+        ("flux-dev", "diffusers", (12, 32)),
+        ("flux2-klein", "diffusers", (12, 32)),
+        ("flux3", "diffusers", (64, 64)),
+    ],
+)
+def test_a_picture_to_edit_of_any_size(folder, family, like, shape):
+    """As each engine resizes a picture of 32 x 14 where 32 x 16 are drawn: tokens have 4 pixels a side."""
+    given = ConditioningImages(reference=PICTURE[:, :, 2:])
+    plan = resolve(pipeline(folder, family), Settings("", width=32, height=16, like=like), given)
+    assert plan.images.reference is not None and plan.images.reference.shape == (1, 3, *shape)
+    if family == "flux2-klein":
+        np.testing.assert_array_equal(plan.images.reference, PICTURE[:, :, 3:15])
+
+
+def test_a_picture_to_edit_without_a_whole_token(folder):
+    images = ConditioningImages(reference=PICTURE[:, :, 13:])
+    with pytest.raises(BadInput, match="--ref-image: a side of fewer than 4 pixels"):
+        resolve(pipeline(folder, "flux2-klein"), Settings("", width=32, height=16, like="diffusers"), images)
 
 
 def test_a_strength_that_leaves_no_step(folder):

@@ -98,6 +98,12 @@ from refsd.models.vision.network import (
 )
 from refsd.models.wan.network import WAN_14B, WanSize, wan_shapes, wan_size
 from refsd.models.zimage.network import ZIMAGE, ZImageSize, zimage_shapes, zimage_size
+from refsd.models.zimage_controlnet.network import (
+    ZIMAGE_CONTROL,
+    ZImageControlSize,
+    zimage_control_shapes,
+    zimage_control_size,
+)
 
 few, dims = st.integers(1, 3), st.integers(1, 40)
 
@@ -208,6 +214,7 @@ TABLES = {
             ),
             hint=st.tuples(dims, dims, dims, dims),
             hint_channels=dims,
+            kinds=st.sampled_from([0, 6, 8]),
         ),
     ),
     "flux": Table(
@@ -221,6 +228,17 @@ TABLES = {
         chroma_size,
         CHROMA,
         sizes(ChromaSize, double_blocks=few, single_blocks=few, layers=few),
+    ),
+    "zimage-controlnet": Table(
+        zimage_control_shapes,
+        zimage_control_size,
+        ZIMAGE_CONTROL,
+        sizes(
+            ZImageControlSize,
+            layers=few,
+            refiners=st.integers(0, 2),
+            projects=st.booleans(),
+        ).map(lambda size: size._replace(projects=size.projects and size.refiners > 0)),
     ),
     "zimage": Table(
         zimage_shapes,

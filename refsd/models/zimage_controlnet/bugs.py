@@ -1,0 +1,29 @@
+"""Known bugs of what Z-Image's ControlNet reads and where it adds."""
+
+import numpy as np
+
+from refsd.models import zimage_controlnet
+from refsd.networks.bugs import replacing
+
+_BLOCKS = zimage_controlnet.control_blocks
+
+
+def _alone(m, control, x, *more):
+    return _BLOCKS(m, control, np.zeros_like(x), *more)
+
+
+def _zeros(m, name, x, lengths):
+    return np.pad(x, ((0, 0), (0, -x.shape[1] % 32), (0, 0)))
+
+
+BUGS = replacing(
+    zimage_controlnet,
+    ("Z-Image's ControlNet joins the first blocks, not every n-th", "places", lambda layers, n: [*range(n)]),
+    ("Z-Image's ControlNet does not see the noisy picture", "control_blocks", _alone),
+    ("Z-Image's ControlNet pads its hint with zeros, not with the learned token", "fill", _zeros),
+    (
+        "Z-Image's ControlNet refines its hint by its control blocks, as 2.0",
+        "refiner",
+        lambda m: m["control_layers"],
+    ),
+)
