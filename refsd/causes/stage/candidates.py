@@ -92,9 +92,18 @@ def numbers(params: Params) -> Iterator[tuple[str, float, Callable[[float], Call
 
 
 def exchanged(tensors: Tensors) -> Iterator[Mutant[Change]]:
-    """Yield candidates where one input is left out, moved along an axis, or exchanged with another input."""
+    """Yield candidates where one input is left out, moved along an axis, or exchanged with another input.
+
+    Of changes that give the same numbers the first is the simplest, and the only one.
+    """
     for name, y in tensors.items():
+        seen = {y.tobytes()}
         for phrase, move in _moves(y):
+            with np.errstate(all="ignore"):
+                moved = move(y).astype(y.dtype).tobytes()
+            if moved in seen:
+                continue
+            seen.add(moved)
             yield Mutant(f"{name} {phrase}", Change(tensors=_moved(name, move)))
         for other, z in tensors.items():
             if other != name and z.shape == y.shape and z.dtype == y.dtype:

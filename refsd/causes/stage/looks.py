@@ -93,7 +93,7 @@ def _function(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> 
     for words, function in ELEMENTWISE.items():
         with np.errstate(all="ignore"):
             y = function(truth)
-        if np.isfinite(y).all() and scene.agrees(name, y, 8 * max(1.0, _slope(y, truth))):
+        if np.isfinite(y).all() and np.ptp(y) and scene.agrees(name, y, 8 * max(1.0, _slope(y, truth))):
             yield f"{name} {words}"
             return
 
@@ -112,7 +112,7 @@ def _whole_numbers(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray
     ):
         return
     for words, change in (("cut to", np.trunc), ("rounded to", np.rint), ("raised to", np.ceil)):
-        if np.array_equal(found, change(truth)):
+        if np.ptp(found) and np.array_equal(found, change(truth)):
             yield f"{name}: {words} whole numbers"
             return
 
