@@ -154,7 +154,6 @@ def worth(outcomes: Iterable[Any], without: Mapping[str, Any], seconds: dict[str
         wrong = [o.id for o in own if not o.named]
         alone = "" if finder == "lists" else f"{len(lost)}{': ' * bool(lost)}{', '.join(lost)}"
         size = "" if finder == "lists" else str(lines_of(finder))
-        lines.append(
-            f"| {finder} | {size} | {len(right)} | {alone} | {', '.join(wrong) or 0} | {seconds.get(finder, 0):.0f} |"
-        )
+        spent = f"{seconds.get(finder, 0):.0f}"
+        lines.append(f"| {finder} | {size} | {len(right)} | {alone} | {', '.join(wrong) or 0} | {spent} |")
     return "\n".join(lines)

@@ -88,6 +88,17 @@ class Text:
         yield from self._without_functions()
         yield from self._exchanged()
 
+    def intermediates(self) -> Iterator[tuple[str, CodeType]]:
+        """Yield (phrase, code) with the result replaced by each expression that leads to it, the last first."""
+        ends: list[Any] = [n for n in ast.walk(self._node) if isinstance(n, ast.Assign | ast.Return)]
+        last = ends[-1]
+        for statement in reversed(ends):
+            for node in ast.walk(statement.value):
+                if node is not last.value and isinstance(node, ast.BinOp | ast.Call | ast.Name):
+                    code = self._compiled((last, "value", None), node)
+                    if code is not None:
+                        yield f"{quoted(node)} stands where the result belongs", code
+
     def numbers(self) -> Iterator[Number]:
         """Yield the numbers that may be constants of a formula, and the numeric defaults of parameters."""
         for site, node, statement in self._sites():
@@ -103,10 +114,11 @@ class Text:
 
         values: variable -> its number in a run; "": the result
         """
-        for node in ast.walk(self._node):
-            one = node.targets[0] if isinstance(node, ast.Assign) else None
-            name = one.id if isinstance(one, ast.Name) else "" if isinstance(node, ast.Return) else None
-            if name in values and not is_number(node.value) and not isinstance(node.value, ast.Name):
+        kept = [n for n in ast.walk(self._node) if isinstance(n, ast.Assign | ast.Return)]
+        for node in kept:
+            name = "" if isinstance(node, ast.Return) else getattr(node.targets[0], "id", "?")
+            value: Any = node.value
+            if name in values and not is_number(value) and not isinstance(value, ast.Name):
                 told = f"{name}, in {self.name}, is one number throughout" if name else f"{self.name} is one number"
                 yield Number(told, values[name], (node, "value", None))
         if isinstance(self._node, ast.Lambda) and "" in values:

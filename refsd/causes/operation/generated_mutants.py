@@ -40,9 +40,12 @@ _MASKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} of 1 (keep) and 0 (hide) added to the scores": lambda x: np.where(np.isneginf(x), 0.0, 1.0),
     "{} inverted: what should be kept is hidden": lambda x: np.where(np.isneginf(x), 0.0, -np.inf),
 }
-_WHOLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+# What explains most with the least; tried before all else.
+_SIMPLEST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} left out: zeros": np.zeros_like,
     "{} left out: ones": np.ones_like,
+}
+_WHOLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} squared": np.square,
     "{} without its sign": np.abs,
     "{} rounded to float16": lambda x: x.astype(np.float16),
@@ -66,6 +69,29 @@ def generated(op: Operation, inputs: Inputs, params: Params, others: dict[str, O
             continue  # the operation rejects this change
         if y is not None and y.shape == right.shape and not np.array_equal(y, right):
             yield name, y
+
+
+def simplest(op: Operation, inputs: Inputs, params: Params) -> Named:
+    """Yield (name, answer) where nothing is computed, or an input is the result, or is zeros or ones.
+
+    Of those that give the same numbers only the first.
+    """
+    right = answer(op, inputs, params)
+    seen = {right.tobytes()}
+    values = {name: tensor.values() for name, tensor in inputs.items() if tensor.values().dtype.kind == "f"}
+    made = [("nothing is computed: zeros", np.zeros_like(right))]
+    made += [(f"{op.name} left out: {n} is the result", x) for n, x in values.items() if x.shape == right.shape]
+    with np.errstate(all="ignore"):
+        made += [
+            (phrase.format(name), _with(op, inputs, params, {name: change(x)}))
+            for name, x in values.items()
+            for phrase, change in _SIMPLEST.items()
+        ]
+    for phrase, y in made:
+        y = np.asarray(y, np.float32)
+        if y.tobytes() not in seen:
+            seen.add(y.tobytes())
+            yield phrase, y
 
 
 def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], np.ndarray | None]]]:
@@ -367,7 +393,6 @@ def _left_out(op, inputs, params, right):
         if x.shape != right.shape and x.size == right.size and x.dtype.kind == "f":
             yield f"nothing is moved: {name} as it lies in memory", lambda x=x: x.reshape(right.shape)
         if x.shape == right.shape and x.dtype.kind == "f":
-            yield f"{op.name} left out: {name} is the result", lambda x=x: x.astype(np.float32)
             yield f"{op.name} done twice", lambda name=name: _with(op, inputs, params, {name: right})
             yield f"{name} added to the result", lambda x=x: right + x
             yield f"{name} taken from the result", lambda x=x: right - x

@@ -55,7 +55,7 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     n = 2 * angle.shape[-1]
     turned, rest = x[..., :n], x[..., n:]
 
-    def by(cos, sin, halves=halves):
+    def by(cos, sin, halves=halves, turned=turned, rest=rest):
         if halves:
             one, two = np.split(turned, 2, axis=-1)
         else:
@@ -99,6 +99,12 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         product = np.concatenate(parts, axis=-1)[:, :, None]
         yield f"positions, frequencies and angles rounded to {called}", by(*_of(coarse(product)))
         yield f"positions and frequencies rounded to {called}", by(*_of(product))
+    own = tuple(params["axes_dim"])
+    for axis in range(len(own)) if rest.shape[-1] else ():
+        whole = tuple(dim + rest.shape[-1] * (a == axis) for a, dim in enumerate(own))
+        wide = _of(_angles(ids, {**params, "axes_dim": whole}))
+        words = f"the whole head is turned, not its first {n} channels: axes_dim is {whole}, not {own}"
+        yield words, by(*wide, turned=x, rest=x[..., :0])
     yield "frequencies by all channels, not by those of their axis", by(*_of(_one_axis(ids, params)[:, :, None]))
 
 

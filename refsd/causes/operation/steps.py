@@ -338,6 +338,15 @@ _SOFTMAXES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+# What a query that sees no key has: whether its scores count, and the keys that it sees.
+_OF_NO_KEY: dict[str, Callable[[np.ndarray, int], tuple[bool, np.ndarray]]] = {
+    "a query that sees no key sees all": lambda j, J: (True, j >= 0),
+    "a query that sees no key weighs all alike": lambda j, J: (False, j >= 0),
+    "a query that sees no key sees the first": lambda j, J: (False, j == 0),
+    "a query that sees no key sees the last": lambda j, J: (False, j == J - 1),
+}
+
+
 def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     q, k, v = (values[n].transpose(0, 2, 1, 3) for n in ("q", "k", "v"))
     if "sinks" in values:
@@ -359,6 +368,11 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
 
     for label, softmax in _SOFTMAXES.items():
         yield label, made(softmax=softmax)
+    none = np.isneginf(mask + causal).all(-1, keepdims=True)
+    for label, shown in _OF_NO_KEY.items() if none.any() else ():
+        scored, open_to = shown(np.arange(k.shape[2]), k.shape[2])
+        instead = np.where(none, np.where(open_to, 0.0, -np.inf), mask + causal)
+        yield label, made(masked=lambda s, m=instead, e=scored: np.where(none & ~e, 0.0, scale * s) + m)
     yield "products of queries and keys added up in float16", made(scores=_sums_in(np.float16))
     yield (
         "products of queries and keys rounded to float16",
