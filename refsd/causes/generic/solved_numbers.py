@@ -13,6 +13,8 @@ _DELTA = 1e-5
 _SAME = 2e-5
 # A number of more bits is none that somebody would write down: four digits have 13.
 PLAIN = 11.0
+# The chance of a coincidence that is taken, of numbers that are spread over so many decades.
+_CHANCE, _DECADES = 0.01, 4
 _KNOWN = {
     math.pi: "pi",
     math.pi / 2: "pi / 2",
@@ -121,3 +123,8 @@ def bits(value: float) -> float:
 def is_plain(value: float) -> bool:
     """Return True for a number that somebody would write down."""
     return bits(value) < PLAIN
+
+
+def is_certain(tried: int, unsure: float) -> bool:
+    """Return False if one of so many numbers would agree by chance. unsure: decades within which it agrees"""
+    return tried * unsure < _CHANCE * _DECADES

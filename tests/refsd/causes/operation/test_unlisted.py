@@ -18,6 +18,8 @@ from refsd.numerics.tensor import stored
 pytestmark = pytest.mark.jitted
 
 JUDGE = OperationJudge()
+SELF = "attention/f32/self-b2-l35-j35-h2-d40"
+LOKR = next(name for name in CASES if name.startswith("lokr/") and 4 in CASES[name].inputs["w1"].shape[:1])
 CONV = "conv2d/f32/3x3-n2-c33-k20-h9-w14"
 
 
@@ -65,6 +67,9 @@ def times(name, factor):
             other(scale=80**-0.5),
             "scale is 1/sqrt(B D) = 0.1118, not 0.1581",
         ),
+        # H D is 80, and 12 / 110 is near its root; O1 is 4, and 1 over its root is a half.
+        (SELF, other(scale=0.109), "scale is 0.109, not 0.1581"),
+        (LOKR, times("w1", 0.5), "the result is multiplied by 0.5"),
         ("linear/f32/awkward-x2x33x77-o20", times("bias", 2), "bias is multiplied by 2"),
         ("group_norm/f32/plain-n2-c64-h9-w7-g32", other(num_groups=16), "num_groups is 16, not 32"),
         (
@@ -93,9 +98,6 @@ def _other_axis(op, inputs, params):
     q, k, v = (inputs[n].values().astype(np.float64).transpose(0, 2, 1, 3) for n in ("q", "k", "v"))
     s = np.exp(q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5)
     return (s / s.sum(axis=2, keepdims=True) @ v).transpose(0, 2, 1, 3)
-
-
-SELF = "attention/f32/self-b2-l35-j35-h2-d40"
 
 
 @pytest.mark.parametrize(
