@@ -283,15 +283,17 @@ def inject(
 
 
 def ablate(bugs: Mapping[str, str], bench: Bench, note: Callable[[Outcome], None]) -> str:
-    """Judge each bug with all finders, and again without the finder that named it; return the table of finders."""
+    """Judge each bug without known bugs, and again without the finder that named it; return a table of finders."""
     seconds: dict[str, float] = {}
-    with marked(seconds):
-        outcomes = inject(bugs, bench, note)
-    without = {}
-    for o in outcomes:
-        if o.named and o.finder != "lists":
-            with marked({}, off=o.finder):
-                (without[o.id],) = inject({o.id: o.level}, bench, note)
+    outcomes, without = [], {}
+    with forgotten(listed()):
+        for id, level in bugs.items():
+            with marked(seconds):
+                (outcome,) = inject({id: level}, bench, note)
+            outcomes.append(outcome)
+            if outcome.named and outcome.finder != "lists":
+                with marked({}, off=outcome.finder):
+                    (without[id],) = inject({id: level}, bench)
     return worth(outcomes, without, seconds)
 
 

@@ -81,7 +81,8 @@ def fitted_causes(
     part = evidence.part(where.inside) if where.phrases else evidence
     if where.phrases and part.truth.size > 1 and np.ptp(part.truth) == 0:
         largest = float(np.abs(part.found).max())
-        return [f"where all should be {part.truth.flat[0]:g} stand numbers up to {largest:.3g}{place}"]
+        told = f"where all should be {part.truth.flat[0]:g} stand numbers up to {largest:.3g}"
+        return [f"{told}, as if nothing is written{place}"]
     factors = _factors_of_rows(part)
     if factors:
         return [f"{factors}{place}"]

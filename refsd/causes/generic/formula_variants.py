@@ -12,7 +12,7 @@ import functools
 import inspect
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -98,6 +98,19 @@ class Text:
                     code = self._compiled((last, "value", None), node)
                     if code is not None:
                         yield f"{quoted(node)} stands where the result belongs", code
+
+    def through(self, function: str, phrases: Iterable[str]) -> Iterator[tuple[str, CodeType]]:
+        """Yield (phrase, code) with each expression passed through a global function, which takes the phrase first.
+
+        phrases: with {} for the expression
+        """
+        for site, node, _ in self._sites():
+            if isinstance(node, ast.BinOp | ast.Call):
+                for phrase in phrases:
+                    call = ast.Call(ast.Name(function, ast.Load()), [ast.Constant(phrase), node], [])
+                    code = self._compiled(site, call)
+                    if code is not None:
+                        yield phrase.format(quoted(node)), code
 
     def numbers(self) -> Iterator[Number]:
         """Yield the numbers that may be constants of a formula, and the numeric defaults of parameters."""

@@ -4,8 +4,10 @@ A kernel is a loop for the compiler, which cannot be changed so. The formula is 
 in hand on its way: any of these may stand where the result belongs, as in a tail that lacks the last step.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 
+import ml_dtypes
 import numpy as np
 
 from refsd.causes.generic.formula_variants import Text
@@ -49,27 +51,36 @@ def batch_norm(x, mean, var, eps):
     return (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)
 
 
+def mean(y):
+    return y.mean(-1, keepdims=True)
+
+
+def normalised(x, eps):
+    centred = x - mean(x)
+    return centred / np.sqrt(mean(centred * centred) + eps)
+
+
 def layer_norm(x, eps, weight=1.0, bias=0.0):
-    centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + eps)
+    scaled = normalised(x, eps)
     return scaled * weight + bias
 
 
 def adaptive_layer_norm(x, shift, scale, eps):
-    centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + eps)
+    scaled = normalised(x, eps)
     return scaled * (1 + scale[:, None]) + shift[:, None]
 
 
 def rms_norm(x, eps, weight=1.0):
-    scaled = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + eps)
+    scaled = x / np.sqrt(mean(x * x) + eps)
     return scaled * weight
 
 
+def l2_norm(x, eps):
+    return x / np.maximum(np.sqrt((x * x).sum(-1, keepdims=True)), eps)
+
+
 def group_norm(x, weight, bias, num_groups, eps):
-    rows = x.reshape(len(x), num_groups, -1)
-    centred = rows - rows.mean(-1, keepdims=True)
-    scaled = (centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + eps)).reshape(x.shape)
+    scaled = normalised(x.reshape(len(x), num_groups, -1), eps).reshape(x.shape)
     return scaled * weight.reshape(-1, *[1] * (x.ndim - 2)) + bias.reshape(-1, *[1] * (x.ndim - 2))
 
 
@@ -82,8 +93,8 @@ def softmax(x, scale, mask=0.0):
 def attention(q, k, v, scale, mask=0.0):
     scores = scale * np.einsum("blhd,bjhd->bhlj", q, k) + mask
     powers = np.exp(scores - scores.max(-1, keepdims=True))
-    mixed = np.einsum("bhlj,bjhe->blhe", powers, v)
-    return mixed / powers.sum(-1).transpose(0, 2, 1)[..., None]
+    weights = powers / powers.sum(-1, keepdims=True)
+    return np.einsum("bhlj,bjhe->blhe", weights, v)
 
 
 def rope(x, ids, axes_dim, theta, halves):
@@ -105,12 +116,26 @@ def timestep_embedding(t, dim, max_period, freq_shift, scale, sin_first):
     return np.concatenate([*waves, np.zeros((len(t), dim % 2))], axis=1)
 
 
+# Operation -> the functions of its formula, the inner ones first.
 _FORMULAS = {
-    function.__name__: function
-    for function in (
-        *(silu, quick_gelu, gelu_tanh, linear, lora, modulate, gated_add, batch_norm, layer_norm),
-        *(adaptive_layer_norm, rms_norm, group_norm, softmax, attention, rope, timestep_embedding),
+    function.__name__: (*_inner, function)
+    for _inner, of in (
+        ((), (silu, quick_gelu, gelu_tanh, linear, lora, modulate, gated_add, batch_norm, l2_norm)),
+        ((), (softmax, attention, rope, timestep_embedding)),
+        ((mean,), (rms_norm,)),
+        ((mean, normalised), (layer_norm, adaptive_layer_norm, group_norm)),
     )
+    for function in of
+}
+# What may be read or kept in place of an intermediate result, by name.
+_TAKEN: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "{} is rounded to float16": lambda y: y.astype(np.float16).astype(np.float64),
+    "{} is rounded to bfloat16": lambda y: y.astype(ml_dtypes.bfloat16).astype(np.float64),
+    "{} is that of the row before": lambda y: np.roll(y, 1, -2),
+    "{} is that of the first row, for all": lambda y: np.broadcast_to(y[..., :1, :], y.shape),
+    "{} is that of the first item, for all": lambda y: np.broadcast_to(y[:1], y.shape),
+    "{} is taken over all items": lambda y: np.broadcast_to(y.mean(0, keepdims=True), y.shape),
+    "{} is taken over everything": lambda y: np.full(y.shape, y.mean()),
 }
 
 
@@ -119,24 +144,35 @@ def changed_formulas(op: Operation, inputs: Inputs, params: Params) -> Iterator[
 
     params: complete
     """
-    function = _FORMULAS.get(op.name)
+    functions = _FORMULAS.get(op.name, ())
     values = {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}
     work = values["x"].size * len(values["weight"]) if op.name == "linear" else 0
-    if function is None or "sinks" in values or work > _MOST:
+    if not functions or "sinks" in values or work > _MOST:
         return
     named = {**params, **values}
     if op.name == "attention":
         named |= _whole_attention(values, params)
-    taken = function.__code__.co_varnames[: function.__code__.co_argcount]
+    whole = functions[-1]
+    taken = whole.__code__.co_varnames[: whole.__code__.co_argcount]
     named = {name: value for name, value in named.items() if name in taken}
-    text = Text(function)
-    for phrase, code in [*text.intermediates(), *((v.phrase, v.code) for v in text.variants())]:
+    texts = [Text(function) for function in functions]
+    variants = ((text.function, *change) for text in reversed(texts) for change in text.intermediates())
+    more = ((text.function, v.phrase, v.code) for text in texts for v in text.variants())
+    through = (
+        (text.function, phrase, code) for text in texts for phrase, code in text.through("taken_for", _TAKEN)
+    )
+    for function, phrase, code in itertools.chain(variants, through, more):
         with swapped(function, code), np.errstate(all="ignore"):
             try:
-                y = np.asarray(function(**named), np.float32)
+                y = np.asarray(whole(**named), np.float32)
             except Exception:  # a changed formula may fail in any way; then it explains nothing
                 continue
         yield phrase, y
+
+
+def taken_for(phrase: str, y: np.ndarray) -> np.ndarray:
+    """Return what stands in place of an intermediate result, by `_TAKEN`. Called by changed formulas."""
+    return _TAKEN[phrase](y)
 
 
 def _whole_attention(values: dict[str, np.ndarray], params: Params) -> dict:

@@ -34,8 +34,6 @@ def linear_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Na
         )
         yield f"sums of 32 products in {called}", shaped(_summed(one, other, dtype, 32)) + bias
         yield f"products rounded to {called}", shaped(_summed(rows, weight, dtype, 1, whole=True)) + bias
-        yield f"the sum rounded to {called} before the bias", shaped((rows @ weight.T).astype(dtype)) + bias
-    yield "the bias is subtracted", shaped(rows @ weight.T) - bias
 
 
 def _summed(x, weight, dtype, run: int, start: Any = 0.0, whole=False) -> np.ndarray:
@@ -83,8 +81,6 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         yield f"positions are multiplied by {factor:g}", by(*_of(factor * angle))
     for more in (1, -1):
         yield f"positions are one {'more' if more > 0 else 'less'}", by(*_of(_angles(ids + more, params)))
-    yield "angles rounded to float16", by(*_of(rounded(np.float16)(angle)))
-    yield "angles rounded to bfloat16", by(*_of(rounded(ml_dtypes.bfloat16)(angle)))
     yield "sines and cosines rounded to float16", by(rounded(np.float16)(cos), rounded(np.float16)(sin))
     yield (
         "sines and cosines rounded to bfloat16",
