@@ -106,7 +106,6 @@ _DIVISORS: dict[str, Step] = {
     "eps is squared and added inside the root": lambda v, eps: np.sqrt(v + eps * eps),
     "the larger of the square and eps, inside the root": lambda v, eps: np.sqrt(np.maximum(v, eps)),
     "the larger of the root and eps": lambda v, eps: np.maximum(np.sqrt(v), eps),
-    "the variance squared, not its root": lambda v, eps: (v + eps) ** 2,
 }
 
 
@@ -140,11 +139,6 @@ def _softmax(s, axis=-1):
     return p / np.where(total == 0, 1.0, total)
 
 
-def _unnormalised(s):
-    top = s.max(-1, keepdims=True)
-    return np.exp(s - np.where(np.isneginf(top), 0.0, top))
-
-
 def _sums_in(dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Return a function that computes q . k, adding the products one by one in a small type."""
 
@@ -165,7 +159,6 @@ def _sigmoid(s):
 _SOFTMAXES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "softmax over the queries, not over the keys": lambda s: _softmax(s, 2),
     "softmax over the heads, not over the keys": lambda s: _softmax(s, 1),
-    "softmax not divided by its sum": _unnormalised,
     "no softmax": lambda s: np.where(np.isneginf(s), 0.0, s),
     "sigmoid in place of softmax": _sigmoid,
     "softmax one step behind: 1 is added to its sum": lambda s: (lambda e: e / (1 + e.sum(-1, keepdims=True)))(

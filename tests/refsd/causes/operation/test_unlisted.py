@@ -251,7 +251,7 @@ def _signs(op, inputs, params):
         (
             NORM,
             in_part(_of_the_lane_before, lambda y: np.arange(64) % 8 >= 4),
-            "bias, axis D: the one before is read, in indices 4 to 7 of every 8",
+            "bias, axis D: each the one before, in indices 4 to 7 of every 8",
         ),
         (
             "gelu_tanh/f32/bend-x33x77",
