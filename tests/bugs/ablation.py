@@ -37,7 +37,6 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.overflows": ("overflows",),
     "operation.precisions": ("in_precisions",),
     "operation.product_steps": ("linear_steps", "rope_steps"),
-    "operation.read_slices": ("read_slices",),
     "operation.row_sums": ("row_sums", "softmax_sums"),
     "operation.scale_bits": ("scale_bits",),
     "operation.small_floats": ("misread_floats",),

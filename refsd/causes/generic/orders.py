@@ -18,6 +18,10 @@ def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
         yield "in reverse order but for the first", np.append(0, i[:0:-1])
     yield "the first is read for all", 0 * i
     yield "the last is read for all", 0 * i + n - 1
+    yield "the first slice alone is read", np.where(i == 0, i, -1)
+    yield "the last slice alone is read", np.where(i == n - 1, i, -1)
+    yield "the first slice is not read", np.where(i > 0, i, -1)
+    yield "the last slice is not read", np.where(i < n - 1, i, -1)
     yield "each the one before", np.maximum(i - 1, 0)
     yield "each the next", np.minimum(i + 1, n - 1)
     yield "each the one before, in a circle", np.roll(i, 1)

@@ -151,7 +151,7 @@ def changed_formulas(op: Operation, inputs: Inputs, params: Params) -> Iterator[
         return
     named = {**params, **values}
     if op.name == "attention":
-        named |= _whole_attention(values, params)
+        named |= whole_attention(values, params)
     whole = functions[-1]
     taken = whole.__code__.co_varnames[: whole.__code__.co_argcount]
     named = {name: value for name, value in named.items() if name in taken}
@@ -175,7 +175,7 @@ def taken_for(phrase: str, y: np.ndarray) -> np.ndarray:
     return _TAKEN[phrase](y)
 
 
-def _whole_attention(values: dict[str, np.ndarray], params: Params) -> dict:
+def whole_attention(values: dict[str, np.ndarray], params: Params) -> dict:
     """Return keys and values of every head, the scale and the whole mask."""
     q, k = values["q"], values["k"]
     ratio, scale = q.shape[2] // k.shape[2], params["scale"]
@@ -191,7 +191,7 @@ def attention_weights(op: Operation, inputs: Inputs, params: Params) -> tuple[np
     """Return the softmax's weights [rows, J] and what it gives [..., n], of attention or of softmax alone."""
     values = {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}
     if op.name == "attention":
-        values = _whole_attention(values, params)
+        values = whole_attention(values, params)
         scores = values["scale"] * np.einsum("blhd,bjhd->blhj", values["q"], values["k"])
         scores = scores + np.broadcast_to(values["mask"], (*scores[:, 0].shape[:2], *scores.shape[1::2])).swapaxes(
             1, 2

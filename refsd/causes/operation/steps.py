@@ -76,10 +76,10 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     mean = rows.mean(1, keepdims=True) if own else np.zeros((len(rows), 1))
     square = ((rows - mean) ** 2).sum(1, keepdims=True)
 
-    def made(variance=square / n, centre=mean, divisor=None, affine=_affine):
+    def made(variance=square / n, centre=mean, divisor=None, scaled=affine):
         v = variance * n if name == "l2_norm" else variance
         d = divisor(v) if divisor else np.maximum(np.sqrt(v), eps) if name == "l2_norm" else np.sqrt(v + eps)
-        return affine(name, ((rows - centre) / d).reshape(x.shape), values)
+        return scaled(name, ((rows - centre) / d).reshape(x.shape), values)
 
     power = 1 << (n - 1).bit_length()
     yield "the variance is divided by n - 1", made(square / (n - 1))
@@ -94,8 +94,8 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     yield "the mean of |x - mean| for the root of the mean of squares", made(spread**2)
     for label, divisor in _DIVISORS.items():
         yield label, made(divisor=lambda v, of=divisor: of(v, eps))
-    for label, affine in _AFFINES.items() if "weight" in values else ():
-        yield label, made(affine=affine)
+    for label, scaled in _AFFINES.items() if "weight" in values else ():
+        yield label, made(scaled=scaled)
 
 
 _BLOCKS = (512, 256, 128, 64, 32, 16, 8)
@@ -109,7 +109,7 @@ _DIVISORS: dict[str, Step] = {
 }
 
 
-def _affine(name, y, values, weight=lambda w: w, bias_first=False, with_bias=True):
+def affine(name, y, values, weight=lambda w: w, bias_first=False, with_bias=True):
     def shaped(t):
         return t.reshape(-1, *(1,) * (y.ndim - 2)) if name.startswith("group_norm") else t
 
@@ -122,10 +122,10 @@ def _affine(name, y, values, weight=lambda w: w, bias_first=False, with_bias=Tru
 
 
 _AFFINES: dict[str, Any] = {
-    "the weight counts as 1 + weight": lambda *a: _affine(*a, weight=lambda w: 1 + w),
-    "1 is taken from the weight": lambda *a: _affine(*a, weight=lambda w: w - 1),
-    "divided by the weight": lambda *a: _affine(*a, weight=lambda w: 1 / w),
-    "the bias is added before the weight": lambda *a: _affine(*a, bias_first=True),
+    "the weight counts as 1 + weight": lambda *a: affine(*a, weight=lambda w: 1 + w),
+    "1 is taken from the weight": lambda *a: affine(*a, weight=lambda w: w - 1),
+    "divided by the weight": lambda *a: affine(*a, weight=lambda w: 1 / w),
+    "the bias is added before the weight": lambda *a: affine(*a, bias_first=True),
 }
 
 

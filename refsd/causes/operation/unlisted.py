@@ -19,7 +19,6 @@ from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.head_counts import head_counts
 from refsd.causes.operation.looked_up import looked_up
 from refsd.causes.operation.overflows import overflows
-from refsd.causes.operation.read_slices import read_slices
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
 from refsd.causes.operation.scale_bits import scale_bits
 from refsd.causes.operation.small_floats import misread_floats
@@ -55,7 +54,6 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
         lambda: bordered(op, inputs, params),
         lambda: fitted(op, inputs, params, found),
         lambda: affine_inputs(op, inputs, params, found),
-        lambda: read_slices(op, inputs, params, found),
         lambda: generated(op, inputs, params, OPERATIONS),
     )
     for make in (

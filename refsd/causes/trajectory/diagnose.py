@@ -91,12 +91,9 @@ def _not_finite(y: Dump, right_sigmas: bool) -> list[str]:
             return [f"denoised[{k}] is not finite, x[{k}] is: so the model answers, or what is made of its answer"]
     kind = "NaN" if np.isnan(y.latent).any() else "infinite"
     if not right_sigmas:
-        return [f"the last step gives {kind}, and the sigmas are wrong: {_shortened(y.sigmas)}"]
+        last = ", ".join(f"{sigma:.4g}" for sigma in y.sigmas[-3:])
+        return [f"the last step gives {kind}, and the sigmas are wrong: {last}"]
     return [f"the last step gives {kind}: it divides by the last sigma, 0, or takes its logarithm"]
-
-
-def _shortened(sigmas: np.ndarray) -> str:
-    return ", ".join(f"{sigma:.4g}" for sigma in sigmas[-3:])
 
 
 def _looks_back_at_the_end(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> bool:

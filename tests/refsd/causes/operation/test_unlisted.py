@@ -114,8 +114,8 @@ def _other_axis(op, inputs, params):
             "second item of the batch reads the first",
         ),
         (CONV, of_slices("weight", 2, [0, -1, -1]), "weight, axis R: the first slice alone is read"),
-        (CONV, of_slices("weight", 3, [0, 1, -1]), "weight, axis S: 2 of 3 slices not read"),
-        (CONV, of_slices("weight", 3, [2, 1, 2]), "weight, axis S: another slice is read: 2 for 0"),
+        (CONV, of_slices("weight", 3, [0, 1, -1]), "weight, axis S: the last slice is not read"),
+        (CONV, of_slices("weight", 3, [1, 2, 2]), "weight, axis S: each the next"),
         (
             "linear/f8_e4m3/tokens-x9x256-o20",
             of_slices("x", 1, [i % 16 for i in range(256)]),
