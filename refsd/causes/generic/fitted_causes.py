@@ -203,7 +203,8 @@ def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarr
     """
     wrong = evidence.wrong()
     inside = where.inside if where.phrases else (wrong,)
-    if not where.phrases and not _SCATTERED <= np.count_nonzero(wrong) <= _MOST * wrong.size:
+    scattered = _SCATTERED <= np.count_nonzero(wrong) <= _MOST * wrong.size
+    if not where.phrases and (not scattered or contents(evidence, where.inside) is not None):
         return []
     part = evidence.part(inside)
     changes = _CHANGES if where.phrases and part.truth.size >= _SCATTERED else {}
