@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from refsd.causes.stage.causes import known_causes, searched_causes
+from refsd.causes.stage.draws import other_draws
 from refsd.causes.stage.elsewhere import elsewhere
 from refsd.causes.stage.scene import Scene
 from refsd.golden import explanation
@@ -115,7 +116,7 @@ class StageJudge(Judge):
         scene = Scene(stage, stage_inputs, found, truth, honest, bounds)
         named = named or known_causes(scene, near_by) or elsewhere(scene)
         if not named and same_shapes:
-            named = _other_normals(found, truth)
+            named = other_draws(scene)
         return named or searched_causes(scene, near_by)
 
     def _stage_inputs(self, case: Case, inputs: Inputs, numerics: Numerics) -> StageInputs:
@@ -130,23 +131,6 @@ class StageJudge(Judge):
         with np.errstate(all="ignore"):
             found = STAGES[case.op].answer(self._stage_inputs(case, inputs, numerics), change)
         return found and {name: np.asarray(y).astype(numerics.storage_dtype) for name, y in found.items()}
-
-
-def _other_normals(found: Answer, truth: Answer) -> list[str]:
-    """Return a phrase if the wrong values are standard normals uncorrelated with the truth's: another seed."""
-    wrong = {name: ~np.isclose(found[name], y, rtol=1e-3, atol=1e-3) for name, y in truth.items()}
-    wrong = {name: where for name, where in wrong.items() if where.any()}
-    if not wrong:
-        return []
-    first, where = next(iter(wrong.items()))
-    y, t = (np.asarray(of[first], np.float64)[where] for of in (found, truth))
-    sure = 4 / np.sqrt(max(y.size, 1))
-    standard = all(abs(z.mean()) < sure and abs(z.std() - 1) < sure for z in (y, t))
-    if y.size < 64 or not standard or abs(np.corrcoef(y, t)[0, 1]) > sure:
-        return []
-    items = np.flatnonzero(where.reshape(len(where), -1).any(axis=1))
-    part = f" at {', '.join(map(str, items))} of {len(where)}" if len(items) < len(where) else ""
-    return [f"{', '.join(wrong)}{part}: other numbers of the same kind: drawn with another seed, or without one"]
 
 
 def _place(output: Output, found: np.ndarray | None, truth: np.ndarray, limits: Bound) -> str:

@@ -12,7 +12,7 @@ from injection import Injection, other_question, wrong_answer, wrong_parts
 
 from refsd.conventions.sampling import fewer_rounded_up
 from refsd.samplers.levels import SD_LEVELS
-from refsd.samplers.noise import RNGS
+from refsd.stages.noising import RULE as NOISING
 
 # --- guidance, start, ControlNet ---------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ def _text_of_uncond(case, values, y):
 
 
 def _one_generator(params, seeds):
-    return [RNGS[params["rng"]](seeds[0])] * len(seeds)
+    return NOISING.streams({**params, "one_stream": True}, seeds)
 
 
 # --- pictures and latents ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from held_out import HeldOut
 from injected_steps import SIGMAS, sampled
 from injection import Injection, wrong_answer, wrong_parts
 
-from refsd.samplers.noise import RNGS
+from refsd.stages.noising import RULE as NOISING
 
 _KEPT = 1 / (1 + SIGMAS**2)
 
@@ -32,7 +32,7 @@ def _cut_off(case, values, y):
 
 def _one_later_stream(streams, params, seeds):
     """The noise of the steps is drawn for the whole batch, from the first picture's seed."""
-    return [RNGS[params["rng"]](seeds[0])] * len(seeds)
+    return NOISING.streams({**params, "one_stream": True}, seeds)
 
 
 def _last_step_of(x, ratio, share, denoised):

@@ -4,6 +4,7 @@
     uv run python tests/bugs/inject.py bugs.json --id act-01 --numerics ggml-cpu --json
     uv run python tests/bugs/inject.py bugs.json --splits 5 --seed 7
     uv run python tests/bugs/inject.py bugs.json --forget --splits 5 --seed 7
+    uv run python tests/bugs/inject.py bugs.json --ablate
     uv run python tests/bugs/inject.py --held-out
     uv run python tests/bugs/inject.py --held-out fresh
     uv run python tests/bugs/inject.py --held-out second
@@ -25,6 +26,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+from ablation import finder_of, marked, unmarked, worth
 from fifth import FIFTH
 from forgetting import bare, forgotten, listed
 from fourth_stages import FOURTH
@@ -115,6 +118,7 @@ class Outcome(NamedTuple):
     case:   the first failing one, of those that are named and placed if any is
     cause:  named first there; causes: by the number of failing cases
     forgotten: known bugs that named it, and were taken out of the lists
+    finder: which gave the cause, if causes are marked (ablation.py)
     """
 
     id: str
@@ -129,6 +133,7 @@ class Outcome(NamedTuple):
     reason: str = ""
     seconds: float = 0.0
     forgotten: tuple[str, ...] = ()
+    finder: str = ""
 
     @property
     def detected(self) -> bool:
@@ -158,7 +163,8 @@ class Bench:
         broken = next((result for result in results if result.status == verdict.ERROR), None)
         if broken is not None:
             raise RuntimeError(f"{id} on {broken.case}: {broken.reason}")
-        failing = [result for result in results if result.status in _FAILED]
+        finders = {result.case: finder_of(result.causes[0]) for result in results if result.causes}
+        failing = [_unmarked(result) for result in results if result.status in _FAILED]
         ranked = sorted(failing, key=lambda r: (not injection.named(r.causes), not injection.placed(told(r))))
         first = Counter(result.causes[0] if result.causes else "" for result in failing)
         return Outcome(
@@ -173,7 +179,13 @@ class Bench:
             tuple(cause for cause, _ in first.most_common()),
             ranked[0].reason if ranked else "",
             time.perf_counter() - began,
+            finder=finders.get(ranked[0].case, "") if ranked else "",
         )
+
+
+def _unmarked(result: Result) -> Result:
+    causes = tuple(unmarked(cause) for cause in result.causes)
+    return msgspec.structs.replace(result, causes=causes, reason=unmarked(result.reason))
 
 
 def without_lists(bench: Bench, id: str, level: str, injection: Injection) -> Outcome:
@@ -270,6 +282,21 @@ def inject(
     return outcomes
 
 
+def ablate(bugs: Mapping[str, str], bench: Bench, note: Callable[[Outcome], None]) -> str:
+    """Judge each bug without known bugs, and again without the finder that named it; return a table of finders."""
+    seconds: dict[str, float] = {}
+    outcomes, without = [], {}
+    with forgotten(listed()):
+        for id, level in bugs.items():
+            with marked(seconds):
+                (outcome,) = inject({id: level}, bench, note)
+            outcomes.append(outcome)
+            if outcome.named and outcome.finder != "lists":
+                with marked({}, off=outcome.finder):
+                    (without[id],) = inject({id: level}, bench)
+    return worth(outcomes, without, seconds)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bugs", type=Path, nargs="?", help='JSON: [{"id": "act-01", "level": "op"}, ...]')
@@ -286,6 +313,11 @@ def main() -> int:
     parser.add_argument("--splits", type=int, default=0, help="so many random halves, measured on the other half")
     parser.add_argument("--seed", type=int, default=7, help="of the halves")
     parser.add_argument("--forget", action="store_true", help="each bug without the known bugs that name it")
+    parser.add_argument(
+        "--ablate",
+        action="store_true",
+        help="what each finder is worth, over the list and all sets",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for machines")
     told = parser.parse_args()
     if (told.bugs is None) == (told.held_out is None):
@@ -295,6 +327,10 @@ def main() -> int:
     except BadInput as error:
         print(error, file=sys.stderr)
         return 2
+    if told.ablate:
+        bugs = dict(bugs)
+        for one in HELD_OUT_SETS.values():
+            bugs |= levels(one)
     bugs = {i: level for i, level in bugs.items() if (not told.id or i in told.id) and told.level in (None, level)}
     if not bugs:
         print(f"{told.bugs}: no such bug", file=sys.stderr)
@@ -306,6 +342,9 @@ def main() -> int:
         else:
             print(f"{outcome.id} {outcome.seconds:.1f} s", file=sys.stderr, flush=True)
 
+    if told.ablate:
+        print(ablate(bugs, Bench(told.numerics), note))
+        return 0
     outcomes = inject(bugs, Bench(told.numerics), note, told.forget)
     if not told.json:
         print(table(outcomes), totals(outcomes), sep="\n\n")

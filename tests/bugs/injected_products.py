@@ -208,6 +208,6 @@ PRODUCTS: dict[str, Injection] = {
     "q-01": _types("dequantize", "packed scales", ("q3_k",), _q3_k_of_nibbles),
     "q-04": _types("dequantize", "bits", ("q4_1",), _q4_1_raw_scale),
     "q-05": wrong_method("linear", "linear", "block.*zero", linear=_zero_block_is_nan),
-    "q-07": _types("dequantize", "other scales, in the last.*axis 0", ("q8_0",), _scales_overwritten),
+    "q-07": _types("dequantize", "factor of its own, in the last.*axis 0", ("q8_0",), _scales_overwritten),
     "q-09": _types("dequantize", "half", ("q5_k",), _second_half_zero),
 }

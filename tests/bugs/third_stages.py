@@ -311,7 +311,7 @@ _TABLE: dict[str, tuple] = {
         wrong_answer(
             "textual_inversion/diffusers",
             "clip",
-            r"first (number|value|channel|of \d+ numbers)|one number|all channels",
+            r"first (number|value|channel|of \d+ numbers|is read for all)|one number|all channels",
             _first_number,
         ),
     ),

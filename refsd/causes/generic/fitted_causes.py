@@ -4,11 +4,11 @@ The list of known bugs covers errors everywhere. Here the place comes from the e
 each bug is tried in that place alone, so that no list of bugs by place is needed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from refsd.causes.generic.error_places import Places, contents, joined, places
+from refsd.causes.generic.error_places import Places, contents, index_set, joined, places
 from refsd.causes.generic.moved_values import rearranged, stored_in_another_order
 from refsd.causes.generic.reshaped import reshaped
 from refsd.causes.generic.simple_relations import coarser
@@ -19,9 +19,18 @@ _BLOCKS = (32, 16, 64, 128, 256)
 # Scales that vary by less than this share are one gain.
 _VARIED = 0.02
 _NEARLY_ALL = 0.8
-# Rows and half their elements, at the least, for factors of rows; how far from 1 these may be.
-_ROWS, _NEAR = 8, 2.0**-4
+# Rows and half their elements, at the least, for factors of rows.
+_ROWS = 8
 _VECTOR = 16
+# Scattered wrong elements, at the least, and their share, at the most, that may have a cause of their own.
+_SCATTERED, _MOST = 16, 0.75
+# What may become of right numbers in one place.
+_CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "the sign is the other": np.negative,
+    "the sign is lost": np.abs,
+    "the numbers are doubled": lambda y: 2 * y,
+    "the numbers are halved": lambda y: y / 2,
+}
 # Share of slices that may be something else where the others stand at other places.
 _FEW_LOST = 0.25
 
@@ -40,7 +49,7 @@ def fitted_causes(
     evidence = Evidence(found, truth, honest)
     if evidence.rough:
         return []
-    suspects = {name: np.reshape(y, truth.shape).astype(np.float64) for name, y in suspects.items()}
+    suspects = {name: np.reshape(y, truth.shape) for name, y in suspects.items()}
     where = places(evidence, channel)
     place = f", in {joined(where.phrases, 'and')}" if where.phrases else ""
     garbage = unwritten(evidence)
@@ -52,10 +61,10 @@ def fitted_causes(
         same = _not_finite_alike(evidence, suspects) or _overflow(evidence) or _far_from_zero(evidence)
         if same:
             return same
-    if evidence.finite and where.phrases:
+    if evidence.finite:
         there = _in_place(evidence, where, suspects)
         if there:
-            return [f"{name}{place} alone" for name in there]
+            return [f"{name}{place or _scattered(evidence)} alone" for name in there]
     again = _first_again(evidence, where) if evidence.finite else None
     if again:
         return [f"{again}{place}"]
@@ -71,13 +80,15 @@ def fitted_causes(
         return [order]
     part = evidence.part(where.inside) if where.phrases else evidence
     if where.phrases and part.truth.size > 1 and np.ptp(part.truth) == 0:
-        return [f"nothing is written{place}: memory that nobody wrote, where all should be {part.truth.flat[0]:g}"]
-    block = _block_of_scales(part)
-    if block:
-        return [f"blocks of {block} have other scales{place}"]
+        largest = float(np.abs(part.found).max())
+        told = f"where all should be {part.truth.flat[0]:g} stand numbers up to {largest:.3g}"
+        return [f"{told}, as if nothing is written{place}"]
     factors = _factors_of_rows(part)
     if factors:
         return [f"{factors}{place}"]
+    block = _block_of_scales(part)
+    if block:
+        return [f"each block of {block} has a factor of its own{place}"]
     grid = coarser(part)
     if grid is not None and grid.phrase.startswith("its values"):
         return [f"computed in a smaller type: {grid.phrase}{place}"]
@@ -177,15 +188,33 @@ def _near(evidence: Evidence, y: np.ndarray, where: np.ndarray) -> bool:
     return bool((np.abs(evidence.found[where] - y[where]) <= 2.0**-9 * size).all())
 
 
+def _scattered(evidence: Evidence) -> str:
+    """Describe a place that is no box: whole rows, counted over all axes, or so many elements."""
+    wrong = evidence.wrong().reshape(-1, evidence.truth.shape[-1])
+    rows = wrong.mean(axis=1) > _NEARLY_ALL
+    told = index_set(np.flatnonzero(rows), len(rows), "the rows") if rows.any() and not wrong[~rows].any() else None
+    return f", in {told}" if told else f", at {int(wrong.sum())} of {wrong.size} elements"
+
+
 def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarray]) -> list[str]:
-    """Name the bugs that leave no more than honest rounding in the only wrong place, the nearest first."""
-    part = evidence.part(where.inside)
+    """Name the bugs that leave no more than honest rounding in the only wrong place; the first is the simplest.
+
+    The place is a box of slices; where there is none, the wrong elements, if they are neither few nor most.
+    """
+    wrong = evidence.wrong()
+    inside = where.inside if where.phrases else (wrong,)
+    scattered = _SCATTERED <= np.count_nonzero(wrong) <= _MOST * wrong.size
+    if not where.phrases and (not scattered or contents(evidence, where.inside) is not None):
+        return []
+    part = evidence.part(inside)
+    changes = _CHANGES if where.phrases and part.truth.size >= _SCATTERED else {}
     distances = {}
-    for name, y in suspects.items():
-        wrong = y[where.inside]
+    for name, y in {**suspects, **{name: change(evidence.truth) for name, change in changes.items()}}.items():
+        wrong = y[inside].astype(np.float64)
         if np.isfinite(wrong).all() and part.fits(wrong):
             distances[name] = float(np.sqrt(np.mean(part.z(wrong) ** 2)))
-    return sorted(distances, key=distances.__getitem__)
+    least = max(2 * min(distances.values(), default=0.0), 1.0)
+    return [name for name, apart in distances.items() if apart <= least]
 
 
 def _beginning_of_rows(where: Places, shape: tuple[int, ...]) -> bool:
@@ -198,9 +227,9 @@ def _beginning_of_rows(where: Places, shape: tuple[int, ...]) -> bool:
 
 
 def _factors_of_rows(part: Evidence) -> str | None:
-    """Describe an answer whose rows are each the truth times their own number, near 1; else return None.
+    """Describe an answer whose rows are each the truth times their own number; else return None.
 
-    Such a number is a statistic of the row, of too few bits: its mean square, a sum of its exponentials.
+    Such a number is a statistic of the row: its mean square, a sum of its exponentials; near 1 it has too few bits.
     """
     n = part.truth.shape[-1]
     if part.truth.ndim < 2 or n < 2 * _ROWS or part.truth.size < _ROWS * n:
@@ -211,7 +240,7 @@ def _factors_of_rows(part: Evidence) -> str | None:
         return None
     factor = (truth * found).sum(axis=1, keepdims=True) / square
     off = float(np.abs(factor - 1).max())
-    if off > _NEAR or not part.fits((truth * factor).reshape(part.truth.shape)):
+    if not part.fits((truth * factor).reshape(part.truth.shape)):
         return None
     kind = "float16" if off <= 2.0**-9 else "bfloat16" if off <= 2.0**-5 else ""
     # Most factors must be off: a single one is a wrong row, which has another cause.
@@ -225,7 +254,7 @@ def _block_of_scales(part: Evidence) -> int | None:
     """Return the length of blocks along the last axis that are each the truth times their own number; else None."""
     n = part.truth.shape[-1]
     for block in _BLOCKS:
-        if n % block or part.truth.size < 2 * block:
+        if n % block or n == block or part.truth.size < 2 * block:
             continue
         truth, found = part.truth.reshape(-1, block), part.found.reshape(-1, block)
         square = (truth**2).sum(axis=1, keepdims=True)

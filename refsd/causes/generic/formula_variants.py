@@ -6,11 +6,13 @@ left out. All are made from the function's source; none is listed by hand.
 """
 
 import ast
+import contextlib
 import copy
 import functools
 import inspect
+import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -18,7 +20,18 @@ from typing import Any, NamedTuple
 from refsd.causes.generic.changed_expressions import TOGETHER, Without, changes, is_number, quoted
 
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.AnnAssign)
-_LEAST_FIRST = ("variable", "argument", "term", "index", "function", "sign", "constant", "condition", "statement")
+_LEAST_FIRST = (
+    "variable",
+    "argument",
+    "term",
+    "index",
+    "function",
+    "sign",
+    "constant",
+    "condition",
+    "statement",
+    "exchange",
+)
 
 _Site = tuple[Any, str, int | None]
 
@@ -73,6 +86,31 @@ class Text:
                 yield from self._made(kind, site, node, new, statement, words)
         yield from self._without_statements()
         yield from self._without_functions()
+        yield from self._exchanged()
+
+    def intermediates(self) -> Iterator[tuple[str, CodeType]]:
+        """Yield (phrase, code) with the result replaced by each expression that leads to it, the last first."""
+        ends: list[Any] = [n for n in ast.walk(self._node) if isinstance(n, ast.Assign | ast.Return)]
+        last = ends[-1]
+        for statement in reversed(ends):
+            for node in ast.walk(statement.value):
+                if node is not last.value and isinstance(node, ast.BinOp | ast.Call | ast.Name):
+                    code = self._compiled((last, "value", None), node)
+                    if code is not None:
+                        yield f"{quoted(node)} stands where the result belongs", code
+
+    def through(self, function: str, phrases: Iterable[str]) -> Iterator[tuple[str, CodeType]]:
+        """Yield (phrase, code) with each expression passed through a global function, which takes the phrase first.
+
+        phrases: with {} for the expression
+        """
+        for site, node, _ in self._sites():
+            if isinstance(node, ast.BinOp | ast.Call):
+                for phrase in phrases:
+                    call = ast.Call(ast.Name(function, ast.Load()), [ast.Constant(phrase), node], [])
+                    code = self._compiled(site, call)
+                    if code is not None:
+                        yield phrase.format(quoted(node)), code
 
     def numbers(self) -> Iterator[Number]:
         """Yield the numbers that may be constants of a formula, and the numeric defaults of parameters."""
@@ -84,10 +122,34 @@ class Text:
             if isinstance(argument.default, float | int) and not isinstance(argument.default, bool):
                 yield Number(f"{self.name}, {argument.name}", float(argument.default), None, i)
 
-    def with_number(self, number: Number, value: float) -> CodeType | None:
-        """Return the code with another number in this place; None if it does not compile."""
+    def results(self, values: Mapping[str, float]) -> Iterator[Number]:
+        """Yield the results that the function keeps in variables or returns, which may be constants in an engine.
+
+        values: variable -> its number in a run; "": the result
+        """
+        kept = [n for n in ast.walk(self._node) if isinstance(n, ast.Assign | ast.Return)]
+        for node in kept:
+            name = "" if isinstance(node, ast.Return) else getattr(node.targets[0], "id", "?")
+            value: Any = node.value
+            if name in values and not is_number(value) and not isinstance(value, ast.Name):
+                told = f"{name}, in {self.name}, is one number throughout" if name else f"{self.name} is one number"
+                yield Number(told, values[name], (node, "value", None))
+        if isinstance(self._node, ast.Lambda) and "" in values:
+            yield Number(f"{self.name} is one number", values[""], (self._node, "body", None))
+
+    def with_numbers(self, numbers: Sequence[tuple[Number, float]]) -> CodeType | None:
+        """Return the code with other numbers in these places; None if it does not compile."""
+        (number, value), *others = numbers
         assert number.site is not None
-        return self._compiled(number.site, ast.Constant(value))
+        parent, field, i = number.site
+        old = getattr(parent, field) if i is None else getattr(parent, field)[i]
+        if not others:
+            return self._compiled(number.site, ast.Constant(value))
+        _put(parent, field, i, ast.fix_missing_locations(ast.copy_location(ast.Constant(value), old)))
+        try:
+            return self.with_numbers(others)
+        finally:
+            _put(parent, field, i, old)
 
     def _sites(self) -> Iterator[tuple[_Site, Any, ast.AST]]:
         """Yield every expression: the slot that holds it, its node, and its statement."""
@@ -153,6 +215,24 @@ class Text:
                 continue
             if code is not None:
                 yield Variant(f"{self.name}: {' and '.join(names)} left out throughout", "function", code)
+
+    def _exchanged(self) -> Iterator[Variant]:
+        """Exchange two variables in a statement, and throughout the text."""
+        own = self.function.__code__
+        for scope in [n for n in ast.walk(self._node) if isinstance(n, (*_STATEMENTS, ast.FunctionDef))]:
+            loaded = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+            names = [name for name in own.co_varnames if any(n.id == name for n in loaded)]
+            where = "throughout" if scope is self._node else f"in {quoted(scope)}"
+            for one, other in itertools.combinations(names, 2):
+                met = [n for n in loaded if n.id in (one, other)]
+                for node in met:
+                    node.id = other if node.id == one else one
+                with contextlib.suppress(SyntaxError, ValueError, TypeError):
+                    code = _code(self._node, own)
+                    if code is not None:
+                        yield Variant(f"{self.name}: {one} and {other} exchanged {where}", "exchange", code)
+                for node in met:
+                    node.id = other if node.id == one else one
 
     def _compiled(self, site: _Site, new: ast.AST) -> CodeType | None:
         parent, field, i = site

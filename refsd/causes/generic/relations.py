@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 import ml_dtypes
 import numpy as np
 
+from refsd.causes.generic.solved_numbers import bits
+
 _NEAR = 2e-5
 
 _POWERS: dict[str, float] = {
@@ -67,29 +69,34 @@ def _power_of_two(x: np.ndarray, rounded: Callable[[np.ndarray], np.ndarray]) ->
 def relation(value: float, right: float, others: Mapping[str, float]) -> str:
     """Return what `value` is of the right number, else of one of the others, as "its root"; "" if of none.
 
+    A number that costs fewer bits than the choice among all functions of the others is none of these: it is itself.
+
     others: name -> number
     """
     if _same(value, right):
         return ""
     # What may be made of 1, the factor of a right input, says nothing.
-    for name, of in {**({} if right == 1 else {"": right}), **others}.items():
-        for phrase, made in _made(name, of):
-            if _same(value, made):
-                return phrase
+    for phrase, made in _made("", right) if right != 1 else ():
+        if _same(value, made):
+            return phrase
+    if not others:
+        return ""
+    among = math.log2(len(others))
     for name, of in others.items():
-        for phrase, made in (
-            (f"multiplied by {name}", right * of),
-            (f"divided by {name}", right / of if of else math.nan),
-        ):
-            if of not in (0.0, 1.0, -1.0) and _same(value, made):
+        if _same(value, of) and bits(value) > among:
+            return f"the value of {name}"
+    if bits(value) <= among + math.log2(len(_POWERS) + len(_OTHERS)):
+        return ""
+    for name, of in others.items():
+        products = (f"multiplied by {name}", right * of), (f"divided by {name}", right / of if of else math.nan)
+        for phrase, made in (*_made(name, of), *(products if of not in (0.0, 1.0, -1.0) else ())):
+            if _same(value, made):
                 return phrase
     return ""
 
 
 def _made(name: str, of: float) -> Iterator[tuple[str, float]]:
-    """Yield (phrase, number) of what may be made of a number; the number itself only where it has a name."""
-    if name:
-        yield f"the value of {name}", of
+    """Yield (phrase, number) of what may be made of a number."""
     for power, exponent in _POWERS.items():
         if of > 0:
             yield (f"{name}'s {power}" if name else f"its {power}"), of**exponent

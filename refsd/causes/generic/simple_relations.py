@@ -113,31 +113,7 @@ def coarser(evidence: Evidence) -> Relation | None:
         if roundings <= 64:
             phrase = f"its values are all {name} numbers, {roundings:.3g} roundings (RMS) from the truth"
             return Relation(phrase, found)
-    return _blocks_of_32(evidence)
-
-
-def _blocks_of_32(evidence: Evidence) -> Relation | None:
-    """Detect Q8_0's rounding: any 32 neighbours are integer multiples of a 127th of the largest."""
-    if evidence.truth.shape[-1] % 32 or evidence.truth.size < 256:
-        return None
-
-    def apart(y: np.ndarray) -> float:
-        """Return the RMS distance from the nearest multiples; 0.29 by chance."""
-        rows = y.reshape(-1, 32)
-        d = np.abs(rows).max(axis=1, keepdims=True) / 127
-        with np.errstate(divide="ignore", invalid="ignore"):
-            steps = np.where(d > 0, rows / d, 0.0)
-        return math.sqrt(float(np.mean((steps - np.rint(steps)) ** 2)))
-
-    def step(y: np.ndarray) -> np.ndarray:
-        return np.abs(y.reshape(-1, 32)).max(axis=1, keepdims=True) / 127
-
-    if apart(evidence.found) > 0.03 or apart(evidence.run) < 0.1:
-        return None
-    error = np.abs(evidence.found - evidence.truth).reshape(-1, 32)
-    if (error > 0.6 * step(evidence.truth)).any():
-        return None
-    return Relation("it is the truth rounded to 8 bits in blocks of 32, as q8_0 does", evidence.found)
+    return None
 
 
 def _formulas(truth: np.ndarray, found: np.ndarray, weight: np.ndarray, axis: int | None) -> Iterator[Relation]:

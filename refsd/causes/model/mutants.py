@@ -156,6 +156,22 @@ _HEAD_NORMS = (
     ("q_norm", "k_norm"),
     ("ln_q", "ln_k"),
 )
+# Where the names of a stream's weights have one of these; "" is in every name.
+_OF_STREAM = {"": ("",), ", of the text's stream": ("txt", "added"), ", of the picture's stream": ("img",)}
+
+
+def _norms_of_heads(stream: tuple[str, ...], one_way: bool, turned: bool) -> Change:
+    """Exchange the norms of queries and keys in a stream; one_way: one reads the other's weights; turned: which."""
+    pairs = [(b, a) if turned else (a, b) for a, b in _HEAD_NORMS]
+    both = pairs if one_way else [*pairs, *((b, a) for a, b in pairs)]
+
+    def renamed(name: str) -> str | None:
+        met = any(mark in name for mark in stream)
+        return next((name.replace(a, b) for a, b in both if met and a in name), None)
+
+    return Change(rename=renamed)
+
+
 _NORMS = (
     *(
         ("layer_norm1", "layer_norm2"),
@@ -206,7 +222,15 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("q, k and v stand as k, v, q", Change(revalue=_order_of_qkv(1, 2, 0))),
     Mutant("q and k are swapped", Change(rename=exchanging(*_Q_K).rename, revalue=_order_of_qkv(1, 0, 2))),
     Mutant("k and v are swapped", Change(rename=exchanging(*_K_V).rename, revalue=_order_of_qkv(0, 2, 1))),
-    Mutant("the norms of q and k are swapped", exchanging(*_HEAD_NORMS)),
+    *(
+        Mutant(f"{bug}{of}", _norms_of_heads(stream, one_way, turned))
+        for bug, one_way, turned in (
+            ("the norm of q has the weights of k's", True, False),
+            ("the norm of k has the weights of q's", True, True),
+            ("the norms of q and k are swapped", False, False),
+        )
+        for of, stream in _OF_STREAM.items()
+    ),
     Mutant("a block's two norms are swapped", exchanging(*_NORMS)),
     Mutant("norms have no scale", Change(revalue=_unscaled_norms)),
     Mutant("square matrices are transposed", Change(revalue=_transpose)),

@@ -241,17 +241,20 @@ class Place(NamedTuple):
 
     def _other_weights(self, call: Call) -> Iterator[tuple[str, np.ndarray]]:
         own = call.inputs.get("weight")
-        name = next((self.tap + end for end in (".weight", "") if self.tap + end in self.weights), None)
-        if own is None or name is None:
+        end = next((end for end in (".weight", ".scale", ".gamma", "") if self.tap + end in self.weights), None)
+        if own is None or end is None:
             return
+        name = self.tap + end
         weights = (other for other in self.weights if other != name and not other.endswith(".bias"))
         like = [other for other in weights if self.weights[other].shape == own.shape]
+        parts = name.split(".")
+        like.sort(key=lambda other: -sum(a == b for a, b in zip(parts, other.split("."), strict=False)))
         for other in like[:_WEIGHTS]:
             bias = other.removesuffix("weight") + "bias"
             with_bias = "bias" in call.inputs and bias in self.weights
             values = self.weights[bias].values() if with_bias else None
             yield (
-                f"it takes the weights of {other.removesuffix('.weight')}",
+                f"it takes the weights of {other.removesuffix(end)}",
                 call.with_weights(self.weights[other].values(), values),
             )
 

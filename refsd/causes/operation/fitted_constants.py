@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.causes.generic.solved_numbers import is_certain, is_plain
 from refsd.causes.operation.generated_mutants import letters
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
@@ -23,6 +24,8 @@ _ROUNDS = 40
 _NEAR = 0.1
 _NOTHING = 1e-6
 _FLAT = 1e-4
+# The largest factor, and the largest offset, that make one range of another.
+_RANGE = 1e4
 # The best value must leave less than this share of the error.
 _CLEARLY = 0.3
 
@@ -52,14 +55,20 @@ def fitted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> 
     if not np.isfinite(found).all():
         return
     for knob in _knobs(op, inputs, params):
-        best = _best(knob, found)
-        if best is None:
+        fit = _best(knob, found)
+        if fit is None:
             continue
+        best, error = fit
         apart = {value: _apart(value, best) for value in knob.usual}
         near = sorted((value for value in apart if apart[value] < _NEAR), key=apart.__getitem__)[:3]
+        # A usual number that agrees in fewer digits than the best is another number.
+        near = [value for value in near if error(value) <= 2 * error(best) + _NOTHING * error(knob.own)]
+        unsure = _apart(knob.own, best) * error(best) / (error(knob.own) or 1.0)
         for value in dict.fromkeys([*near, best]):
             if value != knob.own:
                 called = knob.usual.get(value) or _told_apart(value, knob.own)
+                if "sqrt" in called and not is_certain(len(knob.usual), unsure):
+                    called = _told_apart(value, knob.own)
                 y = knob.turned(value)
                 if y.shape == found.shape:
                     yield knob.phrase.format(called), y
@@ -136,7 +145,10 @@ def _sizes(op: Operation, inputs: Inputs) -> dict[str, int]:
 
 
 def _roots(sizes: dict[str, int]) -> dict[float, str]:
-    """Return the powers of one axis's length, or of the product of two, such as 1/sqrt(H D), with their names."""
+    """Return the powers of one axis's length, or of the product of two, such as 1/sqrt(H D), with their names.
+
+    A plain number is left out: it needs no formula.
+    """
     called: dict[float, str] = {}
     for count in (1, 2):
         for chosen in combinations(sizes, count):
@@ -149,7 +161,7 @@ def _roots(sizes: dict[str, int]) -> dict[float, str]:
                 (-0.25, "({})^(-1/4)"),
             ):
                 called.setdefault(float(n) ** power, f"{how.format(text)} = {float(n) ** power:.4g}")
-    return called
+    return {value: name for value, name in called.items() if not is_plain(value)}
 
 
 def _usual(own: float) -> dict[float, str]:
@@ -182,8 +194,11 @@ def _around(own: float) -> np.ndarray:
     return np.concatenate([[-abs(own), 0.0], abs(own) * np.logspace(-8, 8, 33)])
 
 
-def _best(knob: Knob, found: np.ndarray) -> float | None:
-    """Find by golden section the value whose answer is nearest to `found`; None if none is clearly better."""
+def _best(knob: Knob, found: np.ndarray) -> tuple[float, Callable[[float], float]] | None:
+    """Find by golden section the value whose answer is nearest to `found`; None if none is clearly better.
+
+    -> the value; value -> how far the answer with it is from `found`
+    """
     rng = np.random.default_rng(3)
     at = np.arange(found.size) if found.size <= _SAMPLE else rng.integers(0, found.size, _SAMPLE)
     wanted = found.ravel()[at].astype(np.float64)
@@ -212,7 +227,7 @@ def _best(knob: Knob, found: np.ndarray) -> float | None:
     low, high = (math.log(low), math.log(high)) if log else (low, high)
     value = _golden(lambda v: error(math.exp(v) if log else v), low, high)
     value = math.exp(value) if log else value
-    return value if error(value) < _CLEARLY * own else None
+    return (value, error) if error(value) < _CLEARLY * own else None
 
 
 def _golden(error: Callable[[float], float], low: float, high: float) -> float:
@@ -229,3 +244,29 @@ def _golden(error: Callable[[float], float], low: float, high: float) -> float:
             b = low + ratio * (high - low)
             at_b = error(b)
     return (low + high) / 2
+
+
+def affine_inputs(
+    op: Operation, inputs: Inputs, params: Params, found: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, wrong answer) if an input is a multiple of itself plus a number, as 0..1 for -1..1."""
+    if not np.isfinite(found).all():
+        return
+    for name, tensor in inputs.items():
+        x = tensor.values()
+        if x.dtype.kind != "f" or name in ("weight", "bias") or not np.isfinite(x).all():
+            continue
+
+        def run(y: np.ndarray, name: str = name) -> np.ndarray:
+            return answer(op, {**inputs, name: stored(np.ascontiguousarray(y, np.float32))}, params)
+
+        base = run(np.zeros_like(x)).astype(np.float64)
+        if base.shape != found.shape:
+            continue
+        both = np.stack([(run(y) - base).ravel() for y in (x, np.ones_like(x))], axis=1)
+        if not np.isfinite(both).all() or np.linalg.matrix_rank(both) < 2:
+            continue
+        (a, b), *_ = np.linalg.lstsq(both, (found - base).ravel(), rcond=None)
+        a, b = (round(v, 3) if abs(v - round(v, 3)) < 1e-4 else v for v in (float(a), float(b)))
+        if a and b and (a != 1 or abs(b) > 1e-3) and max(abs(a), abs(b)) < _RANGE:
+            yield f"{name} is {a:.6g} times itself {'plus' if b > 0 else 'less'} {abs(b):.6g}", run(a * x + b)

@@ -7,11 +7,12 @@ operation in place of this one.
 
 import re
 from collections.abc import Callable, Iterator
-from itertools import combinations
+from itertools import chain, combinations
 
 import ml_dtypes
 import numpy as np
 
+from refsd.causes.generic.orders import BLOCKS, in_order, orders, tiles
 from refsd.causes.operation.memory_layouts import (
     of_groups,
     of_lanes,
@@ -30,7 +31,6 @@ from refsd.numerics.tensor import StoredTensor, stored
 
 Named = Iterator[tuple[str, np.ndarray]]
 
-_BLOCKS = (8, 16, 32, 64, 128, 256)
 # Change a larger input only as a whole, not axis by axis.
 _LARGE = 1 << 20
 # These only copy values: do not try them in place of another operation.
@@ -40,9 +40,12 @@ _MASKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} of 1 (keep) and 0 (hide) added to the scores": lambda x: np.where(np.isneginf(x), 0.0, 1.0),
     "{} inverted: what should be kept is hidden": lambda x: np.where(np.isneginf(x), 0.0, -np.inf),
 }
-_WHOLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+# What explains most with the least; tried before all else.
+_SIMPLEST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} left out: zeros": np.zeros_like,
     "{} left out: ones": np.ones_like,
+}
+_WHOLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} squared": np.square,
     "{} without its sign": np.abs,
     "{} rounded to float16": lambda x: x.astype(np.float16),
@@ -66,6 +69,29 @@ def generated(op: Operation, inputs: Inputs, params: Params, others: dict[str, O
             continue  # the operation rejects this change
         if y is not None and y.shape == right.shape and not np.array_equal(y, right):
             yield name, y
+
+
+def simplest(op: Operation, inputs: Inputs, params: Params) -> Named:
+    """Yield (name, answer) where nothing is computed, or an input is the result, or is zeros or ones.
+
+    Of those that give the same numbers only the first.
+    """
+    right = answer(op, inputs, params)
+    seen = {right.tobytes()}
+    values = {name: tensor.values() for name, tensor in inputs.items() if tensor.values().dtype.kind == "f"}
+    made = [("nothing is computed: zeros", np.zeros_like(right))]
+    made += [(f"{op.name} left out: {n} is the result", x) for n, x in values.items() if x.shape == right.shape]
+    with np.errstate(all="ignore"):
+        made += [
+            (phrase.format(name), _with(op, inputs, params, {name: change(x)}))
+            for name, x in values.items()
+            for phrase, change in _SIMPLEST.items()
+        ]
+    for phrase, y in made:
+        y = np.asarray(y, np.float32)
+        if y.tobytes() not in seen:
+            seen.add(y.tobytes())
+            yield phrase, y
 
 
 def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], np.ndarray | None]]]:
@@ -130,55 +156,8 @@ def _tensor(x: np.ndarray, like: StoredTensor) -> StoredTensor:
 def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, Callable]]:
     """Yield changes of the order in which an input is read along its axes."""
     for axis, n in enumerate(x.shape):
-        if n < 2:
-            continue
-        where = f"{name}, axis {axes[axis] or axis}"
-        yield f"{where}: the first is read for all", lambda x, a=axis: np.repeat(x.take([0], a), x.shape[a], a)
-        yield f"{where}: reversed", lambda x, a=axis: np.flip(x, a)
-        for by, word in ((1, "before"), (-1, "after")):
-            yield f"{where}: the one {word} is read", lambda x, a=axis, by=by: np.roll(x, by, a)
-            yield f"{where}: the one {word} is read, zero at the end", lambda x, a=axis, by=by: _moved(x, a, by)
-        if n % 2 == 0:
-            half = n // 2
-            yield (
-                f"{where}: its parts in the other order, halves swapped",
-                lambda x, a=axis, n=half: np.roll(x, n, a),
-            )
-            yield f"{where}: the first half is read twice", lambda x, a=axis, n=half: x.take(_twice(n), a)
-            yield (
-                f"{where}: neighbours where halves belong together",
-                lambda x, a=axis, n=half: x.take(_pairs(n), a),
-            )
-            yield (
-                f"{where}: halves where neighbours belong together",
-                lambda x, a=axis, n=half: x.take(_halves(n), a),
-            )
-            yield f"{where}: neighbours swapped", lambda x, a=axis, n=n: x.take(np.arange(n) ^ 1, a)
-        for parts in (3, 4, 5, 6, 8):
-            if n % parts == 0:
-                yield (
-                    f"{where}: its parts in the other order, the first 1/{parts} last",
-                    lambda x, a=axis, n=n // parts: np.roll(x, -n, a),
-                )
-                yield (
-                    f"{where}: its parts in the other order, the last 1/{parts} first",
-                    lambda x, a=axis, n=n // parts: np.roll(x, n, a),
-                )
-                order = np.arange(n).reshape(parts, -1).T.ravel()
-                yield f"{where}: its {parts} parts interleaved", lambda x, a=axis, i=order: x.take(i, a)
-                back = np.arange(n).reshape(-1, parts).T.ravel()
-                yield f"{where}: every {parts}th together", lambda x, a=axis, i=back: x.take(i, a)
-        for block in _BLOCKS:
-            if n > block:
-                tile = np.arange(n) % block
-                yield (
-                    f"{where}: the first tile of {block} is read again for all",
-                    lambda x, a=axis, i=tile: x.take(i, a),
-                )
-                yield f"{where}: the first {block} alone are read", _zeroed(axis, block, n)
-            if n % block and n > block:
-                start = n // block * block
-                yield f"{where}: the last {n - start}, behind whole {block}s, not read", _zeroed(axis, start, n)
+        for phrase, order in chain(orders(n), tiles(n)):
+            yield f"{name}, axis {axes[axis] or axis}: {phrase}", lambda x, a=axis, o=order: in_order(x, a, o)
     for one, other in combinations(range(x.ndim), 2):
         if x.shape[one] < 2 or x.shape[other] < 2:
             continue
@@ -188,34 +167,12 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
         yield f"{which} exchanged in memory", lambda x, a=one, b=other: reread(x, a, b)
         yield f"{which} stored in the other order", lambda x, a=one, b=other: restored(x, a, b)
 
-    for block in _BLOCKS if x.ndim > 1 and x.shape[-2] > 1 else ():
+    for block in BLOCKS if x.ndim > 1 and x.shape[-2] > 1 else ():
         if x.shape[-1] % block:
             yield (
                 f"{name}: its rows are sought at a stride of whole {block}s of numbers",
                 lambda x, b=block: strided(x, -(-x.shape[-1] // b) * b),
             )
-
-
-def _zeroed(axis: int, start: int, n: int) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda x: np.where(np.expand_dims(np.arange(n) < start, [*range(x.ndim - 1)]).swapaxes(axis, -1), x, 0)
-
-
-def _moved(x: np.ndarray, axis: int, by: int) -> np.ndarray:
-    y = np.roll(x, by, axis)
-    np.moveaxis(y, axis, 0)[0 if by > 0 else -1] = 0
-    return y
-
-
-def _twice(half: int) -> np.ndarray:
-    return np.tile(np.arange(half), 2)
-
-
-def _pairs(half: int) -> np.ndarray:
-    return np.arange(2 * half).reshape(2, half).T.ravel()
-
-
-def _halves(half: int) -> np.ndarray:
-    return np.arange(2 * half).reshape(half, 2).T.ravel()
 
 
 def _exchanged(op, inputs, params):
@@ -271,7 +228,7 @@ def _lengths(op, inputs, params):
     for letter, where in held.items():
         n = max(inputs[name].shape[axis] for name, axis in where)
         where = [(name, axis) for name, axis in where if inputs[name].shape[axis] == n]
-        for block in _BLOCKS:
+        for block in BLOCKS:
             if n % block:
                 yield (
                     f"axis {letter} of {_joined(where)} padded with zeros to a multiple of {block}, which are read",
@@ -279,7 +236,7 @@ def _lengths(op, inputs, params):
                 )
         tails = {
             n % block: f"the last {n % block} of axis {letter} of {_joined(where)}, behind whole {block}s, not read"
-            for block in _BLOCKS
+            for block in BLOCKS
             if n % block and n > block
         }
         tails |= {
@@ -367,7 +324,6 @@ def _left_out(op, inputs, params, right):
         if x.shape != right.shape and x.size == right.size and x.dtype.kind == "f":
             yield f"nothing is moved: {name} as it lies in memory", lambda x=x: x.reshape(right.shape)
         if x.shape == right.shape and x.dtype.kind == "f":
-            yield f"{op.name} left out: {name} is the result", lambda x=x: x.astype(np.float32)
             yield f"{op.name} done twice", lambda name=name: _with(op, inputs, params, {name: right})
             yield f"{name} added to the result", lambda x=x: right + x
             yield f"{name} taken from the result", lambda x=x: right - x

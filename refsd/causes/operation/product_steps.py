@@ -34,8 +34,6 @@ def linear_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Na
         )
         yield f"sums of 32 products in {called}", shaped(_summed(one, other, dtype, 32)) + bias
         yield f"products rounded to {called}", shaped(_summed(rows, weight, dtype, 1, whole=True)) + bias
-        yield f"the sum rounded to {called} before the bias", shaped((rows @ weight.T).astype(dtype)) + bias
-    yield "the bias is subtracted", shaped(rows @ weight.T) - bias
 
 
 def _summed(x, weight, dtype, run: int, start: Any = 0.0, whole=False) -> np.ndarray:
@@ -55,7 +53,7 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     n = 2 * angle.shape[-1]
     turned, rest = x[..., :n], x[..., n:]
 
-    def by(cos, sin, halves=halves):
+    def by(cos, sin, halves=halves, turned=turned, rest=rest):
         if halves:
             one, two = np.split(turned, 2, axis=-1)
         else:
@@ -83,8 +81,6 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         yield f"positions are multiplied by {factor:g}", by(*_of(factor * angle))
     for more in (1, -1):
         yield f"positions are one {'more' if more > 0 else 'less'}", by(*_of(_angles(ids + more, params)))
-    yield "angles rounded to float16", by(*_of(rounded(np.float16)(angle)))
-    yield "angles rounded to bfloat16", by(*_of(rounded(ml_dtypes.bfloat16)(angle)))
     yield "sines and cosines rounded to float16", by(rounded(np.float16)(cos), rounded(np.float16)(sin))
     yield (
         "sines and cosines rounded to bfloat16",
@@ -99,6 +95,12 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         product = np.concatenate(parts, axis=-1)[:, :, None]
         yield f"positions, frequencies and angles rounded to {called}", by(*_of(coarse(product)))
         yield f"positions and frequencies rounded to {called}", by(*_of(product))
+    own = tuple(params["axes_dim"])
+    for axis in range(len(own)) if rest.shape[-1] else ():
+        whole = tuple(dim + rest.shape[-1] * (a == axis) for a, dim in enumerate(own))
+        wide = _of(_angles(ids, {**params, "axes_dim": whole}))
+        words = f"the whole head is turned, not its first {n} channels: axes_dim is {whole}, not {own}"
+        yield words, by(*wide, turned=x, rest=x[..., :0])
     yield "frequencies by all channels, not by those of their axis", by(*_of(_one_axis(ids, params)[:, :, None]))
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.causes.operation.formulas import attention_weights
 from refsd.golden.operation import Inputs, Operation, Params
 
 # With what every phrase begins.
@@ -23,6 +24,8 @@ ONE_PASS = "variance as E[x^2] - E[x]^2 in float32"
 _ROWS = 4
 _MOST = 1 << 22
 _FITTING = 6
+# Rows by which a run of keys is known.
+_SHARES = 256
 # Numbers, at the least, up to which a row may be read on.
 _BEYOND = 1024
 
@@ -74,6 +77,41 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
                 wrong = (rows - own[0][:, None]) / np.sqrt(own[1] + eps)[:, None]
                 phrase = _phrase(run, n) + (f", divided by {n}" if count == n else "")
                 yield phrase, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
+                return
+
+
+def softmax_sums(
+    op: Operation, inputs: Inputs, params: Params, found: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, wrong answer) if the softmax's sum lacks a run of keys, or counts it twice.
+
+    A row is then the right one over its share of the whole sum, which prefix sums give for every run.
+    """
+    if op.name not in ("softmax", "attention") or "sinks" in inputs or not np.isfinite(found).all():
+        return
+    weights, right = attention_weights(op, inputs, params)
+    rows, own = (np.asarray(y, np.float64).reshape(-1, y.shape[-1]) for y in (right, found))
+    square = (rows**2).sum(axis=1)
+    if weights.shape[-1] < 3 or not (np.isfinite(rows).all() and square.any()):
+        return
+    seen = square > 0
+    factor = (rows * own).sum(axis=1)[seen] / square[seen]
+    if (factor == 0).any() or np.abs(own[seen] - factor[:, None] * rows[seen]).max() > _NEAR * np.abs(own).max():
+        return
+    some = slice(None, None, max(1, len(factor) // _SHARES))
+    share, sums = 1 / factor[some], np.cumsum(np.pad(weights[seen][some], ((0, 0), (1, 0))), axis=1)
+    if np.abs(share - 1).max() < _NEAR:
+        return
+    for sign, words in ((-1, "lacks"), (1, "counts twice")):
+        for first in range(weights.shape[-1]):
+            wrong = 1 + sign * (sums[:, first + 1 :] - sums[:, first, None])
+            near = np.abs(wrong - share[:, None]).max(axis=0) <= _NEAR * np.abs(share).max()
+            if near.any():
+                last = first + 1 + int(np.argmax(near))
+                whole = 1 + sign * weights[:, first:last].sum(axis=1, keepdims=True)
+                keys = f"key {first}" if last == first + 1 else f"keys {first} to {last - 1}"
+                y = (rows / np.where(seen[:, None], whole, 1)).reshape(right.shape)
+                yield f"the softmax's sum {words} {keys} of {weights.shape[-1]}", y.astype(np.float32)
                 return
 
 

@@ -13,14 +13,13 @@ import numpy as np
 from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values
 from refsd.causes.operation.divided_by_zero import divided_by_zero
-from refsd.causes.operation.effective_weights import affine_inputs, effective_weights
-from refsd.causes.operation.fitted_constants import fitted
-from refsd.causes.operation.generated_mutants import generated
+from refsd.causes.operation.fitted_constants import affine_inputs, fitted
+from refsd.causes.operation.formulas import changed_formulas
+from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.head_counts import head_counts
 from refsd.causes.operation.looked_up import looked_up
 from refsd.causes.operation.overflows import overflows
-from refsd.causes.operation.read_slices import read_slices
-from refsd.causes.operation.row_sums import row_sums
+from refsd.causes.operation.row_sums import row_sums, softmax_sums
 from refsd.causes.operation.scale_bits import scale_bits
 from refsd.causes.operation.small_floats import misread_floats
 from refsd.causes.operation.steps import bordered, stepwise
@@ -49,19 +48,20 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
         lambda: head_counts(op, inputs, params),
         lambda: stepwise(op, inputs, params),
         lambda: row_sums(op, inputs, params, found),
+        lambda: softmax_sums(op, inputs, params, found),
         lambda: looked_up(op, inputs, params, found),
+        lambda: changed_formulas(op, inputs, params),
         lambda: bordered(op, inputs, params),
         lambda: fitted(op, inputs, params, found),
-        lambda: effective_weights(op, inputs, params, found),
         lambda: affine_inputs(op, inputs, params, found),
-        lambda: read_slices(op, inputs, params, found),
         lambda: generated(op, inputs, params, OPERATIONS),
     )
     for make in (
-        lambda: _of_blocks(op, inputs, params),
-        lambda: _of_codes(op, inputs, found),
         lambda: divided_by_zero(op, inputs, params, found),
         lambda: overflows(op, inputs, params, found),
+        lambda: simplest(op, inputs, params),
+        lambda: _of_blocks(op, inputs, params),
+        lambda: _of_codes(op, inputs, found),
         *(() if gap else computed),
     ):
         with suppress(Inapplicable):
@@ -98,7 +98,7 @@ def explaining(
         wrong = y.astype(np.float64)
         if explains(wrong):
             suspects.setdefault(name, wrong)
-        elif room > wrong.nbytes:
-            room -= wrong.nbytes
-            tried.setdefault(name, wrong)
+        elif room > y.nbytes:
+            room -= y.nbytes
+            tried.setdefault(name, y)
     return suspects

@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (its types by name)
 import numpy as np
 
+from refsd.causes.generic.orders import in_order, orders
 from refsd.causes.generic.relations import ELEMENTWISE
 from refsd.golden.judge import Mutant
 from refsd.golden.operation import REQUIRED
@@ -92,9 +93,18 @@ def numbers(params: Params) -> Iterator[tuple[str, float, Callable[[float], Call
 
 
 def exchanged(tensors: Tensors) -> Iterator[Mutant[Change]]:
-    """Yield candidates where one input is left out, moved along an axis, or exchanged with another input."""
+    """Yield candidates where one input is left out, moved along an axis, or exchanged with another input.
+
+    Of changes that give the same numbers the first is the simplest, and the only one.
+    """
     for name, y in tensors.items():
+        seen = {y.tobytes()}
         for phrase, move in _moves(y):
+            with np.errstate(all="ignore"):
+                moved = move(y).astype(y.dtype).tobytes()
+            if moved in seen:
+                continue
+            seen.add(moved)
             yield Mutant(f"{name} {phrase}", Change(tensors=_moved(name, move)))
         for other, z in tensors.items():
             if other != name and z.shape == y.shape and z.dtype == y.dtype:
@@ -167,12 +177,6 @@ def _others(stage: Stage, name: str, own: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{name} is {value} for {own}", value
 
 
-def _in_turn(n: int, parts: int, apart: bool) -> np.ndarray:
-    """Return the order that brings every `parts`th of n together, or else takes from that many parts in turn."""
-    i = np.arange(n)
-    return i.reshape(-1, parts).T.ravel() if apart else i.reshape(parts, -1).T.ravel()
-
-
 # Types of stored numbers, and those that their bytes are taken for.
 _READ = tuple(permutations(("float32", "float16", "bfloat16"), 2))
 
@@ -199,21 +203,9 @@ def _moves(y: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarr
         yield "of the first item for all items", lambda x: np.broadcast_to(x[:1], x.shape).copy()
         yield "of the last item for all items", lambda x: np.broadcast_to(x[-1:], x.shape).copy()
         yield "of the next item", lambda x: np.roll(x, -1, axis=0)
-    for axis in range(y.ndim):
-        if y.shape[axis] > 1:
-            yield f"in reverse along axis {axis}", lambda x, axis=axis: np.flip(x, axis)
-            yield f"one further along axis {axis}", lambda x, axis=axis: np.roll(x, 1, axis)
-            if y.shape[axis] % 2 == 0:
-                yield (
-                    f"with halves of axis {axis} swapped",
-                    (lambda x, axis=axis: np.roll(x, x.shape[axis] // 2, axis)),
-                )
-            for parts in (p for p in (2, 3) if y.shape[axis] % p == 0 and y.shape[axis] > p):
-                for by, words in ((parts, f"every {parts}th together"), (-1, f"{parts} parts taken in turn")):
-                    yield (
-                        f"in another order along axis {axis}: {words}",
-                        lambda x, a=axis, p=parts, by=by: np.take(x, _in_turn(x.shape[a], p, by > 0), a),
-                    )
+    for axis, n in enumerate(y.shape):
+        for phrase, order in orders(n):
+            yield f"along axis {axis}: {phrase}", lambda x, a=axis, o=order: in_order(x, a, o)
         for other in range(axis + 1, y.ndim):
             if y.shape[axis] == y.shape[other] > 1:
                 yield f"with axes {axis} and {other} exchanged", lambda x, a=axis, b=other: np.swapaxes(x, a, b)

@@ -4,9 +4,9 @@ In turn: other settings and inputs, numbers solved for, patterns in the wrong ou
 formulas with one thing changed. A cause is reported only if the rest of the error is an honest run's rounding.
 """
 
+import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -15,24 +15,26 @@ import numpy as np
 from refsd.causes.generic.fitted_causes import fitted_causes
 from refsd.causes.generic.formula_variants import Number, Text
 from refsd.causes.generic.relations import relation
-from refsd.causes.generic.running_code import TooLong, apart, at_most, executed, swapped
+from refsd.causes.generic.running_code import TooLong, apart, at_most, executed, results_of, swapped
 from refsd.causes.generic.sequences import sequence_difference
-from refsd.causes.generic.solved_numbers import digits, is_plain, shown, solved
+from refsd.causes.generic.solved_numbers import PLAIN, bits, is_plain, shown, solved
 from refsd.causes.stage.candidates import exchanged, numbers, scaled, settings
 from refsd.causes.stage.elsewhere import last_resorts
 from refsd.causes.stage.looks import PARTS, WHOLE, output_causes
 from refsd.causes.stage.members import member_causes
 from refsd.causes.stage.scene import Scene
 from refsd.golden.judge import Answer
-from refsd.stages.stage import Change
+from refsd.stages.stage import Change, Params
 
 # CPU seconds for the whole search for one answer, and for one changed formula.
 _SECONDS, _ONE = 4.0, 0.2
 _MODULES = ("samplers", "tokenizers", "pipelines", "families", "adapters", "stages", "models", "weights", "kernels")
 _NOT = ("refsd.stages.stage", "refsd.stages")
 _MOST = 4
-# A solved number is likely if it has fewer digits, or a name. Almost any number explains _SINGLE different errors.
-_FEW, _SINGLE = 4, 3
+# Almost any number explains so many different errors.
+_SINGLE = 3
+# Bits that another sign than the right number's costs.
+_SIGN = 3
 
 
 def known_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
@@ -64,12 +66,12 @@ def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
     """Yield [rank, rank within it, phrase] of each cause, low ranks being likely; stop after a likely one."""
     for likely, search in enumerate((_settings, _exchanged, _of_members)):
         named = list(search(scene))
-        yield from ([likely, 0.0, phrase] for phrase in named)
+        yield from ([likely, i, phrase] for i, phrase in enumerate(named))
         if named:
             return
-    solved_for = [*_numbers(scene), *_scaled_inputs(scene)]
-    yield from ([3 if digits < _FEW else 6, digits, phrase] for digits, phrase in solved_for)
-    if any(digits < _FEW for digits, _ in solved_for):
+    solved_for = [*_numbers(scene, 1), *_scaled_inputs(scene)]
+    yield from ([3 if price < PLAIN else 6, price, phrase] for price, phrase in solved_for)
+    if any(price < PLAIN for price, _ in solved_for):
         return
     looks = output_causes(scene, WHOLE) or _in_place(scene, known) or output_causes(scene, PARTS)
     yield from ([4, 0.0, phrase] for phrase in looks)
@@ -130,37 +132,56 @@ def _different_errors(scene: Scene) -> int:
 
 
 def _solved(
-    scene: Scene, phrase: Callable[[float], str], value: float, run: Callable[[float], Answer | None]
+    scene: Scene,
+    phrases: Sequence[Callable[[float], str]],
+    values: Sequence[float],
+    run: Callable[[Sequence[float]], Answer | None],
 ) -> Iterator[tuple[float, str]]:
-    """Yield (digits, phrase) of the solved number if it explains the answer; fewer digits are likelier."""
+    """Yield (bits, phrase) of the solved numbers if they explain the answer; fewer bits are likelier."""
     if scene.stage.outputs[scene.wrong].size is None:
         return
-    best = solved(float(value), lambda v: _error(scene, run(v)))
-    best = round(best) if best is not None and isinstance(value, int) else best
-    if best is not None and isinstance(value, int) and best < 0 < value:
-        return  # a count, which no engine takes for a negative number
-    if best is None or abs(best - value) <= 1e-6 * abs(value) or not scene.explained(run(best)):
+    best = solved(values, lambda v: _error(scene, run(v.tolist())))
+    if best is None:
         return
-    others = {name: number for name, number in scene.numbers.items() if number != value}
-    related = relation(best, float(value), others)
-    if related or is_plain(best) or _different_errors(scene) > _SINGLE:
-        told = f" ({related})" if related else ""
-        count = min(digits(best), _FEW - 1) if related else digits(best)
-        yield count + min(abs(best - value) / abs(value or 1), 9) / 10, phrase(best) + told
+    own = [round(v) if isinstance(right, int) else v for v, right in zip(best.tolist(), values, strict=True)]
+    # A count is taken by no engine for a negative number.
+    counts = any(v < 0 < right for v, right in zip(own, values, strict=True) if isinstance(right, int))
+    same = any(abs(v - right) <= 1e-6 * abs(right) for v, right in zip(own, values, strict=True))
+    if counts or same or not scene.explained(run(own)):
+        return
+    others = {name: number for name, number in scene.numbers.items() if number not in values}
+    related = [relation(v, float(right), others) for v, right in zip(own, values, strict=True)]
+    named = all(told or is_plain(v) for v, told in zip(own, related, strict=True))
+    if named or (len(own) == 1 and _different_errors(scene) > _SINGLE):
+        each = zip(phrases, own, related, strict=True)
+        texts = [phrase(v) + (f" ({told})" if told else "") for phrase, v, told in each]
+        written = [bits(v) + _SIGN * (v * right < 0) for v, right in zip(own, values, strict=True)]
+        price = max(min(b, PLAIN - 1) if told else b for b, told in zip(written, related, strict=True))
+        far = min(max(abs(v - right) / abs(right or 1) for v, right in zip(own, values, strict=True)), 9)
+        yield round(price + far / 10, 3), " and ".join(texts)
 
 
-def _numbers(scene: Scene) -> Iterator[tuple[float, str]]:
-    for name, value, change in numbers(scene.inputs.params):
-        run = lambda v, change=change: _answer(scene, Change(params=change(v)))
-        yield from _solved(scene, lambda v, n=name, o=value: f"{n} is {shown(v)} for {o:.6g}", value, run)
+def _numbers(scene: Scene, count: int) -> Iterator[tuple[float, str]]:
+    """Yield what `_solved` finds of so many numeric parameters together."""
+    for some in itertools.combinations(numbers(scene.inputs.params), count):
+
+        def run(values: Sequence[float], some=some) -> Answer | None:
+            def changed(params: Params) -> Params:
+                for (*_, change), value in zip(some, values, strict=True):
+                    params = change(value)(params)
+                return params
+
+            return _answer(scene, Change(params=changed))
+
+        phrases = [lambda v, n=name, o=value: f"{n} is {shown(v)} for {o:.6g}" for name, value, _ in some]
+        yield from _solved(scene, phrases, [value for _, value, _ in some], run)
 
 
 def _scaled_inputs(scene: Scene) -> Iterator[tuple[float, str]]:
     for name, y in scene.inputs.tensors.items():
         if y.dtype.kind == "f":
-            change = scaled(name)
-            run = lambda v, change=change: _answer(scene, Change(tensors=change(v)))
-            yield from _solved(scene, lambda v, n=name: f"{n} is multiplied by {shown(v)}", 1.0, run)
+            run = lambda v, name=name: _answer(scene, Change(tensors=scaled(name)(v[0])))
+            yield from _solved(scene, [lambda v, n=name: f"{n} is multiplied by {shown(v)}"], [1.0], run)
 
 
 # --- the reference's formulas ------------------------------------------------------------------------------------
@@ -181,7 +202,7 @@ def _texts(scene: Scene) -> list[Text]:
 
 
 def _changed_formulas(scene: Scene) -> Iterator[list]:
-    """Yield the causes from formulas with one thing changed, then with one number solved for."""
+    """Yield the causes from formulas with one thing changed, then with one number solved for, then with two."""
     texts = _texts(scene)
     for order, text in enumerate(texts):
         for variant in text.variants():
@@ -189,11 +210,15 @@ def _changed_formulas(scene: Scene) -> Iterator[list]:
                 answer = _in_time(lambda: _answer(scene))
             if _in_time(lambda answer=answer: scene.explained(answer)):
                 yield [5, variant.rank + order / 1000, variant.phrase]
-    for text in texts:
-        for number in text.numbers():
-            run = lambda v, text=text, number=number: _in_time(lambda: _with(scene, text, number, v))
-            phrase = lambda v, n=number: f"{n.phrase}: {shown(v)} for {n.value:.6g}"
-            yield from ([6, count, words] for count, words in _solved(scene, phrase, number.value, run))
+    own = [[*text.numbers(), *text.results(results_of(text.function, lambda: _answer(scene)))] for text in texts]
+    for count in (1, 2):
+        for text, its in zip(texts, own, strict=True):
+            for some in itertools.combinations(its, count):
+                run = lambda v, text=text, some=some: _in_time(lambda: _with(scene, text, some, v))
+                phrases = [lambda v, n=n: f"{n.phrase}: {shown(v)} for {n.value:.6g}" for n in some]
+                found = _solved(scene, phrases, [n.value for n in some], run)
+                yield from ([5 + count, price, words] for price, words in found)
+    yield from ([7, price, words] for price, words in _numbers(scene, 2))
 
 
 def _in_time(run: Callable[[], Any]) -> Any:
@@ -205,18 +230,17 @@ def _in_time(run: Callable[[], Any]) -> Any:
         return None
 
 
-def _with(scene: Scene, text: Text, number: Number, value: float) -> Answer | None:
+def _with(scene: Scene, text: Text, some: Sequence[Number], values: Sequence[float]) -> Answer | None:
     function: FunctionType = text.function
-    if number.site is None:
-        defaults: list[Any] = list(function.__defaults__ or ())
-        if number.position >= len(defaults):
-            return None
-        defaults[number.position] = value
-        changed: Any = swapped(function, None, tuple(defaults))
-    else:
-        code = text.with_number(number, value)
-        changed = swapped(function, code) if code is not None else nullcontext()
-    with changed:
+    defaults: list[Any] = list(function.__defaults__ or ())
+    for number, value in zip(some, values, strict=True):
+        if number.site is None:
+            defaults[number.position] = value
+    sites = [(n, v) for n, v in zip(some, values, strict=True) if n.site is not None]
+    code = text.with_numbers(sites) if sites else function.__code__
+    if code is None:
+        return None
+    with swapped(function, code, tuple(defaults) or None):
         return _answer(scene)
 
 

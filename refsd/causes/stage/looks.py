@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from refsd.causes.generic.orders import in_order, orders
 from refsd.causes.generic.relations import ELEMENTWISE, relation
 from refsd.causes.generic.solved_numbers import shown
 from refsd.causes.stage.elsewhere import constant_in_part, masked, wrong_term
@@ -93,7 +94,7 @@ def _function(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> 
     for words, function in ELEMENTWISE.items():
         with np.errstate(all="ignore"):
             y = function(truth)
-        if np.isfinite(y).all() and scene.agrees(name, y, 8 * max(1.0, _slope(y, truth))):
+        if np.isfinite(y).all() and np.ptp(y) and scene.agrees(name, y, 8 * max(1.0, _slope(y, truth))):
             yield f"{name} {words}"
             return
 
@@ -112,7 +113,7 @@ def _whole_numbers(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray
     ):
         return
     for words, change in (("cut to", np.trunc), ("rounded to", np.rint), ("raised to", np.ceil)):
-        if np.array_equal(found, change(truth)):
+        if np.ptp(found) and np.array_equal(found, change(truth)):
             yield f"{name}: {words} whole numbers"
             return
 
@@ -169,31 +170,10 @@ def _reordered(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) ->
         return
     axes = scene.stage.outputs[name].axes
     for axis, n in enumerate(truth.shape):
-        for phrase, order in _orders(n):
-            if scene.agrees(name, np.take(truth, order, axis), 4):
-                yield f"{name}: {axes[axis]}s {phrase}"
+        for phrase, order in orders(n):
+            if scene.agrees(name, in_order(truth, axis, order), 4):
+                yield f"{name}: {axes[axis]}s, {phrase}"
                 return
-
-
-def _orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
-    i = np.arange(n)
-    if n < 2:
-        return
-    yield "in reverse order", i[::-1]
-    if n > 2:
-        yield "in reverse order but for the last", np.append(i[-2::-1], n - 1)
-        yield "in reverse order but for the first", np.append(0, i[:0:-1])
-    yield "each the one before", np.maximum(i - 1, 0)
-    yield "each the next", np.minimum(i + 1, n - 1)
-    yield "each the one before, in a circle", np.roll(i, 1)
-    yield "each the next, in a circle", np.roll(i, -1)
-    yield "all the first", 0 * i
-    yield "all the last", 0 * i + n - 1
-    if n % 2 == 0:
-        yield "with the halves swapped", np.roll(i, n // 2)
-        yield "with neighbours swapped", i ^ 1
-        yield "with the halves in turn", i % 2 * (n // 2) + i // 2
-        yield "taken apart: even ones, then odd ones", i % (n // 2) * 2 + i // (n // 2)
 
 
 def _more_slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:

@@ -4,6 +4,7 @@ Where no known bug explains a trajectory, each formula that the reference ran is
 variable, a term dropped, a statement left out. The cause is quoted in the solver's own words.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -122,13 +123,23 @@ def changed_weights(form: Forms, expected: np.ndarray, limits: np.ndarray, y: Du
     elsewhere = _other_sigma(form, k, states[k], limits[k], y)
     if elsewhere:
         return elsewhere
-    last = (f"x[{k - 1}]", f"denoised[{k - 1}]")
-    few = [i for i, (name, weight) in enumerate(zip(terms, right, strict=True)) if weight or name in last]
-    for some in (few, list(range(len(terms)))):
-        own = _fitted([list(terms.values())[i] for i in some], states[k], limits[k])
+    names, columns = [*terms], [*terms.values()]
+    for chosen in _fewest(right, len(names)):
+        own = _fitted(columns, np.array(right), chosen, states[k], limits[k])
         if own is not None:
-            return _told(k, y, [list(terms)[i] for i in some], own, [right[i] for i in some])
+            return _told(k, y, names, own, right)
     return ""
+
+
+def _fewest(right: list[float], count: int) -> Iterator[tuple[int, ...]]:
+    """Yield the terms whose weights may be wrong, the fewest first: of dependent terms many sums are the same."""
+    for some in range(1, _MOST):
+        yield from sorted(
+            itertools.combinations(range(count), some),
+            key=lambda chosen: [right[i] == 0 for i in chosen].count(True),
+        )
+    yield tuple(i for i in range(count) if right[i])
+    yield tuple(range(count))
 
 
 def _other_sigma(form: Forms, k: int, state: np.ndarray, limit: np.ndarray, y: Dump) -> str:
@@ -147,14 +158,21 @@ def _other_sigma(form: Forms, k: int, state: np.ndarray, limit: np.ndarray, y: D
     return f"{where} goes to sigma {shown(share * sigma)}, where it should go to {shown(right[k - 1] * sigma)}"
 
 
-def _fitted(terms: list[np.ndarray], state: np.ndarray, limit: np.ndarray) -> np.ndarray | None:
-    """The weights under which the terms are the state."""
-    columns = np.stack([np.ravel(t) for t in terms], axis=1).astype(np.float64) if terms else np.zeros((1, 0))
-    if not terms or len(columns) < 4 * len(terms) or np.linalg.matrix_rank(columns) < len(terms):
+def _fitted(
+    terms: list[np.ndarray], right: np.ndarray, chosen: tuple[int, ...], state: np.ndarray, limit: np.ndarray
+) -> np.ndarray | None:
+    """Return the weights under which the terms are the state, only the chosen ones other than the right ones."""
+    columns = np.stack([np.ravel(t) for t in terms], axis=1).astype(np.float64)
+    free = columns[:, list(chosen)]
+    if len(columns) < 4 * len(chosen) or not chosen:
         return None
-    own = np.linalg.lstsq(columns, state.ravel(), rcond=None)[0]
-    rest = np.abs((columns @ own).reshape(state.shape) - state)
-    return own if (rest <= 4 * limit + 2.0**-18 * np.abs(state).max()).all() else None
+    rest = state.ravel() - columns @ right
+    change, _, rank, _ = np.linalg.lstsq(free, rest, rcond=1e-9)
+    own = right.copy()
+    own[list(chosen)] += change
+    left = np.abs(free @ change - rest).reshape(state.shape)
+    fits = (left <= 4 * limit + 2.0**-18 * np.abs(state).max()).all()
+    return own if rank == len(chosen) and fits else None
 
 
 def _told(k: int, y: Dump, names: list[str], own: np.ndarray, right: list[float]) -> str:

@@ -34,9 +34,9 @@ def diagnose(
     outputs = [*y.outputs().values()]
     if any(a.shape != shape for a, shape in zip(outputs, shapes, strict=False)):
         return []
-    if not all(np.isfinite(a).all() for a in outputs):
-        return _not_finite(y)
     u = unit(numerics.compute_dtype)
+    if not all(np.isfinite(a).all() for a in outputs):
+        return _not_finite(y, _near(case, from_one(y.sigmas) if solver.flow else y.sigmas, sigmas_of(case), u))
     if not can_be_stepped(case, y.sigmas):
         return []
     if solver.flow:
@@ -80,16 +80,19 @@ def diagnose(
     return [weights] if weights else []
 
 
-def _not_finite(y: Dump) -> list[str]:
-    """Where numbers cease to be finite, if all before are: a step to 0 divides by it, or takes its logarithm."""
-    states = np.concatenate([y.x, y.latent[None]])
-    wrong = [not np.isfinite(state).all() for state in states]
-    if not any(wrong) or not np.isfinite(y.sigmas).all():
-        return []
-    k = wrong.index(True)
-    if k < len(y.x):
-        return [f"x[{k}] is not finite, what the model is shown before is"]
+def _not_finite(y: Dump, right_sigmas: bool) -> list[str]:
+    """Say where numbers cease to be finite; what divides by the last sigma only where all else is right."""
+    if not np.isfinite(y.sigmas).all():
+        return [f"sigma {int(np.argmin(np.isfinite(y.sigmas)))} is not finite"]
+    for k, (x, denoised) in enumerate(zip(y.x, y.denoised, strict=True)):
+        if not np.isfinite(x).all():
+            return [f"x[{k}] is not finite, what the model is shown before is"]
+        if not np.isfinite(denoised).all():
+            return [f"denoised[{k}] is not finite, x[{k}] is: so the model answers, or what is made of its answer"]
     kind = "NaN" if np.isnan(y.latent).any() else "infinite"
+    if not right_sigmas:
+        last = ", ".join(f"{sigma:.4g}" for sigma in y.sigmas[-3:])
+        return [f"the last step gives {kind}, and the sigmas are wrong: {last}"]
     return [f"the last step gives {kind}: it divides by the last sigma, 0, or takes its logarithm"]
 
 

@@ -430,15 +430,6 @@ def test_the_grid_that_the_engine_declares_is_no_error():
     assert describe(found, truth, truth.astype(np.float16), 1) == []
 
 
-def test_eight_bits_in_blocks_of_32():
-    truth = _truth((33, 64))
-    rows = _noisy(truth, "float32", 1).reshape(-1, 32)
-    d = (np.abs(rows).max(axis=1, keepdims=True) / 127).astype(np.float16).astype(np.float64)
-    found = (np.rint(rows / d).clip(-127, 127) * d).reshape(truth.shape)
-    phrases = describe(found, truth, _noisy(truth, "float32", 2), 1)
-    assert phrases == ["it is the truth rounded to 8 bits in blocks of 32, as q8_0 does"]
-
-
 def test_numbers_beyond_float16():
     truth = 30000 * _truth((33, 40))
     honest = _noisy(truth, "float32", 1)

@@ -60,4 +60,4 @@ def test_nan_of_a_known_bug_is_that_bug():
 def test_blocks_with_scales_of_their_own_are_told():
     truth = RNG.standard_normal((3, 64))
     found = (truth.reshape(3, 2, 32) * np.array([[[2.0], [0.5]], [[3.0], [1.5]], [[0.2], [4.0]]])).reshape(3, 64)
-    assert fitted_causes(found, truth, truth, -1, {}) == ["blocks of 32 have other scales"]
+    assert fitted_causes(found, truth, truth, -1, {}) == ["each block of 32 has a factor of its own"]

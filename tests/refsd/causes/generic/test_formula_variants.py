@@ -1,5 +1,6 @@
 """A function's text gives every usual bug in it; a number is solved for; a changed run does no harm."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -10,9 +11,9 @@ import numpy as np
 import pytest
 
 from refsd.causes.generic.formula_variants import Text
-from refsd.causes.generic.running_code import TooLong, apart, at_most, executed, swapped
+from refsd.causes.generic.running_code import TooLong, apart, at_most, executed, results_of, swapped
 from refsd.causes.generic.sequences import sequence_difference
-from refsd.causes.generic.solved_numbers import digits, is_plain, shown, solved
+from refsd.causes.generic.solved_numbers import PLAIN, bits, is_plain, shown, solved
 
 
 def _slope(x, denoised, sigma, sigma_next, share=0.25):
@@ -115,12 +116,34 @@ def test_a_number_is_solved_for():
     def shifted(a):
         return a * s / (1 + (a - 1) * s)
 
-    best = solved(3.0, lambda a: shifted(1.15) - shifted(a))
-    assert best == pytest.approx(1.15, rel=1e-6)
-    assert solved(3.0, lambda a: np.ones(9)) is None
+    best = solved([3.0], lambda a: shifted(1.15) - shifted(a[0]))
+    assert best == pytest.approx([1.15], rel=1e-6)
+    assert solved([3.0], lambda a: np.ones(9)) is None
+    ends = solved([80.0, 0.002], lambda v: 100.0 + (0.03 - 100) * s - (v[0] + (v[1] - v[0]) * s))
+    assert ends == pytest.approx([100.0, 0.03], rel=1e-6)
     assert shown(np.pi / 2) == "1.5708 (pi / 2)" and shown(1.15000001) == "1.15"
     assert is_plain(1.16) and is_plain(1 / 3) and not is_plain(1.23457)
-    assert digits(1.16) == 3 and digits(np.pi) == 2 and digits(3000.0) == 1
+    assert bits(2.0) < bits(0.45) < bits(1.16) < PLAIN < bits(3210) and bits(4096.0) < PLAIN < bits(10 / 11)
+
+
+def test_a_result_is_a_constant():
+    text, run = Text(_slope), lambda: _slope(3.0, 1.0, 4.0, 2.0)
+    of = results_of(_slope, run)
+    assert of["d"] == 0.5 and of[""] == 2.75
+    numbers = {n.phrase: n for n in text.results(of)}
+    constant = numbers["d, in slope, is one number throughout"]
+    with swapped(_slope, text.with_numbers([(constant, 1.5)])):
+        assert run() == 3.0 + 1.5 * -2 * 0.25
+
+
+def test_variables_are_exchanged_in_a_statement_and_throughout():
+    answers = {}
+    for variant in Text(_slope).variants():
+        if variant.kind == "exchange":
+            with contextlib.suppress(UnboundLocalError), swapped(_slope, variant.code):
+                answers[variant.phrase] = _slope(3.0, 1.0, 4.0, 2.0)
+    assert answers["slope: x and denoised exchanged in d = (x - denoised) / sigma"] == 3.0 - 0.5 * -2 * 0.25
+    assert answers["slope: sigma and sigma_next exchanged throughout"] == 3.0 + 1.0 * 2 * 0.25
 
 
 @pytest.mark.parametrize(

@@ -55,3 +55,31 @@ def test_a_wrong_sigma_is_told_and_a_division_by_the_last():
     assert named.startswith(f"x[1] goes to sigma {share:.4g}")
     (named,) = diagnose(case, inputs, {**found, "latent": found["latent"] * np.float32(np.nan)}, FLOAT32)
     assert named.startswith("the last step gives NaN: it divides by the last sigma")
+
+
+@pytest.mark.parametrize("case", ["euler/karras", "dpmpp2m/karras", "lms/karras"])
+def test_of_dependent_terms_the_fewest_are_told(case):
+    """Latents of a trajectory are sums of one another: one wrong weight must not be told as several."""
+    case = CASES[f"trajectory/{case}"]
+    inputs = case.realize()
+    found = answer(case, inputs, np.dtype(np.float32))
+    x = found["x"].copy()
+    x[3] = x[3] + np.float32(0.1137) * found["denoised"][2]
+    (named,) = diagnose(case, inputs, {**found, "x": x}, FLOAT32)
+    assert named.startswith("in x[3] denoised[2]") and " and " not in named, named
+
+
+def test_what_is_not_finite_is_told_where_it_begins():
+    case = CASES["trajectory/euler/karras"]
+    inputs = case.realize()
+    found = answer(case, inputs, np.dtype(np.float32))
+    lost = {name: found[name].copy() for name in ("denoised", "latent", "sigmas")}
+    lost["latent"][:] = np.nan
+    denoised = lost["denoised"].copy()
+    denoised[4] = np.nan
+    of_the_model = {**lost, "denoised": denoised}
+    (named,) = diagnose(case, inputs, {**found, **of_the_model}, FLOAT32)
+    assert named.startswith("denoised[4] is not finite, x[4] is")
+    lost["sigmas"][-2] = 0
+    (named,) = diagnose(case, inputs, {**found, **lost}, FLOAT32)
+    assert named.startswith("the last step gives NaN, and the sigmas are wrong: ")

@@ -1,0 +1,61 @@
+"""The orders in which bugs read an axis: reversed, one further, halves swapped, the first tile for all."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+BLOCKS = (8, 16, 32, 64, 128, 256)
+
+
+def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, index that is read at each of n places); -1: zero."""
+    i = np.arange(n)
+    if n < 2:
+        return
+    yield "in reverse order", i[::-1]
+    if n > 2:
+        yield "in reverse order but for the last", np.append(i[-2::-1], n - 1)
+        yield "in reverse order but for the first", np.append(0, i[:0:-1])
+    yield "the first is read for all", 0 * i
+    yield "the last is read for all", 0 * i + n - 1
+    yield "the first slice alone is read", np.where(i == 0, i, -1)
+    yield "the last slice alone is read", np.where(i == n - 1, i, -1)
+    yield "the first slice is not read", np.where(i > 0, i, -1)
+    yield "the last slice is not read", np.where(i < n - 1, i, -1)
+    yield "each the one before", np.maximum(i - 1, 0)
+    yield "each the next", np.minimum(i + 1, n - 1)
+    yield "each the one before, in a circle", np.roll(i, 1)
+    yield "each the next, in a circle", np.roll(i, -1)
+    yield "each the one before, zero at the end", i - 1
+    yield "each the next, zero at the end", np.append(i[1:], -1)
+    if n % 2 == 0:
+        half = n // 2
+        yield "its parts in the other order, halves swapped", np.roll(i, half)
+        yield "the first half is read twice", i % half
+        yield "neighbours where halves belong together", i % 2 * half + i // 2
+        yield "halves where neighbours belong together", i % half * 2 + i // half
+        yield "neighbours swapped", i ^ 1
+    for parts in (3, 4, 5, 6, 8):
+        if n % parts == 0:
+            yield f"its parts in the other order, the first 1/{parts} last", np.roll(i, -n // parts)
+            yield f"its parts in the other order, the last 1/{parts} first", np.roll(i, n // parts)
+            yield f"its {parts} parts interleaved", i.reshape(parts, -1).T.ravel()
+            yield f"every {parts}th together", i.reshape(-1, parts).T.ravel()
+
+
+def tiles(n: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the same of blocks of the axis: the first again, the first alone, no tail."""
+    i = np.arange(n)
+    for block in BLOCKS:
+        if n > block:
+            yield f"the first tile of {block} is read again for all", i % block
+            yield f"the first {block} alone are read", np.where(i < block, i, -1)
+        if n % block and n > block:
+            start = n // block * block
+            yield f"the last {n - start}, behind whole {block}s, not read", np.where(i < start, i, -1)
+
+
+def in_order(x: np.ndarray, axis: int, order: np.ndarray) -> np.ndarray:
+    """Return what is read of x along an axis."""
+    lost = np.expand_dims(order < 0, [*range(x.ndim - 1)]).swapaxes(axis, -1)
+    return np.where(lost, 0, x.take(order, axis)).astype(x.dtype)
