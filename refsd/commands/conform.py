@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from refsd import __version__
 from refsd import cases as known_cases
+from refsd.adoption import folder as adopted
 from refsd.cluster.spread import NoWorkers
 from refsd.cluster.workplace import Here, OnCluster, workplace
 from refsd.commands.interruption import interruptible
@@ -43,6 +44,8 @@ from refsd.submissions.packing import pack
 from refsd.weights.model_files import open_store, trim_model_files
 
 WAIVERS = Path("refsd-waivers.toml")
+# The store of goldens where none is named; a folder of an adopted graph has its own.
+STORE = "goldens"
 
 
 class ConformRequest(NamedTuple):
@@ -118,6 +121,10 @@ class NothingFailed(NamedTuple):
 
 def conform(request: ConformRequest) -> Conformed | NothingFailed:
     """Judge engines on cases and write the reports. Raises BadInput for options that do not fit together."""
+    names, folders = adopted.named(request.cases)
+    if len(folders) == len(names) == 1 and request.golden == STORE:
+        request = request._replace(golden=str(folders[0]))
+    request = request._replace(cases=names)
     again = LastFailed.read(request.report / files.JSON, request.cases) if request.last_failed else None
     if request.profile and request.shard:
         raise BadInput("--shard beside --profile: a part of the cases does not meet a profile")
@@ -315,4 +322,6 @@ def next_command(groups: Mapping[str, Sequence[Any]], results: Sequence[Result])
     """Return the command that reduces the first failure; "" if nothing failed. groups: argument -> engines"""
     asked = {e.name: name for name, group in groups.items() for e in group if not isinstance(e, PartialEngine)}
     failing = next((r for r in results if r.status == verdict.FAIL and r.engine in asked), None)
-    return "" if failing is None else f"refsd shrink {shlex.quote(asked[failing.engine])} {failing.case}"
+    if failing is None or failing.case.startswith(adopted.KIND):
+        return ""
+    return f"refsd shrink {shlex.quote(asked[failing.engine])} {failing.case}"
