@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from refsd.adoption.taps import name_outputs
 from refsd.adoption.tidying import tidy
 from refsd.numerics.errors import BadInput
 
@@ -57,15 +59,18 @@ def capture(module: Any, call: Any, redraw: Callable[[str, tuple[int, ...]], np.
     module.double()
     for name, weight in module.named_parameters():
         weight.copy_(torch.from_numpy(np.array(weights[name], np.float64)))
+    with _refused(module), torch.no_grad(), _quiet(), _Widened(), module_outputs(module) as given:
+        answer = module(*arguments, **named)
     try:
-        answer, program, model = _exported(module, arguments, named, contextlib.nullcontext())
+        program, model = _exported(module, arguments, named, contextlib.nullcontext())
     except BadInput:  # such as a norm of torch that refuses to compute float64 in float32
-        answer, program, model = _exported(module, arguments, named, _Widened())
+        program, model = _exported(module, arguments, named, _Widened())
     inputs = _leaves({**dict(enumerate(arguments)), **named}, "x")
     answers = _leaves(answer, "out")
     if len(answers) == 1 or inputs.keys() & answers.keys():
         answers = {"out" if len(answers) == 1 else f"out.{name}": y for name, y in answers.items()}
     tidy(model, [*inputs], [*answers], weights, _numbers(program))
+    name_outputs(model, inputs | {name: torch.from_numpy(x) for name, x in weights.items()}, given)
     made = {"made of": type(module).__qualname__, "torch": str(torch.__version__)}
     held = {tensor.name for tensor in model.graph.input}
     return Captured(
@@ -75,6 +80,34 @@ def capture(module: Any, call: Any, redraw: Callable[[str, tuple[int, ...]], np.
         {name: _values(y) for name, y in answers.items()},
         made,
     )
+
+
+@contextlib.contextmanager
+def module_outputs(module: Any) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield what each module inside gives, by the names of taps; the dictionary is filled while the block runs.
+
+    A module that gives several tensors has NAME.0, NAME.1, ...; the second call of one is NAME.1 too.
+    """
+    given: dict[str, torch.Tensor] = {}
+    seen: Counter[str] = Counter()
+
+    def listen(name: str, output: Any) -> None:
+        parts = [x for x in pytree.tree_leaves(output) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        for i, part in enumerate(parts):
+            key = name if len(parts) == 1 else f"{name}.{i}"
+            given[f"{key}.{seen[key]}" if seen[key] else key] = part.detach()
+            seen[key] += 1
+
+    hooks = [
+        part.register_forward_hook(lambda _, __, output, name=name: listen(name, output))
+        for name, part in module.named_modules()
+        if name
+    ]
+    try:
+        yield given
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class _Widened(TorchFunctionMode):
@@ -87,23 +120,24 @@ class _Widened(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _exported(
-    module: Any, arguments: tuple, named: dict[str, Any], inside: Any
-) -> tuple[Any, Any, onnx.ModelProto]:
-    """Return what a module answers, as a program of torch, and as a graph."""
+@contextlib.contextmanager
+def _refused(module: Any) -> Iterator[None]:
+    """Raise BadInput for what torch refuses in the block."""
     try:
-        with torch.no_grad(), _quiet(), inside:
-            answer = module(*arguments, **named)
-            program = torch.export.export(module, arguments, named, strict=False)
-        with torch.no_grad(), _quiet():
-            exported = torch.onnx.export(program, dynamo=True, optimize=False, opset_version=_OPSET, verbose=False)
+        yield
     except Exception as error:
-        words = " ".join(str(error).split())[:300]
-        raise BadInput(
-            f"torch cannot export {type(module).__qualname__}: {type(error).__name__}: {words}"
-        ) from error
+        words = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise BadInput(f"torch cannot run or export {type(module).__qualname__}: {words}") from error
+
+
+def _exported(module: Any, arguments: tuple, named: dict, inside: Any) -> tuple[Any, onnx.ModelProto]:
+    """Return a module as a program of torch and as a graph."""
+    with _refused(module), torch.no_grad(), _quiet():
+        with inside:
+            program = torch.export.export(module, arguments, named, strict=False)
+        exported = torch.onnx.export(program, dynamo=True, optimize=False, opset_version=_OPSET, verbose=False)
     assert exported is not None
-    return answer, program, exported.model_proto
+    return program, exported.model_proto
 
 
 def _double(x: torch.Tensor) -> torch.Tensor:
