@@ -186,7 +186,7 @@ class _Run(Evaluation):
     def _given(self, step: Step) -> np.ndarray | None:
         """Return the value that a Following gives in place of a step's, whichever of its names has it."""
         taps = self._m.taps
-        if not isinstance(taps, Following) or taps.until in step.taps:
+        if not isinstance(taps, Following) or any(name in (taps.names or ()) for name in step.taps):
             return None
         given = [taps.next_given(name) for name in step.taps]
         return next((y for y in reversed(given) if y is not None), None)
