@@ -41,6 +41,7 @@ def _group_norm(a: Arithmetic, p: Mapping[str, Any], x: Array, weight: Array, bi
 def _layer_norm(
     a: Arithmetic, p: Mapping[str, Any], x: Array, weight: Array | None = None, bias: Array | None = None
 ) -> Array:
+    bias = np.zeros_like(weight) if bias is None and weight is not None else bias
     return a.layer_norm(np.ascontiguousarray(x), weight, bias, p["eps"])
 
 
@@ -69,6 +70,14 @@ def _upsample_nearest(a: Arithmetic, p: Mapping[str, Any], x: Array) -> Array:
     return a.upsample_nearest(np.ascontiguousarray(x), p["factor"])
 
 
+def _negate(a: Arithmetic, p: Mapping[str, Any], x: Array) -> Array:
+    return a.multiply(np.ascontiguousarray(x), np.array(-1.0, x.dtype))
+
+
+def _subtract(a: Arithmetic, p: Mapping[str, Any], x: Array, y: Array) -> Array:
+    return a.add(np.ascontiguousarray(x), -y)
+
+
 def _plain(method: str) -> Compute:
     def compute(a: Arithmetic, p: Mapping[str, Any], *arrays: Array) -> Array:
         return getattr(a, method)(*(np.ascontiguousarray(x) for x in arrays))
@@ -90,5 +99,7 @@ OPERATIONS: dict[str, Compute] = {
     "embedding": _embedding,
     "upsample_nearest": _upsample_nearest,
     "gelu": _gelu,
+    "negate": _negate,
+    "subtract": _subtract,
     **{name: _plain(name) for name in ("silu", "quick_gelu", "add", "multiply")},
 }

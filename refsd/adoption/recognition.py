@@ -172,7 +172,7 @@ def _product(view: _View, node: onnx.NodeProto) -> Found | None:
     turned = view.made_by(weight, "Transpose")
     if turned is not None and view.origin(turned.input[0]) in view.inputs and view.rank(turned.input[0]) == 2:
         return Found("linear", [x, turned.input[0]], {}, [turned.output[0], *view.between(weight)])
-    if view.origin(weight) in view.inputs and view.rank(weight) == 2 and view.rank(x) > 1:
+    if view.origin(weight) in view.inputs and view.rank(weight) == 2 and view.rank(x) != 1:
         return Found("linear", [x, weight], {"transposed": True})
     return None
 
@@ -300,4 +300,6 @@ _MATCHES: dict[str, tuple[Callable[[_View, onnx.NodeProto], Found | None], ...]]
     "Attention": (_attention,),
     "Gather": (_embedding,),
     "Gelu": (_gelu,),
+    "Neg": (_plain("negate"),),
+    "Sub": (_plain("subtract"),),
 }

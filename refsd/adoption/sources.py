@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import inliner
+from onnx import helper, inliner, numpy_helper, shape_inference
 
 from refsd.adoption.folder import Adopted, drawn
 from refsd.adoption.tidying import constants_as_tensors, fold, lift
 from refsd.golden.input_file import read_input
 from refsd.golden.wording import counted, did_you_mean, how_to_install
 from refsd.numerics.errors import BadInput
+from refsd.onnx.evaluate import expected_inputs
 from refsd.onnx.evaluate.check import body_schema, called
 from refsd.onnx.evaluate.file import Model, open_model, subgraphs
 from refsd.onnx.evaluate.node import find
@@ -71,11 +72,25 @@ def of_graph(path: Path, inputs: Mapping[str, np.ndarray]) -> Adopted:
         for tensor in model.proto.graph.initializer
         if tensor.dims and model.tensor(tensor).kind.is_float
     }
-    proto = onnx.load(path)
-    proto.CopyFrom(inliner.inline_local_functions(proto))
+    expected = {one.name: one for one in expected_inputs(model)}
+    missing = [f"{name} {one.shown()}" for name, one in expected.items() if not one.optional and name not in inputs]
+    if missing or inputs.keys() - expected.keys():
+        unknown = ", ".join(sorted(inputs.keys() - expected.keys())) or "nothing else"
+        raise BadInput(f"{path}: --inputs lacks {', '.join(missing) or 'nothing'}, and has {unknown}")
+    proto = onnx.ModelProto()
+    proto.CopyFrom(inliner.inline_local_functions(model.proto))
     lift(proto.graph, weights)
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.CopyFrom(numpy_helper.from_array(np.asarray(model.tensor(tensor).values()), tensor.name))
+    for value in proto.graph.input:
+        if value.name in inputs:  # a free axis has the length that it has here
+            value.CopyFrom(
+                helper.make_tensor_value_info(value.name, expected[value.name].number, inputs[value.name].shape)
+            )
     constants_as_tensors(proto.graph)
     fold(proto)
+    proto = shape_inference.infer_shapes(proto)
     return Adopted(proto, inputs, weights, {"source": path.name, "made of": proto.producer_name or "ONNX"})
 
 

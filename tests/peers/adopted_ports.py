@@ -1,6 +1,6 @@
 """Ports of adopted modules: torch in float32, honest, or with one operation wrong; are they seen, placed and named?
 
-    python -P tests/peers/adopted_ports.py                 ten classes, five wrong ports each: the count of docs/adopt.md
+    python -P tests/peers/adopted_ports.py                 ten classes, five wrong ports each
     python -P tests/peers/adopted_ports.py prx ernie
 
 A port's taps are the outputs of its modules. The right place is the first of them that the bug changes.
@@ -174,7 +174,10 @@ def _other(modules, name):
     own = modules[name].weight
     linear = (module for other, module in modules.items() if other != name and _linear(other, module))
     like = [module for module in linear if module.weight.shape == own.shape]
-    return _swap_data(modules[name], "weight", like[0].weight.data)
+    undo = [_swap_data(modules[name], "weight", like[0].weight.data)]
+    if modules[name].bias is not None and like[0].bias is not None:
+        undo.append(_swap_data(modules[name], "bias", like[0].bias.data))
+    return lambda: [one() for one in undo]
 
 
 def _linear(name, module) -> bool:
@@ -236,9 +239,9 @@ BUGS = {
     "SiLU is GELU": Bug(of_calls("silu", lambda func, args, kwargs: F.gelu(args[0])), "SiLU|GELU|gelu|sigmoid"),
     "no bias": Bug(of_weights(_with_bias, _no_bias), "bias"),
     "RoPE turns the other way": Bug(
-        of_calls("neg", lambda func, args, kwargs: args[0]), "other way|turned|RoPE|sign"
+        of_calls("neg", lambda func, args, kwargs: args[0]), "other way|turned|RoPE|sign|mul.*left out"
     ),
-    "scale without 1 +": Bug(of_calls("add", _one_plus), "1|scale"),
+    "scale without 1 +": Bug(of_calls("add", _one_plus), "left out|scale"),
     "parts joined in the other order": Bug(of_calls("cat", _halves), "order|swapped|joined|exchanged"),
 }
 

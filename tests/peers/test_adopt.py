@@ -1,5 +1,7 @@
 """Modules of torch are adopted: the graph is the module, honest ports conform, wrong ones are placed and named."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -41,8 +43,6 @@ def test_a_class_without_a_page(tmp_path, name):
 
 @pytest.mark.parametrize("bug", ["the other GELU", "a square matrix transposed", "another layer's weights"])
 def test_a_wrong_port_is_placed_and_named(tmp_path, bug):
-    import re
-
     case, port = adopted("ernie", tmp_path)
     port.bug = BUGS[bug].put(port)
     result = judged(case, port)
@@ -51,10 +51,11 @@ def test_a_wrong_port_is_placed_and_named(tmp_path, bug):
 
 
 def test_what_is_no_module_is_refused(tmp_path):
-    (tmp_path / "model.py").write_text("def build():\n    return 3, {}\n\n\ndef broken():\n    raise OSError('x')\n")
+    model, out = tmp_path / "model.py", tmp_path / "out"
+    model.write_text("def build():\n    return 3, {}\n\n\ndef broken():\n    raise OSError('x')\n")
     for function, says in (("build", "expected a torch.nn.Module"), ("broken", "OSError: x"), ("buidl", "build")):
-        done = CliRunner().invoke(app, ["adopt", f"{tmp_path / 'model.py'}:{function}", "-o", str(tmp_path / "out")])
-        assert says in str(done.exception) and not (tmp_path / "out").exists()
+        done = CliRunner().invoke(app, ["adopt", f"{model}:{function}", "-o", str(out)])
+        assert says in str(done.exception) and not out.exists()
 
 
 class Branches(torch.nn.Module):
