@@ -9,6 +9,7 @@ import onnx
 from refsd.adoption.operations import OPERATIONS, Compute
 from refsd.adoption.recognition import DOMAIN, parameters, recognised
 from refsd.adoption.taps import MOVES, taps_of
+from refsd.adoption.tidying import NEAR
 from refsd.causes.model.following import Following
 from refsd.causes.model.observed import Observed
 from refsd.module import Module, Taps
@@ -28,7 +29,7 @@ class Step(NamedTuple):
     params:    its parameters
     label:     name of the operation in reports: "linear", "div"
     taps:      the names under which its first output is recorded
-    computes:  False if it only moves values
+    computes:  False if it only moves values, or gives no floats
     """
 
     operation: Compute | None
@@ -51,8 +52,13 @@ class Graph:
         self.outputs = {o.name: o.type.tensor_type.elem_type for o in self.model.proto.graph.output}
         self.types = {one.name: one.number for one in self.inputs}
         self.number = _commonest([one.number for one in self.inputs if one.shape and len(one.shape) > 1])
-        names = taps_of(self.model.proto.graph)
-        self.steps = [_step(node, taps) for node, taps in zip(self.nodes, names, strict=True)]
+        graph = self.model.proto.graph
+        types = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
+        whole = {name for name, number in types.items() if number and not ELEMENT_TYPES[number].is_float}
+        self.steps = [
+            _step(node, taps, node.op_type not in MOVES and node.output[0] not in whole)
+            for node, taps in zip(self.nodes, taps_of(graph), strict=True)
+        ]
 
     @property
     def nodes(self) -> Sequence[onnx.NodeProto]:
@@ -63,10 +69,10 @@ class Graph:
         return _Run(self, m).outputs(values)
 
 
-def _step(node: onnx.NodeProto, names: Sequence[str]) -> Step:
+def _step(node: onnx.NodeProto, names: Sequence[str], computes: bool) -> Step:
     known = node.domain == DOMAIN
     operation, params = (OPERATIONS[node.op_type], parameters(node)) if known else (None, {})
-    return Step(operation, params, node.op_type.lower(), names, node.op_type not in MOVES)
+    return Step(operation, params, node.op_type.lower(), names, computes)
 
 
 def _commonest(numbers: Sequence[int]) -> int:
@@ -111,8 +117,13 @@ class _Run(Evaluation):
             else:
                 weight: Any = _Weight(one.name, one.number)
                 scope.add_tensor(weight)
-        for tensor in graph.initializer:
-            scope.add_tensor(self.model.tensor(tensor))
+        tensors = {tensor.name: tensor for tensor in graph.initializer}
+        near = NEAR if self.rules.dtype == np.float32 else ""
+        for name, tensor in tensors.items():
+            if not name.endswith(NEAR):
+                held = self.model.tensor(tensors.get(name + near, tensor))
+                held.name = name
+                scope.add_tensor(held)
         self._run_nodes(graph.node, scope, self.model.opsets)
         return {o.name: np.ascontiguousarray(scope.get(o.name).array) for o in graph.output}
 

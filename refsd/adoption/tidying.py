@@ -10,11 +10,14 @@ import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
 from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.onnx.evaluate import evaluate
 from refsd.onnx.evaluate.file import Model
 
 # Metadata of a node: the modules that it stands in, as torch's exporter writes them.
 SCOPES = "pkg.torch.onnx.name_scopes"
+# Ending of the name of a table as float32 computes it.
+NEAR = ".float32"
 # Metadata of a model: the exact numbers of which its float32 attributes are roundings, as JSON.
 NUMBERS = "refsd.numbers"
 
@@ -89,7 +92,10 @@ def constants_as_tensors(graph: onnx.GraphProto) -> None:
 
 
 def fold(model: onnx.ModelProto) -> None:
-    """Compute in float64 what depends on tensors of the graph alone, and store it as tensors."""
+    """Compute what depends on tensors of the graph alone, and store it as tensors.
+
+    In float64; as an honest engine computes it, in float32, under a name with NEAR where that differs.
+    """
     graph = model.graph
     known = {tensor.name for tensor in graph.initializer}
     fixed, rest = [], []
@@ -105,9 +111,13 @@ def fold(model: onnx.ModelProto) -> None:
     part.graph.output.extend(
         onnx.ValueInfoProto(name=name) for node in fixed for name in node.output if name in read
     )
-    for name, y in evaluate(Model(Path(), part), {}, exact=True).outputs.items():
+    exactly, nearly = (evaluate(Model(Path(), part), {}, numerics=n, exact=True) for n in (FLOAT64, FLOAT32))
+    for name, y in exactly.outputs.items():
         graph.initializer.append(numpy_helper.from_array(np.asarray(y), name))
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+        near = np.asarray(nearly.outputs[name])
+        if near.dtype.kind == "f" and not np.array_equal(near, np.asarray(y, np.float32)):
+            graph.initializer.append(numpy_helper.from_array(near, name + NEAR))
+    kept = [tensor for tensor in graph.initializer if tensor.name.removesuffix(NEAR) in read]
     del graph.node[:], graph.initializer[:]
     graph.node.extend(rest)
     graph.initializer.extend(kept)

@@ -239,7 +239,7 @@ BUGS = {
     "SiLU is GELU": Bug(of_calls("silu", lambda func, args, kwargs: F.gelu(args[0])), "SiLU|GELU|gelu|sigmoid"),
     "no bias": Bug(of_weights(_with_bias, _no_bias), "bias"),
     "RoPE turns the other way": Bug(
-        of_calls("neg", lambda func, args, kwargs: args[0]), "other way|turned|RoPE|sign|mul.*left out"
+        of_calls("neg", lambda func, args, kwargs: args[0]), "other way|turned|RoPE|other sign"
     ),
     "scale without 1 +": Bug(of_calls("add", _one_plus), "left out|scale"),
     "parts joined in the other order": Bug(of_calls("cat", _halves), "order|swapped|joined|exchanged"),
