@@ -8,7 +8,9 @@ from refsd.cli.find_case import complete_case
 from refsd.golden.wording import did_you_mean
 
 _DUMP = typer.Argument(help="safetensors, gguf, npz, npy, stable-diffusion.cpp's .bin, or a folder of npy.")
-_WHICH = typer.Argument(help="A case's name, or a file of float64 tensors.", autocompletion=complete_case)
+_WHICH = typer.Argument(
+    help="A case's name, a folder of `refsd adopt`, or a file of float64 tensors.", autocompletion=complete_case
+)
 _NUMERICS = typer.Option(
     None, help="With a case: the numerics profile that the engine declares.", show_default="float32"
 )
@@ -61,6 +63,7 @@ def compare(
     """
     import msgspec
 
+    from refsd.adoption import folder as adopted
     from refsd.cases import CASES
     from refsd.engines.dump.engine import read_dump
     from refsd.judges.comparison import with_case, with_files
@@ -72,6 +75,8 @@ def compare(
     if numerics is not None and numerics not in PROFILES:
         meant = did_you_mean(numerics, PROFILES)
         raise BadInput(f"no numerics profile {numerics!r}{meant}; there are {', '.join(PROFILES)}")
+    if adopted.is_folder(Path(golden)):
+        golden, store = adopted.read(Path(golden)).name, golden
     if golden in CASES:
         if honest is not None:
             raise BadInput(f"--honest: {golden} is a case, whose honest run is computed; leave it out")

@@ -18,6 +18,7 @@ PANELS: dict[str, dict[str, str]] = {
     "Judge an engine": {
         "conform": "Judge engines on every case, each under the numerics that it declares.",
         "compare": "Judge a dump against a golden, as `refsd conform` judges an engine.",
+        "adopt": "Make a case of a model that has no page: docs/adopt.md.",
         "golden": "Make, list, show, verify and pack reference answers.",
         "export": "Write cases as files: inputs, weights, parameters, the float64 answer, and the bound "
         "under --numerics.",

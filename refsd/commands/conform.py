@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from refsd import __version__
 from refsd import cases as known_cases
+from refsd.adoption import folder as adopted
 from refsd.cluster.spread import NoWorkers
 from refsd.cluster.workplace import Here, OnCluster, workplace
 from refsd.commands.interruption import interruptible
@@ -41,6 +42,8 @@ from refsd.submissions.packing import pack
 from refsd.weights.model_files import open_store, trim_model_files
 
 WAIVERS = Path("refsd-waivers.toml")
+# The store of goldens where none is named; a folder of an adopted graph has its own.
+STORE = "goldens"
 
 
 class ConformRequest(NamedTuple):
@@ -120,6 +123,10 @@ class NothingFailed(NamedTuple):
 
 def conform(request: ConformRequest) -> Conformed | NothingFailed:
     """Judge engines on cases and write the reports. Raises BadInput for options that do not fit together."""
+    names, folders = adopted.named(request.cases)
+    if len(folders) == len(names) == 1 and request.golden == STORE:
+        request = request._replace(golden=str(folders[0]))
+    request = request._replace(cases=names)
     again = LastFailed.read(request.report / files.JSON, request.cases) if request.last_failed else None
     if request.profile and request.shard:
         raise BadInput("--shard beside --profile: a part of the cases does not meet a profile")
@@ -155,8 +162,10 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
     if request.profile and not judged.partial:
         names = [case.name for case in asked]
         met = [f"{name} {verdict_of(report.of(name), request.profile, names)}" for name in report.engines]
-    groups = engines.groups.items()
-    asked = {e.name: name for name, group in groups for e in group if not isinstance(e, PartialEngine)}
+    asked = {}
+    if not any(case.name.startswith(adopted.KIND) for case in chosen):  # which `refsd shrink` does not know
+        groups = engines.groups.items()
+        asked = {e.name: name for name, group in groups for e in group if not isinstance(e, PartialEngine)}
     return Conformed(report, asked, met)
 
 

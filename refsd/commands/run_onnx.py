@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from refsd.numerics.machine import memory
 from refsd.onnx.evaluate import ELEMENT_TYPES, NUMERICS, OPERATORS, Expected, evaluate, expected_inputs, open_graph
 from refsd.onnx.evaluate.budget import Budget
 from refsd.onnx.evaluate.check import body_schema
-from refsd.onnx.evaluate.file import Model, parse
+from refsd.onnx.evaluate.file import Model, open_model, parse
 from refsd.progress.compiling import compile_progress
 from refsd.progress.taps import ShownTaps
 
@@ -53,7 +53,8 @@ def run(request: Request) -> None:
         raise BadInput(f"--seconds {request.seconds}: expected a number above 0")
     model = open_graph(request.model)
     limit = memory() // 2 if request.memory is None else int(request.memory * 1e9)
-    inputs = _inputs(model, request, Budget(limit))
+    dtype = NUMERICS[request.numerics].compute_dtype
+    inputs = _gathered(model, request.inputs, request.dims, dtype, Budget(limit))
     outputs = Outputs()
     for flag, path in (("--out", request.out), ("--taps", request.taps)):
         if path is not None:
@@ -85,11 +86,17 @@ def operators() -> list[str]:
     return [*own, *(f"{name} (by ONNX's definition)" for name in sorted(defined))]
 
 
-def _inputs(model: Model, request: Request, budget: Budget) -> dict[str, np.ndarray]:
+def gathered(path: Path, settings: Sequence[str], dims: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the inputs of a graph that settings like --inputs give; floats that are drawn are float32."""
+    return _gathered(open_model(path), settings, dims, np.dtype(np.float32), Budget(memory() // 2))
+
+
+def _gathered(
+    model: Model, settings: Sequence[str], dim: Sequence[str], dtype: np.dtype, budget: Budget
+) -> dict[str, np.ndarray]:
     expected = {one.name: one for one in expected_inputs(model)}
     found: dict[str, np.ndarray] = {}
-    dtype = NUMERICS[request.numerics].compute_dtype
-    dims = _dims(request.dims)
+    dims = _dims(dim)
 
     def drawn(one: Expected) -> np.ndarray:
         try:
@@ -97,7 +104,7 @@ def _inputs(model: Model, request: Request, budget: Budget) -> dict[str, np.ndar
         except BadInput as error:
             raise BadInput(f"{model.path}: {error}") from None
 
-    for setting in request.inputs:
+    for setting in settings:
         name, equals, value = setting.partition("=")
         if setting == _RECIPE:
             missing = [one for one in expected.values() if one.name not in found and not one.optional]
@@ -138,7 +145,7 @@ def _test_data(folder: Path, model: Model, names: list[str]) -> dict[str, np.nda
     return found
 
 
-def _dims(settings: list[str]) -> dict[str, int]:
+def _dims(settings: Sequence[str]) -> dict[str, int]:
     dims = {}
     for setting in settings:
         name, equals, value = setting.partition("=")

@@ -48,9 +48,10 @@ class Components:
         values = {name: tensor.values() for name, tensor in inputs.items()}
         name = component_of(case)
         if COMPONENTS[name].part is None:
-            # The case of a block has its weights among its inputs, under their key names.
-            weights = {key: tensor for key, tensor in inputs.items() if "." in key}
-            return Module(weights, arithmetic), {k: v for k, v in values.items() if "." not in k}, case.params
+            # The case of a block or of a graph has its weights among its inputs, under their key names.
+            arguments = COMPONENTS[name].arguments
+            weights = {key: tensor for key, tensor in inputs.items() if key not in arguments}
+            return Module(weights, arithmetic), {k: v for k, v in values.items() if k in arguments}, case.params
         if case.model is None or self._model_files is None:
             raise BadInput(
                 f"{case.name}: the case needs a model: name its recipe, and give the reference model_files"

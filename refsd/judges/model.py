@@ -32,6 +32,7 @@ from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, with_errors_kep
 from refsd.module import Module, Taps, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
+from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
 from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
 
@@ -312,6 +313,11 @@ class ModelJudge(Judge):
                     )
             except Reached:
                 y = {}
+            except BadInput:  # inputs that a bug has changed, and the component refuses
+                if change is None:
+                    raise
+                taps.clear()
+                return taps, {}
             if change is None:
                 return taps, y
             if isinstance(weights, ChangedWeights) and change.of_weights and not weights.met:

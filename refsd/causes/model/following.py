@@ -76,13 +76,13 @@ class Following(ShownTaps):
         self.inputs: dict[str, np.ndarray] = {}
         self.taken: set[str] = set()
         self._right, self._keeps = right, keeps
-        self._found, self._arithmetic, self._until, self._given = found, arithmetic, until, given
+        self._found, self._arithmetic, self.until, self._given = found, arithmetic, until, given
         self._first = 0
 
     def next_given(self, name: str) -> np.ndarray | None:
         """Return the value in `given` of the tap that is recorded next under this name; None if there is none."""
         name = self._next(name)
-        return None if name == self._until else self._given.get(name)
+        return None if name == self.until else self._given.get(name)
 
     def product_of(self, name: str, x: np.ndarray) -> np.ndarray | None:
         """Return the right run's product for this name if its input was x; None if not."""
@@ -101,7 +101,7 @@ class Following(ShownTaps):
     def record(self, name: str, value: np.ndarray) -> np.ndarray:
         value = super().record(name, value)
         name = self.recorded[-1]
-        if name == self._until:
+        if name == self.until:
             raise Reached
         given = self._found.get(name)
         if given is None:

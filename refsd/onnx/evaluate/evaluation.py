@@ -90,7 +90,7 @@ class Evaluation:
     def run(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
         """Evaluate the graph. -> its outputs by name. Raises BadInput with the node's name where it cannot."""
         graph = self.model.proto.graph
-        scope = Scope(self, _uses(graph.node, (o.name for o in graph.output)))
+        scope = Scope(self, uses_of(graph.node, (o.name for o in graph.output)))
         for name, value in inputs.items():
             scope.set(name, value)
         for tensor in graph.initializer:
@@ -121,6 +121,20 @@ class Evaluation:
 
     def _run_node(self, proto: onnx.NodeProto, scope: Scope, versions: Mapping[str, int], given) -> None:
         values = [scope.get(name) if name and name not in scope.absent else None for name in proto.input]
+        outputs = self.compute(proto, values, scope, versions, given)
+        for name, value in zip(proto.output, outputs, strict=False):
+            if name and value is not None:
+                scope.set(name, self._tap(scope.prefix + name, value))
+
+    def compute(
+        self,
+        proto: onnx.NodeProto,
+        values: Sequence[Value | None],
+        scope: Scope,
+        versions: Mapping[str, int],
+        given: Mapping[str, Any],
+    ) -> list[Value | None]:
+        """Return the outputs of a node. values: its inputs; None for one that is left out"""
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         attributes = {a.name: read_attribute(a, self._tensor) for a in proto.attribute if not a.ref_attr_name}
         attributes |= {
@@ -128,25 +142,20 @@ class Evaluation:
         }
         function = self.model.functions.get((domain, proto.op_type, getattr(proto, "overload", "")))
         if function is not None:
-            outputs = self._call(function, values, attributes, scope, proto)
-        else:
-            page = find(domain, proto.op_type, versions[domain])
-            if page is None:
-                body, defaults = self._body(proto, domain, versions[domain], values, given)
-                outputs = self._call(body, values, {**defaults, **attributes}, scope, proto, taps=False)
-            else:
-                node = Node(
-                    proto, versions[domain], self.rules, self.budget, attributes,
-                    [value.number if value else 0 for value in values],
-                    lambda graph, arrays: self._run_graph(graph, arrays, scope, versions, given),
-                )  # fmt: skip
-                arrays = [value.array if value else None for value in values]
-                made = page(node, *arrays)
-                made = made if isinstance(made, tuple) else (made,)
-                outputs = [self._value(node, y, arrays) for y in made]
-        for name, value in zip(proto.output, outputs, strict=False):
-            if name and value is not None:
-                scope.set(name, self._tap(scope.prefix + name, value))
+            return self._call(function, values, attributes, scope, proto)
+        page = find(domain, proto.op_type, versions[domain])
+        if page is None:
+            body, defaults = self._body(proto, domain, versions[domain], values, given)
+            return self._call(body, values, {**defaults, **attributes}, scope, proto, taps=False)
+        node = Node(
+            proto, versions[domain], self.rules, self.budget, attributes,
+            [value.number if value else 0 for value in values],
+            lambda graph, arrays: self._run_graph(graph, arrays, scope, versions, given),
+        )  # fmt: skip
+        arrays = [value.array if value else None for value in values]
+        made = page(node, *arrays)
+        made = made if isinstance(made, tuple) else (made,)
+        return [self._value(node, y, arrays) for y in made]
 
     def _value(self, node: Node, y: Any, inputs: Sequence[np.ndarray | None]) -> Value:
         array = np.asarray(y)
@@ -170,7 +179,7 @@ class Evaluation:
 
     def _run_graph(self, graph: onnx.GraphProto, arrays, around: Scope, versions, given) -> list[np.ndarray]:
         """Run a graph within a node, which sees the names around it."""
-        scope = Scope(self, _uses(graph.node, (o.name for o in graph.output)), around, around.prefix)
+        scope = Scope(self, uses_of(graph.node, (o.name for o in graph.output)), around, around.prefix)
         for value, array in zip(graph.input, arrays, strict=True):
             scope.set(value.name, Value(array, value.type.tensor_type.elem_type or type_of(array, (), ())))
         for tensor in graph.initializer:
@@ -187,7 +196,7 @@ class Evaluation:
         defaults = {a.name: read_attribute(a, self._tensor) for a in function.attribute_proto}
         versions = {**self.model.opsets, **{opset.domain or "": opset.version for opset in function.opset_import}}
         prefix = f"{around.prefix}{proto.name or proto.output[0]}/"
-        scope = Scope(self, _uses(function.node, function.output), prefix=prefix)
+        scope = Scope(self, uses_of(function.node, function.output), prefix=prefix)
         for name, value in zip_longest(function.input, values):
             if value is None:
                 scope.absent.add(name)
@@ -244,7 +253,7 @@ def _type_proto(value: Value | None) -> bytes:
     return onnx.helper.make_tensor_type_proto(value.number, value.array.shape).SerializeToString()
 
 
-def _uses(nodes: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> Counter[str]:
+def uses_of(nodes: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> Counter[str]:
     """How often each name is read: by nodes, by graphs within them, and as an output."""
     uses: Counter[str] = Counter(outputs)
     for node in nodes:

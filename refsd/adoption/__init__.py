@@ -1,0 +1,1 @@
+"""Graphs that somebody else wrote, as cases of the oracle: docs/adopt.md."""

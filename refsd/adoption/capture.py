@@ -1,0 +1,181 @@
+"""Export a torch module as a graph in float64, its weights as inputs, all named by the module tree. Needs torch."""
+
+import contextlib
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from refsd.adoption.taps import name_outputs
+from refsd.adoption.tidying import tidy
+from refsd.numerics.errors import BadInput
+
+_OPSET = 23
+_WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+
+class Captured(NamedTuple):
+    """
+    model:   the graph, its weights among its inputs
+    inputs:  name -> values
+    weights: name -> values, in the module's own type
+    answer:  output -> what torch gives in float64
+    made:    of what, and with which programs
+    """
+
+    model: onnx.ModelProto
+    inputs: dict[str, np.ndarray]
+    weights: dict[str, np.ndarray]
+    answer: dict[str, np.ndarray]
+    made: dict[str, str]
+
+
+def capture(module: Any, call: Any, redraw: Callable[[str, tuple[int, ...]], np.ndarray] | None = None) -> Captured:
+    """Run a module in float64 and export it.
+
+    call:   its arguments by name, or a sequence of them
+    redraw: name and shape of a weight -> its values; None: the module keeps its own
+
+    Raises BadInput for a module that torch cannot run or export so.
+    """
+    if not isinstance(module, torch.nn.Module) or not isinstance(call, (Mapping, tuple, list)):
+        raise BadInput(
+            f"{type(module).__name__}, {type(call).__name__}: expected a torch.nn.Module and its arguments"
+        )
+    arguments, named = ((), dict(call)) if isinstance(call, Mapping) else (tuple(call), {})
+    arguments, named = pytree.tree_map_only(np.ndarray, lambda x: torch.from_numpy(np.array(x)), (arguments, named))
+    arguments, named = pytree.tree_map_only(torch.Tensor, _double, (arguments, named))
+    module = module.eval().requires_grad_(False)
+    weights = {name: _values(weight) for name, weight in module.named_parameters()}
+    if redraw is not None:
+        weights = {name: redraw(name, weight.shape) for name, weight in weights.items()}
+    module.double()
+    for name, weight in module.named_parameters():
+        weight.copy_(torch.from_numpy(np.array(weights[name], np.float64)))
+    with _refused(module), torch.no_grad(), _quiet(), _Widened(), module_outputs(module) as given:
+        answer = module(*arguments, **named)
+    try:
+        program, model = _exported(module, arguments, named, contextlib.nullcontext())
+    except BadInput:  # such as a norm of torch that refuses to compute float64 in float32
+        program, model = _exported(module, arguments, named, _Widened())
+    inputs = _leaves({**dict(enumerate(arguments)), **named}, "x")
+    answers = _leaves(answer, "out")
+    if len(answers) == 1 or inputs.keys() & answers.keys():
+        answers = {"out" if len(answers) == 1 else f"out.{name}": y for name, y in answers.items()}
+    tidy(model, [*inputs], [*answers], weights, _numbers(program))
+    name_outputs(model, inputs | {name: torch.from_numpy(x) for name, x in weights.items()}, given)
+    made = {"made of": type(module).__qualname__, "torch": str(torch.__version__)}
+    held = {tensor.name for tensor in model.graph.input}
+    return Captured(
+        model,
+        {name: _values(x) for name, x in inputs.items()},
+        {name: weight for name, weight in weights.items() if name in held},
+        {name: _values(y) for name, y in answers.items()},
+        made,
+    )
+
+
+@contextlib.contextmanager
+def module_outputs(module: Any) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield what each module inside gives, by the names of taps; the dictionary is filled while the block runs.
+
+    A module that gives several tensors has NAME.0, NAME.1, ...; the second call of one is NAME.1 too.
+    """
+    given: dict[str, torch.Tensor] = {}
+    seen: Counter[str] = Counter()
+
+    def listen(name: str, output: Any) -> None:
+        parts = [x for x in pytree.tree_leaves(output) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        for i, part in enumerate(parts):
+            key = name if len(parts) == 1 else f"{name}.{i}"
+            given[f"{key}.{seen[key]}" if seen[key] else key] = part.detach()
+            seen[key] += 1
+
+    hooks = [
+        part.register_forward_hook(lambda _, __, output, name=name: listen(name, output))
+        for name, part in module.named_modules()
+        if name
+    ]
+    try:
+        yield given
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Widened(TorchFunctionMode):
+    """Inside, torch computes in float64 what a module asks of it in float32."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.float:
+            func = torch.Tensor.double
+        args, kwargs = pytree.tree_map_only(torch.dtype, lambda t: _WIDER.get(t, t), (tuple(args), kwargs or {}))
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _refused(module: Any) -> Iterator[None]:
+    """Raise BadInput for what torch refuses in the block."""
+    try:
+        yield
+    except Exception as error:
+        words = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise BadInput(f"torch cannot run or export {type(module).__qualname__}: {words}") from error
+
+
+def _exported(module: Any, arguments: tuple, named: dict, inside: Any) -> tuple[Any, onnx.ModelProto]:
+    """Return a module as a program of torch and as a graph."""
+    with _refused(module), torch.no_grad(), _quiet():
+        with inside:
+            program = torch.export.export(module, arguments, named, strict=False)
+        exported = torch.onnx.export(program, dynamo=True, optimize=False, opset_version=_OPSET, verbose=False)
+    assert exported is not None
+    return program, exported.model_proto
+
+
+def _double(x: torch.Tensor) -> torch.Tensor:
+    """Return floats as float64, with the values that float32 holds."""
+    return x.detach().cpu().float().double() if x.is_floating_point() else x.detach().cpu()
+
+
+def _values(x: torch.Tensor) -> np.ndarray:
+    x = x.detach().cpu()
+    return (x.float() if x.dtype in (torch.bfloat16, torch.float16) else x).numpy()
+
+
+def _leaves(tree: Any, alone: str) -> dict[str, torch.Tensor]:
+    """Return the tensors of arguments or results by their paths: "added.time_ids". alone: name of a single one"""
+    leaves, _ = pytree.tree_flatten_with_path(dict(tree) if isinstance(tree, Mapping) else tree)
+    tensors = [(".".join(str(_key(p)) for p in path), x) for path, x in leaves if isinstance(x, torch.Tensor)]
+    if len(tensors) == 1 and tensors[0][0] in ("", "0"):
+        return {alone: tensors[0][1]}
+    return {f"{alone}.{name}" if name.isdecimal() else name: x for name, x in tensors}
+
+
+def _key(part: Any) -> Any:
+    return next(getattr(part, field) for field in ("key", "idx", "name") if hasattr(part, field))
+
+
+def _numbers(program: Any) -> set[float]:
+    """Return the Python floats that a program's operations are given: the exporter rounds them to float32."""
+    leaves = pytree.tree_leaves([(node.args, node.kwargs) for node in program.graph.nodes])
+    return {x for x in leaves if isinstance(x, float)}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress what the exporter logs and warns of."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.disable(before)

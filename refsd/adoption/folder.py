@@ -1,0 +1,174 @@
+"""An adopted graph on disk, and the case that it is.
+
+case.json             the case: what the graph is asked, and how it was made
+graph.onnx            the graph; its weights are inputs, named by the module tree; a node's metadata has its modules
+inputs.safetensors    the inputs as they are given, and weights that are kept as they are
+weights.safetensors   weights that are drawn, for engines; refsd draws them itself
+cases/, blobs/        a store of goldens with the answer in float64
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import onnx
+
+from refsd import __version__
+from refsd.adoption.component import component_of_graph
+from refsd.adoption.graph import Graph
+from refsd.cases import CASES
+from refsd.components import COMPONENTS
+from refsd.files.safetensors import open_safetensors
+from refsd.files.writers import Spec, write_safetensors
+from refsd.golden.case import Case
+from refsd.golden.input_file import note_input_folder, read_input
+from refsd.golden.output_file import replaced_folder
+from refsd.golden.recipe import Recipe, realize
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import StoredTensor, stored
+from refsd.onnx.evaluate import open_graph
+from refsd.weights.recipes import tensor_recipe
+
+CASE, GRAPH, GIVEN, DRAWN = "case.json", "graph.onnx", "inputs.safetensors", "weights.safetensors"
+# Of the case's name, and of the operation that an engine offers: model/graph/NAME.
+KIND = "graph/"
+_LARGEST = 1 << 26  # bytes of a case.json
+_FORMAT = 1
+
+
+class Note(msgspec.Struct, frozen=True):
+    """case.json
+
+    made:      what the graph was made of, and with which programs
+    arguments: inputs of the case that are no weights
+    given:     inputs of the case that are in inputs.safetensors; the others are drawn
+    """
+
+    case: Case
+    made: dict[str, str]
+    arguments: list[str]
+    given: list[str]
+    format: int = _FORMAT
+    refsd: str = __version__
+
+
+class AdoptedCase(Case, frozen=True, dict=True):
+    """A case of which some inputs are tensors of its folder.
+
+    They are no field, so that a store's manifest has the recipes alone.
+    """
+
+    def realize(self) -> dict[str, StoredTensor]:
+        tensors = self.__dict__["tensors"]
+        rest = Case(self.name, self.op, {key: r for key, r in self.inputs.items() if key not in tensors})
+        return {**rest.realize(), **tensors}
+
+
+class Adopted(NamedTuple):
+    """What `write` makes a folder of.
+
+    model:   the graph, its weights among its inputs
+    inputs:  those that are no weights
+    weights: shapes of weights that are drawn, or the tensors of weights that stay as they are
+    made:    as in Note
+    """
+
+    model: onnx.ModelProto
+    inputs: Mapping[str, np.ndarray]
+    weights: Mapping[str, tuple[int, ...] | np.ndarray]
+    made: Mapping[str, str]
+
+
+def is_folder(path: Path) -> bool:
+    return (path / CASE).is_file() and (path / GRAPH).is_file()
+
+
+def case_name(folder: Path) -> str:
+    """Return the name of the case in a folder, after the folder."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", folder.absolute().name).lstrip(".-")
+    if not name:
+        raise BadInput(f"{folder}: a case takes its folder's name: use letters and digits")
+    return KIND + name
+
+
+def named(patterns: Sequence[str]) -> tuple[list[str], list[Path]]:
+    """Return patterns of cases with folders replaced by the names of their cases, and these folders."""
+    folders = [Path(pattern) for pattern in patterns if is_folder(Path(pattern))]
+    return [read(Path(p)).name if is_folder(Path(p)) else p for p in patterns], folders
+
+
+def drawn(case: str, weight: str, shape: tuple[int, ...]) -> StoredTensor:
+    """Return a weight by its recipe, as a case of this name draws it."""
+    return realize(tensor_recipe(weight, shape, "f32"), f"{case}/{weight}")
+
+
+def write(folder: Path, adopted: Adopted) -> Case:
+    """Write a folder in place of one that was written so before. Raises BadInput where something else is there."""
+    name = case_name(folder)
+    given = {key: stored(_narrow(x)) for key, x in adopted.inputs.items()}
+    recipes = {key: Recipe(tensor.shape, tensor.type) for key, tensor in given.items()}
+    draws: dict[str, StoredTensor] = {}
+    for key, weight in adopted.weights.items():
+        if isinstance(weight, tuple):
+            recipes[key] = tensor_recipe(key, weight, "f32")
+            draws[key] = StoredTensor("f32", weight, np.zeros(0))
+        else:
+            given[key] = stored(_narrow(weight))
+            recipes[key] = Recipe(given[key].shape, given[key].type)
+    case = Case(name, f"model/{name}", recipes)
+    note = Note(case, dict(adopted.made), list(adopted.inputs), list(given))
+    with replaced_folder(folder, CASE) as part:
+        (part / CASE).write_bytes(msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
+        onnx.save_model(adopted.model, part / GRAPH)
+        write_safetensors(part / GIVEN, _specs(given), given.values())
+        if draws:
+            write_safetensors(part / DRAWN, _specs(draws), (drawn(name, k, t.shape) for k, t in draws.items()))
+    return case
+
+
+def read(folder: Path) -> AdoptedCase:
+    """Return the case of a folder, and make its graph a component that judges know.
+
+    Raises BadInput for a folder that is damaged, and for a graph that refsd cannot run.
+    """
+    path = folder / CASE
+    try:
+        note = msgspec.json.decode(read_input(path, _LARGEST, "an adopted graph's case"), type=Note)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"{path}: not the case of an adopted graph: {error}") from None
+    case = note.case
+    if note.format != _FORMAT or not case.name.startswith(KIND) or case.op != f"model/{case.name}":
+        raise BadInput(f"{path}: format {note.format}, case {case.name[:80]!r}: adopt the model again")
+    note_input_folder(folder)
+    held = open_safetensors(folder / GIVEN)
+    tensors = {}
+    for key in note.given:
+        recipe = case.inputs.get(key)
+        if recipe is None or key not in held or (held[key].type, held[key].shape) != (recipe.type, recipe.shape):
+            found = f"{held[key].type} {list(held[key].shape)}" if key in held else "nothing"
+            wanted = f"{recipe.type} {list(recipe.shape)}" if recipe else "no such input"
+            raise BadInput(f"{folder / GIVEN}: {key} is {found}, {CASE} says {wanted}: adopt the model again")
+        tensors[key] = held[key]
+    graph = Graph(open_graph(folder / GRAPH))
+    names = [one.name for one in graph.inputs]
+    if sorted(names) != sorted(case.inputs):
+        apart = sorted({*names} ^ {*case.inputs})
+        raise BadInput(f"{folder}: {GRAPH} and {CASE} differ in the inputs {str(apart)[:200]}: adopt it again")
+    given = AdoptedCase(case.name, case.op, case.inputs)
+    vars(given)["tensors"] = tensors
+    shapes = {key: recipe.shape for key, recipe in case.inputs.items()}
+    COMPONENTS[case.name] = component_of_graph(graph, note.arguments, shapes)
+    CASES[case.name] = given
+    return given
+
+
+def _specs(tensors: Mapping[str, StoredTensor]) -> dict[str, Spec]:
+    return {name: Spec(tensor.type, tensor.shape) for name, tensor in tensors.items()}
+
+
+def _narrow(x: np.ndarray) -> np.ndarray:
+    """Return floats of 64 bits as float32, in which engines get them."""
+    return np.ascontiguousarray(x.astype(np.float32) if x.dtype == np.float64 else x)

@@ -1,0 +1,305 @@
+"""Recognise operations that an exporter has spelled out as nodes, and replace them by one of refsd's domain."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from refsd.adoption.tidying import exact, numbers_of
+from refsd.onnx.evaluate.file import Model
+
+DOMAIN = "refsd"
+# Nodes through which a value passes unchanged, whatever its width.
+_PASSED = ("Cast", "CastLike", "Identity")
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+
+
+def parameters(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return the parameters of a node of refsd's domain."""
+    return json.loads(node.attribute[0].s)
+
+
+class Found(NamedTuple):
+    """An operation that a node ends.
+
+    inner: outputs of the other nodes that it stands for
+    """
+
+    op: str
+    inputs: Sequence[str]
+    params: Mapping[str, Any]
+    inner: Sequence[str] = ()
+
+
+def recognised(model: Model) -> Model:
+    """Return the model with its operations recognised; it computes the same."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    view = _View(proto.graph, numbers_of(proto))
+    made: dict[str, onnx.NodeProto] = {}
+    swallowed: set[str] = set()
+    for node in view.nodes:
+        for match in _MATCHES.get(node.op_type, ()):
+            found = match(view, node)
+            if found is None or not view.is_private(found.inner, node):
+                continue
+            swallowed.update(found.inner)
+            text = json.dumps(found.params)
+            fused = helper.make_node(found.op, found.inputs, node.output[:1], node.name, domain=DOMAIN, params=text)
+            fused.metadata_props.extend(node.metadata_props)
+            made[node.output[0]] = fused
+            break
+    nodes = [made.get(node.output[0], node) for node in view.nodes if node.output[0] not in swallowed]
+    wanted, alive = {o.name for o in proto.graph.output}, []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.output):
+            wanted.update(node.input)
+            alive.append(onnx.NodeProto.FromString(node.SerializeToString()))
+    del proto.graph.node[:]
+    proto.graph.node.extend(reversed(alive))
+    proto.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    return Model(model.path, proto)
+
+
+class _View:
+    """A graph by its values: which node makes each, which read it, and the tensors among them."""
+
+    def __init__(self, graph: onnx.GraphProto, numbers: Mapping[float, float]):
+        self.nodes, self.numbers = list(graph.node), numbers
+        self.maker = {name: node for node in self.nodes for name in node.output}
+        self._readers: dict[str, list[str]] = {}
+        for node in self.nodes:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node.output[0])
+        self._outputs = {o.name for o in graph.output}
+        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
+        self.inputs = {value.name for value in graph.input}
+        values = (*graph.value_info, *graph.input, *graph.output)
+        self._types = {value.name: value.type.tensor_type.elem_type for value in values}
+        self._types |= {name: tensor.data_type for name, tensor in self._tensors.items()}
+        self._ranks = {
+            value.name: len(value.type.tensor_type.shape.dim)
+            for value in values
+            if value.type.tensor_type.HasField("shape")
+        } | {name: len(tensor.dims) for name, tensor in self._tensors.items()}
+
+    def rank(self, name: str) -> int:
+        return self._ranks.get(name, -1)
+
+    def is_float(self, name: str) -> bool:
+        return self._types.get(name, TensorProto.FLOAT) in _FLOATS
+
+    def is_weighted(self, name: str) -> bool:
+        """Return True if a value is multiplied by a vector, and no other node reads it."""
+        readers = [self.maker[reader] for reader in self._readers.get(name, ())]
+        if len(readers) != 1:
+            return False
+        if readers[0].op_type in _PASSED:
+            return self.is_weighted(readers[0].output[0])
+        return readers[0].op_type == "Mul" and any(
+            self.rank(other) == 1 for other in readers[0].input if other != name
+        )
+
+    def attribute(self, node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+        """Return an attribute, floats exact."""
+        value = next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
+        if isinstance(value, float):
+            return exact(value, self.numbers)
+        return value.decode() if isinstance(value, bytes) else value
+
+    def number(self, name: str) -> float | None:
+        """Return the value of a constant that is one number."""
+        tensor = self._tensors.get(self.origin(name))
+        if tensor is None or any(n != 1 for n in tensor.dims):
+            return None
+        return float(numpy_helper.to_array(tensor).reshape(()))
+
+    def origin(self, name: str) -> str:
+        """Return the value that passes unchanged to this one."""
+        return self.maker[chain[-1]].input[0] if (chain := self.between(name)) else name
+
+    def between(self, name: str) -> list[str]:
+        """Return the values on the way from its origin to this one, without the origin."""
+        names = []
+        while name in self.maker and self.maker[name].op_type in _PASSED and self.is_float(name):
+            names.append(name)
+            name = self.maker[name].input[0]
+        return names
+
+    def made_by(self, name: str, *ops: str) -> onnx.NodeProto | None:
+        """Return the node that makes a value, or its origin, if it is one of these."""
+        node = self.maker.get(self.origin(name))
+        return node if node is not None and node.op_type in ops else None
+
+    def either(self, node: onnx.NodeProto) -> Iterator[tuple[str, str]]:
+        """Yield both orders of a node's two inputs."""
+        first, second = node.input[:2]
+        yield first, second
+        yield second, first
+
+    def is_private(self, inner: Sequence[str], last: onnx.NodeProto, group: Sequence[str] = ()) -> bool:
+        """Return True if nothing but these nodes, the last and those of `group` reads these values."""
+        names = {*inner, *group, last.output[0]}
+        return all(name not in self._outputs and names.issuperset(self._readers.get(name, ())) for name in inner)
+
+
+def _conv(view: _View, node: onnx.NodeProto) -> Found | None:
+    axes = view.rank(node.input[1]) - 2
+    if axes not in (1, 2, 3) or view.attribute(node, "auto_pad", "NOTSET") != "NOTSET":
+        return None
+    params = {
+        "stride": view.attribute(node, "strides", [1] * axes),
+        "pads": view.attribute(node, "pads", [0] * 2 * axes),
+        "dilation": view.attribute(node, "dilations", [1] * axes),
+        "groups": view.attribute(node, "group", 1),
+    }
+    return Found("conv", node.input, params)
+
+
+def _gemm(view: _View, node: onnx.NodeProto) -> Found | None:
+    plain = all(view.attribute(node, name, 1.0) == 1 for name in ("alpha", "beta"))
+    bias = [*node.input[2:]]
+    if not plain or view.attribute(node, "transA", 0) or any(view.rank(name) != 1 for name in bias):
+        return None
+    return Found("linear", node.input, {} if view.attribute(node, "transB", 0) else {"transposed": True})
+
+
+def _product(view: _View, node: onnx.NodeProto) -> Found | None:
+    """x W' or x W, with W a weight."""
+    x, weight = node.input
+    turned = view.made_by(weight, "Transpose")
+    if turned is not None and view.origin(turned.input[0]) in view.inputs and view.rank(turned.input[0]) == 2:
+        return Found("linear", [x, turned.input[0]], {}, [turned.output[0], *view.between(weight)])
+    if view.origin(weight) in view.inputs and view.rank(weight) == 2 and view.rank(x) != 1:
+        return Found("linear", [x, weight], {"transposed": True})
+    return None
+
+
+def _biased(view: _View, node: onnx.NodeProto) -> Found | None:
+    """A product with a weight, plus a vector."""
+    for y, bias in view.either(node):
+        product = view.maker.get(y)
+        if product is None or product.op_type != "MatMul" or view.rank(bias) != 1:
+            continue
+        found = _product(view, product)
+        if found is not None and view.origin(bias) in view.inputs:
+            return Found("linear", [*found.inputs, bias], found.params, [*found.inner, y])
+    return None
+
+
+def _group_norm(view: _View, node: onnx.NodeProto) -> Found | None:
+    params = {"num_groups": view.attribute(node, "num_groups"), "eps": view.attribute(node, "epsilon", 1e-5)}
+    return Found("group_norm", node.input, params)
+
+
+def _last_axis(view: _View, node: onnx.NodeProto) -> bool:
+    return view.attribute(node, "axis", -1) in (-1, view.rank(node.input[0]) - 1)
+
+
+def _layer_norm(view: _View, node: onnx.NodeProto) -> Found | None:
+    if not _last_axis(view, node) or len([name for name in node.output if name]) > 1:
+        return None
+    return Found("layer_norm", node.input, {"eps": view.attribute(node, "epsilon", 1e-5)})
+
+
+def _rms_norm(view: _View, node: onnx.NodeProto) -> Found | None:
+    if not _last_axis(view, node):
+        return None
+    return Found("rms_norm", node.input, {"eps": view.attribute(node, "epsilon", 1e-5)})
+
+
+def _spelled_rms_norm(view: _View, node: onnx.NodeProto) -> Found | None:
+    """w (x r) or x r, with r = 1 / sqrt(mean(x^2) + eps)."""
+    for y, weight in view.either(node):
+        inner = view.made_by(y, "Mul")
+        found = _unit_rms(view, inner) if inner is not None else None
+        if found is not None and inner is not None and view.rank(weight) == 1:
+            names = [*found.inner, inner.output[0], *view.between(y)]
+            return Found("rms_norm", [*found.inputs, weight], {**found.params, "apart": True}, names)
+    found = _unit_rms(view, node)
+    weighted = found is not None and any(view.is_weighted(name) for name in node.output)
+    return None if weighted else found
+
+
+def _unit_rms(view: _View, node: onnx.NodeProto) -> Found | None:
+    for x, r in view.either(node):
+        inverse = view.made_by(r, "Reciprocal")
+        root = view.made_by(inverse.input[0], "Sqrt") if inverse is not None else None
+        total = view.made_by(root.input[0], "Add") if root is not None else None
+        if inverse is None or root is None or total is None:
+            continue
+        for mean, eps in view.either(total):
+            average, number = view.made_by(mean, "ReduceMean"), view.number(eps)
+            square = view.made_by(average.input[0], "Pow", "Mul") if average is not None else None
+            if average is None or number is None or square is None or not view.attribute(average, "keepdims", 1):
+                continue
+            of = square.input[0]
+            squared = view.number(square.input[1]) == 2 if square.op_type == "Pow" else square.input[1] == of
+            if not squared or view.origin(of) != view.origin(x) or view.number(average.input[1]) != -1:
+                continue
+            chain = (inverse, root, total, average, square)
+            ends = (r, inverse.input[0], root.input[0], mean, average.input[0], x, of)
+            passed = [name for end in ends for name in view.between(end)]
+            inner = [one.output[0] for one in chain]
+            own = [name for name in passed if view.is_private([name], node, inner)]
+            return Found("rms_norm", [view.origin(x)], {"eps": number}, [*inner, *own])
+    return None
+
+
+def _attention(view: _View, node: onnx.NodeProto) -> Found | None:
+    plain = view.attribute(node, "softcap", 0.0) == 0 and not any(node.input[4:]) and len(node.output) == 1
+    if not plain or any(view.rank(name) != 4 for name in node.input[:3]):
+        return None
+    params = {"causal": bool(view.attribute(node, "is_causal", 0)), "scale": view.attribute(node, "scale")}
+    return Found("attention", node.input[:4], params)
+
+
+def _embedding(view: _View, node: onnx.NodeProto) -> Found | None:
+    table = node.input[0]
+    if view.origin(table) not in view.inputs or view.rank(table) != 2 or view.attribute(node, "axis", 0) != 0:
+        return None
+    return Found("embedding", node.input, {}) if view.rank(node.input[1]) > 0 else None
+
+
+def _silu(view: _View, node: onnx.NodeProto) -> Found | None:
+    """x sigmoid(x), or x sigmoid(1.702 x)."""
+    for x, y in view.either(node):
+        gate = view.made_by(y, "Sigmoid")
+        if gate is None:
+            continue
+        inner = [gate.output[0], *view.between(y)]
+        if gate.input[0] == x:
+            return Found("silu", [x], {}, inner)
+        scaled = view.made_by(gate.input[0], "Mul")
+        for of, factor in view.either(scaled) if scaled is not None else ():
+            if of == x and view.number(factor) == 1.702:
+                return Found("quick_gelu", [x], {}, [*inner, gate.input[0]])
+    return None
+
+
+def _gelu(view: _View, node: onnx.NodeProto) -> Found | None:
+    return Found("gelu", node.input, {"approximate": view.attribute(node, "approximate", "none")})
+
+
+def _plain(op: str) -> Callable[[_View, onnx.NodeProto], Found | None]:
+    return lambda view, node: Found(op, node.input, {}) if view.is_float(node.input[0]) else None
+
+
+# Type of the node that ends an operation -> what it may be, the largest first.
+_MATCHES: dict[str, tuple[Callable[[_View, onnx.NodeProto], Found | None], ...]] = {
+    "Conv": (_conv,),
+    "Gemm": (_gemm,),
+    "MatMul": (_product,),
+    "Add": (_biased, _plain("add")),
+    "Mul": (_spelled_rms_norm, _silu, _plain("multiply")),
+    "GroupNormalization": (_group_norm,),
+    "LayerNormalization": (_layer_norm,),
+    "RMSNormalization": (_rms_norm,),
+    "Attention": (_attention,),
+    "Gather": (_embedding,),
+    "Gelu": (_gelu,),
+    "Neg": (_plain("negate"),),
+    "Sub": (_plain("subtract"),),
+}

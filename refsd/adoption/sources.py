@@ -1,0 +1,161 @@
+"""What can be adopted: a function that builds a torch module, a class of diffusers, a graph in ONNX."""
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, inliner, numpy_helper, shape_inference
+
+from refsd.adoption.folder import Adopted, drawn
+from refsd.adoption.tidying import constants_as_tensors, fold, lift
+from refsd.golden.input_file import read_input
+from refsd.golden.wording import counted, did_you_mean, how_to_install
+from refsd.numerics.errors import BadInput
+from refsd.onnx.evaluate import expected_inputs
+from refsd.onnx.evaluate.check import body_schema, called
+from refsd.onnx.evaluate.file import Model, open_model, subgraphs
+from refsd.onnx.evaluate.node import find
+
+_CONFIG = 1 << 22
+_CLASS = "diffusers:"
+
+
+def is_graph(source: str) -> bool:
+    return Path(source).suffix == ".onnx"
+
+
+def of_torch(
+    source: str, config: Path | None, inputs: Mapping[str, np.ndarray], case: str, own: bool
+) -> tuple[Adopted, dict[str, np.ndarray]]:
+    """Return what a module is adopted as, and its outputs as torch computes them in float64.
+
+    source: "FILE.py:FUNCTION", of a function that returns a module and its arguments, or "diffusers:CLASS"
+    config: of a class
+    inputs: of a class; of a function they take the place of its arguments
+    case:   the name by which weights are drawn
+    own:    keep the module's own weights
+
+    Raises BadInput.
+    """
+    try:
+        from refsd.adoption.capture import capture
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("torch", "onnxscript", "onnx"):
+            raise
+        raise BadInput(f"a module is adopted by torch, onnx and onnxscript: {how_to_install('torch')}") from None
+    if source.startswith(_CLASS):
+        module, call = _of_diffusers(source.removeprefix(_CLASS), config), dict(inputs)
+    else:
+        module, call = _built(source)
+    if inputs:
+        call = {**(call if isinstance(call, Mapping) else {}), **inputs}
+    captured = capture(module, call, None if own else lambda name, shape: drawn(case, name, shape).values())
+    weights = {name: weight if own else weight.shape for name, weight in captured.weights.items()}
+    return Adopted(captured.model, captured.inputs, weights, {"source": source, **captured.made}), captured.answer
+
+
+def of_graph(path: Path, inputs: Mapping[str, np.ndarray]) -> Adopted:
+    """Return what a graph in ONNX is adopted as. inputs: all that it takes; they fix the sizes
+
+    Raises BadInput for a graph that refsd does not run, with all that it does not.
+    """
+    model = open_model(path)
+    refuse(model)
+    weights = {
+        tensor.name: model.tensor(tensor).values()
+        for tensor in model.proto.graph.initializer
+        if tensor.dims and model.tensor(tensor).kind.is_float
+    }
+    expected = {one.name: one for one in expected_inputs(model)}
+    missing = [f"{name} {one.shown()}" for name, one in expected.items() if not one.optional and name not in inputs]
+    if missing or inputs.keys() - expected.keys():
+        unknown = ", ".join(sorted(inputs.keys() - expected.keys())) or "nothing else"
+        raise BadInput(f"{path}: --inputs lacks {', '.join(missing) or 'nothing'}, and has {unknown}")
+    proto = onnx.ModelProto()
+    proto.CopyFrom(inliner.inline_local_functions(model.proto))
+    lift(proto.graph, weights)
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.CopyFrom(numpy_helper.from_array(np.asarray(model.tensor(tensor).values()), tensor.name))
+    for value in proto.graph.input:
+        if value.name in inputs:  # a free axis has the length that it has here
+            value.CopyFrom(
+                helper.make_tensor_value_info(value.name, expected[value.name].number, inputs[value.name].shape)
+            )
+    constants_as_tensors(proto.graph)
+    fold(proto)
+    proto = shape_inference.infer_shapes(proto)
+    return Adopted(proto, inputs, weights, {"source": path.name, "made of": proto.producer_name or "ONNX"})
+
+
+def refuse(model: Model) -> None:
+    """Raise BadInput for operators that refsd does not run, and for control flow: all of them in one message."""
+    faults: dict[str, list[str]] = {}
+    for number, node in enumerate(model.proto.graph.node):
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if (domain, node.op_type, getattr(node, "overload", "")) in model.functions:
+            continue
+        version = model.opsets.get(domain, 0)
+        name = f"{domain}::{node.op_type}" if domain else node.op_type
+        if any(True for _ in subgraphs(node)):
+            faults.setdefault(f"{name} (its path depends on values: export one path)", []).append(
+                called(node, number)
+            )
+        elif find(domain, node.op_type, version) is None and body_schema(domain, node.op_type, version) is None:
+            faults.setdefault(name, []).append(called(node, number))
+    if faults:
+        listed = "; ".join(
+            f"{name}, {counted(len(of), 'node')}, first {of[0]}" for name, of in sorted(faults.items())
+        )
+        raise BadInput(
+            f"{model.path}: refsd does not run {listed}. `refsd run-onnx --operators` lists what it runs"
+        )
+
+
+def _of_diffusers(name: str, config: Path | None) -> Any:
+    if config is None:
+        raise BadInput(f"{_CLASS}{name}: give its --config FILE.json, and --inputs FILE of its arguments")
+    try:
+        diffusers = importlib.import_module("diffusers")
+    except ModuleNotFoundError:
+        raise BadInput(f"{_CLASS}{name} needs diffusers: {how_to_install('torch')}") from None
+    known = [one for one in dir(diffusers) if "Model" in one or one.startswith("Autoencoder")]
+    if name not in known:
+        raise BadInput(f"diffusers {diffusers.__version__} has no class {name}{did_you_mean(name, known)}")
+    try:
+        settings = json.loads(read_input(config, _CONFIG, "a config.json of diffusers"))
+        return getattr(diffusers, name).from_config(settings)
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{config}: no config of {name}: {' '.join(str(error).split())[:300]}") from None
+
+
+def _built(source: str) -> tuple[Any, Any]:
+    """Run the function that builds a module."""
+    file, colon, function = source.rpartition(":")
+    path = Path(file)
+    if not colon or path.suffix != ".py" or not path.is_file():
+        raise BadInput(f"{source!r}: expected FILE.py:FUNCTION, {_CLASS}CLASS, or a FILE.onnx, that is there")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    sys.path.insert(0, str(path.parent.absolute()))
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        if not hasattr(module, function):
+            raise BadInput(f"{path}: it has no {function!r}{did_you_mean(function, dir(module))}")
+        built = getattr(module, function)()
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(f"{source}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+    finally:
+        sys.path.remove(str(path.parent.absolute()))
+    if not isinstance(built, tuple) or len(built) != 2:
+        raise BadInput(f"{source}: it returns {type(built).__name__}, expected (module, arguments)")
+    return built

@@ -1,0 +1,71 @@
+"""Modules of torch are adopted: the graph is the module, honest ports conform, wrong ones are placed and named."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from adopted_ports import BUGS, adopted, first_changed, judged
+from typer.testing import CliRunner
+
+from refsd.cli import app
+from refsd.judges.model import ModelJudge
+from tests.refsd.adoption.conftest import ROOT, forgotten  # noqa: F401
+
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+def test_the_fixture_is_what_torch_exports_today(tmp_path):
+    """The folder of tests/fixtures, made again: inputs differ by torch's draw alone, which the seed fixes."""
+    source = ROOT / "examples/adopt/mymodel.py"
+    done = CliRunner().invoke(app, ["adopt", f"{source}:build", "-o", str(tmp_path / "tiny"), "--taps"])
+    assert done.exit_code == 0, done.output
+    fixture = ROOT / "tests/fixtures/adopted/tiny"
+    for file in ("case.json", "graph.onnx", "inputs.safetensors"):
+        assert (tmp_path / "tiny" / file).read_bytes() == (fixture / file).read_bytes(), file
+    assert "conv_in [2, 16, 12, 8]" in done.output
+
+
+@pytest.mark.parametrize("name", ["prx", "ernie"])
+def test_a_class_without_a_page(tmp_path, name):
+    """`adopted` holds the graph to torch's float64 within 1e-12."""
+    case, port = adopted(name, tmp_path)
+    assert judged(case, port).conforms
+    known = ModelJudge().reference_taps(case, case.realize())
+    _, taps = port.run_tapped(case, {})
+    assert len(taps) > 40
+    for tap, y in taps.items():
+        assert np.linalg.norm(known[tap].ravel() - y.ravel()) <= 1e-3 * np.linalg.norm(y), tap
+
+
+@pytest.mark.parametrize("bug", ["the other GELU", "a square matrix transposed", "another layer's weights"])
+def test_a_wrong_port_is_placed_and_named(tmp_path, bug):
+    case, port = adopted("ernie", tmp_path)
+    port.bug = BUGS[bug].put(port)
+    result = judged(case, port)
+    assert not result.conforms and result.place == first_changed(case, port)
+    assert any(re.search(BUGS[bug].named, cause) for cause in result.causes), result.causes
+
+
+def test_what_is_no_module_is_refused(tmp_path):
+    model, out = tmp_path / "model.py", tmp_path / "out"
+    model.write_text("def build():\n    return 3, {}\n\n\ndef broken():\n    raise OSError('x')\n")
+    for function, says in (("build", "expected a torch.nn.Module"), ("broken", "OSError: x"), ("buidl", "build")):
+        done = CliRunner().invoke(app, ["adopt", f"{model}:{function}", "-o", str(out)])
+        assert says in str(done.exception) and not out.exists()
+
+
+class Branches(torch.nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def test_a_module_that_branches_on_values_is_refused(tmp_path):
+    from refsd.adoption.capture import capture
+    from refsd.numerics.errors import BadInput
+
+    with pytest.raises(BadInput, match="torch cannot run or export Branches"):
+        capture(Branches(), {"x": torch.randn(2, 3)})

@@ -1,0 +1,122 @@
+"""The smallest adopted module, from its folder to verdicts, without torch."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
+from refsd.adoption.folder import drawn, read
+from refsd.cli import app
+from refsd.engines.reference import Reference
+from refsd.golden.store import Store
+from refsd.numerics.errors import BadInput
+from tests.refsd.adoption.conftest import ROOT
+
+ENGINE = ROOT / "examples/adopt/engine.py"
+TAPS = ["conv_in", "norm", "silu", "conv_out", "add"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+def conform(folder, tmp_path, *bug):
+    program = " ".join(["exec:" + sys.executable, str(ENGINE), *bug])
+    return run("conform", program, "--cases", folder, "--report", tmp_path / "report")
+
+
+def dump(folder, tmp_path, *bug):
+    """What the engine writes to files."""
+    case = read(folder)
+    save_file({k: x.values() for k, x in case.realize().items()}, tmp_path / "inputs.safetensors")
+    request = {"request": "run", **{k: str(tmp_path / f"{k}.safetensors") for k in ("inputs", "output", "taps")}}
+    subprocess.run([sys.executable, ENGINE, *bug], input=json.dumps(request).encode(), check=True)
+    return load_file(request["output"]) | load_file(request["taps"])
+
+
+def test_its_answer_is_computed_again(tiny):
+    """On the machine that adopted it bit for bit; a BLAS for another processor sums in another order."""
+    case = read(tiny)
+    assert Store(tiny).has(case)
+    truth = Store(tiny).get(case.name).outputs["out"]
+    found = Reference().run(case, case.realize())["out"]
+    assert found.shape == truth.shape == (2, 3, 12, 8)
+    assert np.linalg.norm(found - truth) <= 1e-14 * np.linalg.norm(truth)
+
+
+def test_weights_are_drawn_by_their_names(tiny):
+    inputs = read(tiny).realize()
+    weight = inputs["conv_out.weight"].values()
+    np.testing.assert_array_equal(weight, drawn("graph/tiny", "conv_out.weight", (3, 16, 3, 3)).values())
+    assert not np.array_equal(weight.ravel(), inputs["conv_in.weight"].values().ravel())
+
+
+def test_a_right_engine_conforms(tiny, tmp_path):
+    done = conform(tiny, tmp_path)
+    assert done.exit_code == 0, done.output
+
+
+def test_a_wrong_engine_is_placed_and_named(tiny, tmp_path):
+    done = conform(tiny, tmp_path, "--bug")
+    assert done.exit_code == 1, done.output
+    (result,) = json.loads((tmp_path / "report/conform.json").read_bytes())["results"]
+    assert result["place"] == "norm"
+    assert result["causes"] == ["eps ten times too large"]
+    assert "shrink" not in done.output
+
+
+def test_a_dump_is_compared(tiny, tmp_path):
+    save_file(dump(tiny, tmp_path), tmp_path / "right.safetensors")
+    save_file(dump(tiny, tmp_path, "--bug"), tmp_path / "wrong.safetensors")
+    done = run("compare", tmp_path / "right.safetensors", tiny)
+    assert done.exit_code == 0 and "4 of 4 taps right" in done.output
+    done = run("compare", tmp_path / "wrong.safetensors", tiny)
+    assert done.exit_code == 1 and "at norm" in done.output and "eps ten times too large" in done.output
+
+
+def test_a_dump_under_its_own_names_is_known_again(tiny, tmp_path):
+    found = dump(tiny, tmp_path, "--bug")
+    others = {"out": found["out"]} | {f"blk.{i}": found[name] for i, name in enumerate(("conv_in", "norm"))}
+    save_file(others, tmp_path / "others.safetensors")
+    names = [option for pair in ("blk.0=conv_in", "blk.1=norm") for option in ("--names", pair)]
+    assert "at norm" in run("compare", tmp_path / "others.safetensors", tiny, *names).output
+    place = f"dump:{tmp_path / 'others.safetensors'}"
+    done = run("conform", place, "--cases", tiny, "--report", tmp_path / "report")
+    (result,) = json.loads((tmp_path / "report/conform.json").read_bytes())["results"]
+    assert (done.exit_code, result["place"]) == (1, "norm")
+
+
+def test_reference_taps_have_the_names_of_the_module_tree(tiny):
+    from refsd.judges.model import ModelJudge
+
+    case = read(tiny)
+    assert [*ModelJudge().reference_taps(case, case.realize())] == TAPS
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "says"),
+    [
+        ("case.json", b"{}", "not the case of an adopted graph"),
+        ("case.json", None, "neither a case"),
+        ("graph.onnx", b"no graph", "not an ONNX model"),
+        ("inputs.safetensors", b"12345678", "inputs.safetensors"),
+    ],
+)
+def test_a_damaged_folder_is_refused(tiny, tmp_path, file, change, says):
+    save_file({"out": np.zeros((2, 3, 12, 8), np.float32)}, tmp_path / "y.safetensors")
+    (tiny / file).unlink()
+    if change is not None:
+        (tiny / file).write_bytes(change)
+    done = run("compare", tmp_path / "y.safetensors", tiny)
+    error = str(done.exception)
+    assert isinstance(done.exception, BadInput) and (says in error or file == "case.json"), error
+
+
+def test_inputs_that_are_not_the_case_s_are_refused(tiny):
+    save_file({"x": np.zeros((2, 3, 12, 9), np.float32)}, tiny / "inputs.safetensors")
+    with pytest.raises(BadInput, match=r"x is f32 \[2, 3, 12, 9\], case.json says f32 \[2, 3, 12, 8\]"):
+        read(tiny)
