@@ -183,7 +183,11 @@ def sdcpp_references(pictures: Pictures, drawn: Size, token: int) -> Pictures:
 
 def rounded_down(pictures: Pictures, drawn: Size, token: int) -> Pictures:
     """Resize to whole tokens. Source: diffusers FluxKontextPipeline with _auto_resize=False."""
-    return tuple(resized(picture, _whole(picture, token), "LANCZOS") for picture in pictures)
+    sizes = [_whole(picture, token) for picture in pictures]
+    return tuple(
+        picture if picture.shape[2:] == size else resized(picture, size, "LANCZOS")
+        for picture, size in zip(pictures, sizes, strict=True)
+    )
 
 
 def cut_to_tokens(pictures: Pictures, drawn: Size, token: int) -> Pictures:

@@ -45,7 +45,7 @@ def controlnet(
     if y is not None:
         emb = m.add(emb, label_embed(m["label_emb.0"], y))
     if LAYERS in m:
-        emb = m.add(emb, type_embed(m["control_add_embedding"], control_type, m.shape(TASKS)[0]))
+        emb = m.add(emb, type_embed(m["control_add_embedding"], control_type, m.shape(TASKS)[0], len(x)))
     h, hint = conv_in(m["input_blocks.0"], x), hint_block(m["input_hint_block"], hint)
     h = m.add(h, fused_hint(m, hint, h, control_type) if LAYERS in m else hint)
     prompt = Prompt(context)

@@ -17,11 +17,11 @@ KINDS = "openpose", "depth", "scribble", "canny", "normal", "segment", "tile", "
 
 
 @block
-def type_embed(m: Module, kind, kinds):
-    """Embed which of the kinds is given: each kind's 1 or 0 has a sinusoidal embedding. -> [1, A]"""
-    given = (np.arange(kinds) == kind).astype(np.float64)
+def type_embed(m: Module, kind, kinds, N):
+    """Embed which of the kinds is given: each kind's 1 or 0 has a sinusoidal embedding. -> [N, A]"""
+    given = np.tile(np.arange(kinds) == kind, N).astype(np.float64)
     width = m.shape("linear_1.weight")[1] // kinds
-    marks = m.timestep_embedding(given, width).reshape(1, -1)
+    marks = m.timestep_embedding(given, width).reshape(N, -1)
     return m.linear("linear_2", m.silu(m.linear("linear_1", marks)))
 
 
