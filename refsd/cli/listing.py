@@ -74,6 +74,7 @@ SUMMARIES = {name: text for commands in PANELS.values() for name, text in comman
 EXAMPLES = {
     "conform": "refsd conform exec:./engine --cases 'softmax/*'",
     "compare": "refsd compare dump.safetensors softmax/f32/plain-x33x77",
+    "adopt": "refsd adopt model.onnx -i inputs.safetensors -o mine",
     "golden": "refsd golden show softmax --mutants",
     "export": "refsd export 'softmax/f32/*' -o cases --format bin",
     "fuzz": "refsd fuzz exec:./engine --ops softmax --minutes 5",
