@@ -89,8 +89,8 @@ def of_graph(path: Path, inputs: Mapping[str, np.ndarray]) -> Adopted:
                 helper.make_tensor_value_info(value.name, expected[value.name].number, inputs[value.name].shape)
             )
     constants_as_tensors(proto.graph)
-    fold(proto)
     proto = shape_inference.infer_shapes(proto)
+    fold(proto)
     return Adopted(proto, inputs, weights, {"source": path.name, "made of": proto.producer_name or "ONNX"})
 
 
