@@ -57,7 +57,7 @@ def of_torch(
         call = {**(call if isinstance(call, Mapping) else {}), **inputs}
     captured = capture(module, call, None if own else lambda name, shape: drawn(case, name, shape).values())
     weights = {name: weight if own else weight.shape for name, weight in captured.weights.items()}
-    return Adopted(captured.model, captured.inputs, weights, {"source": source, **captured.made}), captured.answer
+    return Adopted(captured.model, captured.inputs, weights, {"source": Path(source).name, **captured.made}), captured.answer
 
 
 def of_graph(path: Path, inputs: Mapping[str, np.ndarray]) -> Adopted:
