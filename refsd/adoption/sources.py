@@ -57,7 +57,9 @@ def of_torch(
         call = {**(call if isinstance(call, Mapping) else {}), **inputs}
     captured = capture(module, call, None if own else lambda name, shape: drawn(case, name, shape).values())
     weights = {name: weight if own else weight.shape for name, weight in captured.weights.items()}
-    return Adopted(captured.model, captured.inputs, weights, {"source": source, **captured.made}), captured.answer
+    return Adopted(
+        captured.model, captured.inputs, weights, {"source": Path(source).name, **captured.made}
+    ), captured.answer
 
 
 def of_graph(path: Path, inputs: Mapping[str, np.ndarray]) -> Adopted:
@@ -89,8 +91,8 @@ def of_graph(path: Path, inputs: Mapping[str, np.ndarray]) -> Adopted:
                 helper.make_tensor_value_info(value.name, expected[value.name].number, inputs[value.name].shape)
             )
     constants_as_tensors(proto.graph)
-    fold(proto)
     proto = shape_inference.infer_shapes(proto)
+    fold(proto)
     return Adopted(proto, inputs, weights, {"source": path.name, "made of": proto.producer_name or "ONNX"})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, inliner, numpy_helper
+from onnx import TensorProto, helper, inliner, numpy_helper, shape_inference
 
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FLOAT64
@@ -47,7 +47,8 @@ def tidy(
             if right is not None:
                 tensor.CopyFrom(numpy_helper.from_array(np.array(right), tensor.name))
     helper.set_model_props(model, {NUMBERS: json.dumps(sorted(numbers))})
-    _mend(graph)
+    model.CopyFrom(shape_inference.infer_shapes(model))
+    _mend(model.graph)
     fold(model)
 
 
@@ -98,8 +99,16 @@ def fold(model: onnx.ModelProto) -> None:
     """
     graph = model.graph
     known = {tensor.name for tensor in graph.initializer}
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in (*graph.value_info, *graph.input)}
     fixed, rest = [], []
     for node in graph.node:
+        dims = [d.dim_value for d in shapes.get(node.input[0], ())] if node.op_type == "Shape" else []
+        if dims and all(dims):
+            ends = {a.name: a.i for a in node.attribute}
+            dims = dims[ends.get("start", 0) : ends.get("end")]
+            graph.initializer.append(numpy_helper.from_array(np.array(dims, np.int64), node.output[0]))
+            known.update(node.output)
+            continue
         constant = all(not name or name in known for name in node.input)
         (fixed if constant else rest).append(onnx.NodeProto.FromString(node.SerializeToString()))
         known.update(node.output if constant else ())
