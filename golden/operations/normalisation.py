@@ -114,9 +114,8 @@ def wrong_norm(**how) -> Wrong:
             )
             return y * inputs["weight"].values()[:, None, None] + inputs["bias"].values()[:, None, None]
         y = normalised(x, -1, params["eps"], **how)
-        if "weight" in inputs:
-            y = y * inputs["weight"].values() + inputs["bias"].values()
-        return y
+        y = y * inputs["weight"].values() if "weight" in inputs else y
+        return y + inputs["bias"].values() if "bias" in inputs else y
 
     return wrong
 
