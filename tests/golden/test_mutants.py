@@ -1,6 +1,7 @@
 """A case must earn its place: it fails known bugs, and passes honest engines that compute in another order."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ import pytest
 from refsd.cases import CASES
 from refsd.golden.metrics import measure
 from refsd.golden.mutants import kill_table, try_all
+from refsd.golden.mutations import with_bug
 from refsd.golden.operations import OPERATIONS, bound, complete, run
 from refsd.golden.verdict import judge
 from refsd.judges.operation import OperationJudge
 from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 
 _OPS = [case for case in CASES.values() if case.op in OPERATIONS]
@@ -30,6 +33,24 @@ def test_every_case_fails_a_mutant_and_every_mutant_fails_a_case(op):
         assert any(t.killed for t in trials if t.case.name == case), f"{case} fails no known bug"
     for mutant in OPERATIONS[op].mutants:
         assert any(t.killed for t in trials if t.mutant == mutant.name), f"{op}: {mutant.name} gets through"
+
+
+@pytest.mark.parametrize(
+    "op", [op for op in OPERATIONS if any(name.endswith("?") for name in OPERATIONS[op].inputs)]
+)
+def test_every_mutant_runs_without_the_optional_inputs(op):
+    """A layer norm may have a weight and no bias, which no case has."""
+    optional = {name.rstrip("?") for name in OPERATIONS[op].inputs if name.endswith("?")}
+    case = max((case for case in _OPS if case.op == op), key=lambda case: len(optional & set(case.inputs)))
+    whole, there = case.realize(), optional & set(case.inputs)
+    for absent in itertools.chain(*(itertools.combinations(sorted(there), n) for n in range(len(there) + 1))):
+        inputs = {name: tensor for name, tensor in whole.items() if name not in absent}
+        try:
+            OPERATIONS[op].answer(Arithmetic(FLOAT64), inputs, OPERATIONS[op].complete(inputs, case.params))
+        except (BadInput, KeyError):
+            continue  # the operation itself needs it: of two forms of a factor, one
+        for mutant in OPERATIONS[op].mutants:
+            with_bug(mutant, OPERATIONS[op], inputs, case.params)
 
 
 def test_the_table_counts_the_dead():
