@@ -41,7 +41,7 @@ OTHER_WORDS = {
     "rope-01": "halves is True, not False",
     "rope-06": "stored in the other order, in the last 12 of 32 .*alone",
     "smp-01": r"2 in place of 1, in .*asarray\(t, float64\) \+ 1",
-    "smp-07": "exp left out, in return flow",
+    "smp-07": "exp left out, in flow",
     "smp-11": "space is vp for ve",
     "smp-14": r"previous is timesteps less 166 \(1000 / steps\)",
     "smp-17": "every step is the one before, in the last 1 of 7",

@@ -51,7 +51,7 @@ def quoted(node: ast.AST) -> str:
     """Return a node's source, shortened; of a statement with a body only the first line."""
     if isinstance(node, ast.FunctionDef | ast.Lambda):
         return ""
-    text = ast.unparse(node).partition("\n")[0]
+    text = ast.unparse(node).partition("\n")[0].removeprefix("return ")
     text = re.sub(r"\b(?:\w+\.)?(?:p|t|params|tensors|options)\['(\w+)'\]", r"\1", text)
     text = re.sub(r"\b(?:rule|np|inputs|math)\.", "", text)
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3]}..."

@@ -36,9 +36,9 @@ def _phrases():
     [
         ("slope: sigma_next in place of sigma, in d = (x - denoised) / sigma", 8 + (8 - 2) / 1.0 * (1 - 4) * 0.25),
         ("slope: - denoised left out, in d = (x - denoised) / sigma", 8 + 8 / 4 * (1 - 4) * 0.25),
-        ("slope: * share left out, in return x + d * (sigma_next - sigma) * share", 8 + 6 / 4 * (1 - 4)),
-        ("slope: * share twice, in return x + d * (sigma_next - sigma) * share", 8 + 6 / 4 * (1 - 4) * 0.0625),
-        ("slope: x left out, in return x + d * (sigma_next - sigma) * share", 6 / 4 * (1 - 4) * 0.25),
+        ("slope: * share left out, in x + d * (sigma_next - sigma) * share", 8 + 6 / 4 * (1 - 4)),
+        ("slope: * share twice, in x + d * (sigma_next - sigma) * share", 8 + 6 / 4 * (1 - 4) * 0.0625),
+        ("slope: x left out of x + d * (sigma_next - sigma) * share", 6 / 4 * (1 - 4) * 0.25),
     ],
 )
 def test_a_function_with_one_thing_changed(phrase, value):
