@@ -162,11 +162,11 @@ def _last_columns_unwritten(y):
     ("wrong", "ending"),
     [
         (lambda y: 1.25 * y, "(the bound there: X); the reference agrees if the result is multiplied by 1.25"),
-        (lambda y: y[::-1].copy(), "(the bound there: X); the reference agrees if x, axis 0: reversed"),
+        (lambda y: y[::-1].copy(), "(the bound there: X); the reference agrees if x, axis 0: in reverse order"),
         (
             _last_columns_unwritten,
             "(the bound there: X); the reference agrees if nothing is computed: zeros, in the last 5 of 77 along "
-            "axis 1 (channels), after the last whole block of 8",
+            "axis 1 (channels), after the last whole block of 8 alone",
         ),
         (lambda y: y + np.random.default_rng(3).standard_normal(y.shape), "(the bound there: X)"),
     ],

@@ -19,8 +19,10 @@ _GPU = "torch-cuda"
 def other_draws(scene: Scene) -> list[str]:
     """Return which draws stand where others belong, if the first wrong output has standard normals."""
     name, params = scene.wrong, scene.inputs.params
+    if not name or "rng" not in params or "seed" not in params:
+        return []
     found, truth = (np.asarray(of[name], np.float64) for of in (scene.found, scene.truth))
-    if "rng" not in params or "seed" not in params or found.shape != truth.shape or found.ndim < 4:
+    if found.shape != truth.shape or found.ndim < 4:
         return []
     size = int(np.prod(found.shape[-3:]))
     rows, right = found.reshape(-1, size), truth.reshape(-1, size)

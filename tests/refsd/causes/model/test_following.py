@@ -144,7 +144,7 @@ def test_a_bug_is_wrong_where_it_stands_and_named(model_files, bug, numerics):
     [
         (lambda right, *a: right(*a) * np.float32(1.0003), r"the result is multiplied by 1\.000"),
         (lambda right, *a: right(*a) + np.float32(1e-5), None),
-        (lambda right, x, w, *a: right(x, w[::-1].copy(), *a), "weight, axis O: reversed"),
+        (lambda right, x, w, *a: right(x, w[::-1].copy(), *a), "weight, axis O: in reverse order"),
     ],
     ids=["gain", "offset", "rows reversed"],
 )
