@@ -69,7 +69,7 @@ BUDGETS = {
     "refsd/tokenizers": 1_550,
     "refsd/trajectory": 600,
     "refsd/watching": 2_750,
-    "refsd/weights": 3_450,
+    "refsd/weights": 3_500,
     "samplers": 5_350,
 }
 

@@ -22,7 +22,7 @@ def component_config(component: str, path: Path, shapes: Shapes, config: dict[st
         fields = {} if given.get(inner) is None else given[inner]
         if not isinstance(fields, dict):
             raise BadInput(f"{path}: {inner} is {shown_value(fields)}; a JSON object expected")
-        there = given.get(inner) is not None
+        there = inner in given
         given = fields if fields and inner == "text_config" else {**given, **fields}
         # Classes of transformers then take a default of their own, which is not the released models'.
         if inner == "rope_parameters" and there and "rope_type" in network.computed and "rope_theta" not in given:
@@ -32,12 +32,12 @@ def component_config(component: str, path: Path, shapes: Shapes, config: dict[st
         if not any(type(found) is not dict and found == value for value in values):
             computed = " or ".join(map(str, values))
             raise BadInput(f"{path}: {field} is {shown_value(found)}; refsd computes {computed} only")
-    _check_counts(network, path, shapes, given)
+    _check_revealed(network, path, shapes, given)
     return network.config(path, shapes, given)
 
 
-# Fields of config.json that count blocks.
-_COUNTS = (
+# Fields of config.json that the weights reveal too: numbers of blocks, and sizes that no other field gives.
+_REVEALED = (
     "num_layers",
     "num_single_layers",
     "approximator_layers",
@@ -47,11 +47,25 @@ _COUNTS = (
     "num_layerwise_text_blocks",
     "num_refiner_text_blocks",
     "num_hidden_layers",
+    "depth",
+    "num_position_embeddings",
+    "out_hidden_size",
+    "text_embed_dim",
+    "adaln_lora_dim",
+    "source_dim",
+    "target_dim",
+    "model_dim",
+    "target_vocab_size",
+    "num_control_type",
+    "num_trans_channel",
+    "num_proj_channel",
+    "control_in_dim",
+    "add_control_noise_refiner",
 )
 
 
-def _check_counts(network: Network, path: Path, shapes: Shapes, given: dict[str, Any]) -> None:
-    """Raise BadInput if the weights are complete but have another number of blocks than config.json.
+def _check_revealed(network: Network, path: Path, shapes: Shapes, given: dict[str, Any]) -> None:
+    """Raise BadInput if the weights are complete but have other sizes or numbers of blocks than config.json.
 
     Names alone do not reveal that a file lost all tensors of a block.
     """
@@ -59,6 +73,6 @@ def _check_counts(network: Network, path: Path, shapes: Shapes, given: dict[str,
     if network.folder is None or not network.shapes(size).keys() <= shapes.keys():
         return
     there = network.folder.config(size)
-    for field in _COUNTS:
+    for field in _REVEALED:
         if field in there and given.get(field, there[field]) != there[field]:
             raise BadInput(f"{path}: {field} is {shown_value(given[field])}; the weights have {there[field]}")

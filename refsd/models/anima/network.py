@@ -137,6 +137,10 @@ def _config(size: AnimaSize) -> dict[str, Any]:
 
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    width = anima_size(shapes).head_dim
+    if given.get("attention_head_dim", width) != width:
+        said = shown_value(given["attention_head_dim"])
+        raise BadInput(f"{path}: attention_head_dim is {said}; the weights have {width}")
     scale = given.get("rope_scale", [1.0, 4.0, 4.0])
     if not numbers(3, above_zero=True).holds(scale):
         raise BadInput(f"{path}: rope_scale is {shown_value(scale)}; three numbers above 0 expected")
@@ -159,6 +163,7 @@ ANIMA_NETWORK = Network(
     folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _config),
     computed={
         "patch_size": ([1, 2, 2],),
+        "max_size": ([128, 240, 240],),
         "concat_padding_mask": (True,),
         "extra_pos_embed_type": (None,),
         "use_crossattn_projection": (False,),

@@ -106,12 +106,16 @@ def _config(size: ZImageControlSize) -> dict[str, Any]:
 
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    """Raise BadInput for control blocks that join Z-Image's at other places than every n-th."""
+    """Raise BadInput for control blocks that join Z-Image's at other places than every n-th and both refiners."""
     places = given.get("control_layers_places")
     n = zimage_control_size(shapes).layers
     every = places[1] if isinstance(places, list) and len(places) == n > 1 and type(places[1]) is int else 1
     if places is not None and places != [every * i for i in range(n)]:
         raise BadInput(f"{path}: control_layers_places is {shown_value(places)}; refsd computes every n-th block")
+    refiners = given.get("control_refiner_layers_places")
+    if refiners not in (None, [0, 1]):
+        said = shown_value(refiners)
+        raise BadInput(f"{path}: control_refiner_layers_places is {said}; refsd computes both refiners: [0, 1]")
     return {}
 
 

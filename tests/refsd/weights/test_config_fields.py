@@ -158,7 +158,22 @@ def test_a_folder_s_own_scale_is_read(tmp_path):
 def test_fields_in_a_field_are_an_object(tmp_path, inner, value):
     with pytest.raises(BadInput, match=f"config.json: {inner} is .*; a JSON object expected"):
         component_config("qwen3", tmp_path / "config.json", SHAPES["qwen3"], {inner: value})
-    component_config("qwen3", tmp_path / "config.json", SHAPES["qwen3"], {inner: None})
+
+
+def test_fields_in_a_field_may_be_null(tmp_path):
+    """Of rope_parameters transformers then takes the class's theta, which is not the released models'."""
+    component_config("qwen3", tmp_path / "config.json", SHAPES["qwen3"], {"text_config": None})
+    with pytest.raises(BadInput, match="rope_parameters lacks rope_theta"):
+        component_config("qwen3", tmp_path / "config.json", SHAPES["qwen3"], {"rope_parameters": None})
+
+
+@pytest.mark.parametrize(
+    ("component", "field"),
+    [("anima", "text_embed_dim"), ("anima", "attention_head_dim"), ("qwen3", "num_hidden_layers")],
+)
+def test_sizes_that_the_weights_reveal_are_those_of_the_weights(tmp_path, component, field):
+    with pytest.raises(BadInput, match=f"config.json: {field} is 7; the weights have "):
+        component_config(component, tmp_path / "config.json", SHAPES[component], {field: 7})
 
 
 @pytest.mark.parametrize(("component", "field"), [("tae", "scaling_factor"), ("tae", "shift_factor")])
