@@ -236,7 +236,7 @@ _TABLE: dict[str, tuple[str, str, Injection]] = {
     "f-cn-01": (
         "pipeline",
         "lllyasviel/stable-diffusion-webui-forge#55",
-        wrong_answer("control/*", "added", "first (1 of|item|picture|half)|item 0|batch", _not_the_first),
+        wrong_answer("control/*", "added", "first (1 of|item|picture|half|slice)|item 0|batch", _not_the_first),
     ),
     "f-cn-02": (
         "pipeline",

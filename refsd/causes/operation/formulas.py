@@ -134,6 +134,7 @@ _TAKEN: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} is that of the row before": lambda y: np.roll(y, 1, -2),
     "{} is that of the first row, for all": lambda y: np.broadcast_to(y[..., :1, :], y.shape),
     "{} is that of the first item, for all": lambda y: np.broadcast_to(y[:1], y.shape),
+    "{} is taken over all heads, or all tokens": lambda y: 0 * y + y.mean(-2, keepdims=True),
     "{} is taken over all items": lambda y: np.broadcast_to(y.mean(0, keepdims=True), y.shape),
     "{} is taken over everything": lambda y: np.full(y.shape, y.mean()),
 }
@@ -193,9 +194,8 @@ def attention_weights(op: Operation, inputs: Inputs, params: Params) -> tuple[np
     if op.name == "attention":
         values = whole_attention(values, params)
         scores = values["scale"] * np.einsum("blhd,bjhd->blhj", values["q"], values["k"])
-        scores = scores + np.broadcast_to(values["mask"], (*scores[:, 0].shape[:2], *scores.shape[1::2])).swapaxes(
-            1, 2
-        )
+        shape = (*scores[:, 0].shape[:2], *scores.shape[1::2])
+        scores = scores + np.broadcast_to(values["mask"], shape).swapaxes(1, 2)
     else:
         scores = params["scale"] * values["x"] + values.get("mask", 0.0)
     top = scores.max(axis=-1, keepdims=True)

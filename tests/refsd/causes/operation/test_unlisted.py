@@ -20,6 +20,7 @@ pytestmark = pytest.mark.jitted
 JUDGE = OperationJudge()
 SELF = "attention/f32/self-b2-l35-j35-h2-d40"
 LOKR = next(name for name in CASES if name.startswith("lokr/") and 4 in CASES[name].inputs["w1"].shape[:1])
+HEADS = "rms_norm/f32/heads-x2x20x3x128"
 CONV = "conv2d/f32/3x3-n2-c33-k20-h9-w14"
 
 
@@ -230,6 +231,11 @@ def lost_keys(first, last):
     return wrong
 
 
+def _over_heads(op, inputs, params):
+    x = inputs["x"].values().astype(np.float64)
+    return x / np.sqrt((x * x).mean((-2, -1), keepdims=True) + params["eps"]) * inputs["weight"].values()
+
+
 def _signs(op, inputs, params):
     y = answer(op, inputs, params)
     return np.where(np.arange(y.shape[-1]) % 32 >= 24, -y, y)
@@ -284,6 +290,7 @@ def _signs(op, inputs, params):
         ),
         ("dequantize/q8_0/r33-d512", _signs, "the sign is the other, in indices 24 to 31 of every 32"),
         ("dequantize/q6_k/r33-d512", _signs, "the sign is the other, in indices 24 to 31 of every 32"),
+        (HEADS, _over_heads, "y.mean(-1, keepdims=True) is taken over all heads, or all tokens"),
     ],
 )
 def test_a_part_a_term_and_a_partial_sum_are_named(case, wrong, cause):
