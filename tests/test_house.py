@@ -54,7 +54,7 @@ BUDGETS = {
     "refsd/fuzzing": 850,
     "refsd/goldens": 250,
     "refsd/judges": 1_800,
-    "refsd/models": 15_900,
+    "refsd/models": 15_950,
     "refsd/networks": 1_050,
     "refsd/onnx": 3_800,
     "refsd/pipelines": 3_700,
