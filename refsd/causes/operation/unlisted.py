@@ -59,8 +59,9 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
     for make in (
         lambda: divided_by_zero(op, inputs, params, found),
         lambda: overflows(op, inputs, params, found),
+        lambda: _of_blocks(op, inputs, params, wrong_values),
         lambda: simplest(op, inputs, params),
-        lambda: _of_blocks(op, inputs, params),
+        lambda: _of_blocks(op, inputs, params, scale_bits, misread_floats),
         lambda: _of_codes(op, inputs, found),
         *(() if gap else computed),
     ):
@@ -72,10 +73,10 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
                     yield name, y
 
 
-def _of_blocks(op: Operation, inputs: Inputs, params: Params) -> Named:
+def _of_blocks(op: Operation, inputs: Inputs, params: Params, *changes: Callable) -> Named:
     """Yield the answers with one part of the blocks of an input changed."""
     for name, tensor in inputs.items():
-        for phrase, values in chain(wrong_values(tensor), scale_bits(tensor), misread_floats(tensor)):
+        for phrase, values in chain.from_iterable(change(tensor) for change in changes):
             yield phrase, answer(op, {**inputs, name: stored(values)}, params)
 
 
