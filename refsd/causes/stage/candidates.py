@@ -205,7 +205,7 @@ def _moves(y: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarr
         yield "of the next item", lambda x: np.roll(x, -1, axis=0)
     for axis, n in enumerate(y.shape):
         for phrase, order in orders(n):
-            yield f"along axis {axis}: {phrase}", lambda x, a=axis, o=order: in_order(x, a, o)
+            yield f"in another order along axis {axis}: {phrase}", lambda x, a=axis, o=order: in_order(x, a, o)
         for other in range(axis + 1, y.ndim):
             if y.shape[axis] == y.shape[other] > 1:
                 yield f"with axes {axis} and {other} exchanged", lambda x, a=axis, b=other: np.swapaxes(x, a, b)
