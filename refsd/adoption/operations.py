@@ -41,7 +41,6 @@ def _group_norm(a: Arithmetic, p: Mapping[str, Any], x: Array, weight: Array, bi
 def _layer_norm(
     a: Arithmetic, p: Mapping[str, Any], x: Array, weight: Array | None = None, bias: Array | None = None
 ) -> Array:
-    bias = np.zeros_like(weight) if bias is None and weight is not None else bias
     return a.layer_norm(np.ascontiguousarray(x), weight, bias, p["eps"])
 
 
@@ -53,21 +52,16 @@ def _rms_norm(a: Arithmetic, p: Mapping[str, Any], x: Array, weight: Array | Non
 def _attention(
     a: Arithmetic, p: Mapping[str, Any], q: Array, k: Array, v: Array, mask: Array | None = None
 ) -> Array:
-    """Heads before tokens; without heads there is one. A boolean mask says which keys are seen."""
-    heads = q.ndim == 4
-    q, k, v = (np.ascontiguousarray(t.swapaxes(1, 2) if heads else t[:, :, None]) for t in (q, k, v))
+    """q, k, v: [B, heads, tokens, channels]. A boolean mask says which keys are seen."""
+    q, k, v = (np.ascontiguousarray(t.swapaxes(1, 2)) for t in (q, k, v))
     if mask is not None and mask.dtype.kind == "b":
         mask = np.where(mask, 0.0, -np.inf).astype(a.numerics.compute_dtype)
     y = a.attention(q, k, v, p.get("scale"), mask, 0 if p.get("causal") else None)
-    return y.swapaxes(1, 2) if heads else y[:, :, 0]
+    return y.swapaxes(1, 2)
 
 
 def _embedding(a: Arithmetic, p: Mapping[str, Any], weight: Array, ids: Array) -> Array:
     return a.embedding(ids, weight)
-
-
-def _upsample_nearest(a: Arithmetic, p: Mapping[str, Any], x: Array) -> Array:
-    return a.upsample_nearest(np.ascontiguousarray(x), p["factor"])
 
 
 def _negate(a: Arithmetic, p: Mapping[str, Any], x: Array) -> Array:
@@ -97,7 +91,6 @@ OPERATIONS: dict[str, Compute] = {
     "rms_norm": _rms_norm,
     "attention": _attention,
     "embedding": _embedding,
-    "upsample_nearest": _upsample_nearest,
     "gelu": _gelu,
     "negate": _negate,
     "subtract": _subtract,

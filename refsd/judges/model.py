@@ -32,7 +32,6 @@ from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, with_errors_kep
 from refsd.module import Module, Taps, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
-from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
 from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
 
@@ -299,28 +298,22 @@ class ModelJudge(Judge):
         label = f"{case.op} in {arithmetic.numerics.name}"
         observed = arithmetic if isinstance(arithmetic, Observed) else None
         with one_answer(arithmetic.numerics), Following(label, found, observed, until, given, right, keeps) as taps:
-            m, values, params = self._module(case, inputs, arithmetic)
-            weights = m.weights
+            m, own, params = self._module(case, inputs, arithmetic)
+            values, weights = own, m.weights
             if change is not None:
-                values = change.inputs(values)
-                weights = ChangedWeights(m.weights, change)
+                values, weights = change.inputs(own), ChangedWeights(m.weights, change)
             if values is None:
                 return taps, {}
+            run = forward if values is own else answer_if_taken
+            passing = Passing(weights, arithmetic, taps=taps)
             try:
                 with (change or Change()).in_models():
-                    y = forward(
-                        component_of(case), Passing(weights, arithmetic, taps=taps), values, params, case.name
-                    )
+                    y = run(component_of(case), passing, values, params, case.name)
             except Reached:
                 y = {}
-            except BadInput:  # inputs that a bug has changed, and the component refuses
-                if change is None:
-                    raise
-                taps.clear()
-                return taps, {}
             if change is None:
-                return taps, y
-            if isinstance(weights, ChangedWeights) and change.of_weights and not weights.met:
+                return taps, y or {}
+            if y is None or (isinstance(weights, ChangedWeights) and change.of_weights and not weights.met):
                 taps.clear()
                 return taps, {}
             return taps, change.outputs(y) or {}
