@@ -7,8 +7,9 @@ weights.safetensors   weights that are drawn, for engines; refsd draws them itse
 cases/, blobs/        a store of goldens with the answer in float64
 """
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,7 +69,7 @@ class AdoptedCase(Case, frozen=True, dict=True):
 
 
 class Adopted(NamedTuple):
-    """What `write` makes a folder of.
+    """What `written` makes a folder of.
 
     model:   the graph, its weights among its inputs
     inputs:  those that are no weights
@@ -105,8 +106,12 @@ def drawn(case: str, weight: str, shape: tuple[int, ...]) -> StoredTensor:
     return realize(tensor_recipe(weight, shape, "f32"), f"{case}/{weight}")
 
 
-def write(folder: Path, adopted: Adopted) -> Case:
-    """Write a folder in place of one that was written so before. Raises BadInput where something else is there."""
+@contextlib.contextmanager
+def written(folder: Path, adopted: Adopted) -> Iterator[Path]:
+    """Yield a new folder, which takes the place of one that was written so before if the block raises nothing.
+
+    Raises BadInput where something else is there.
+    """
     name = case_name(folder)
     given = {key: stored(_narrow(x)) for key, x in adopted.inputs.items()}
     recipes = {key: Recipe(tensor.shape, tensor.type) for key, tensor in given.items()}
@@ -126,7 +131,7 @@ def write(folder: Path, adopted: Adopted) -> Case:
         write_safetensors(part / GIVEN, _specs(given), given.values())
         if draws:
             write_safetensors(part / DRAWN, _specs(draws), (drawn(name, k, t.shape) for k, t in draws.items()))
-    return case
+        yield part
 
 
 def read(folder: Path) -> AdoptedCase:

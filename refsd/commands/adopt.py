@@ -52,17 +52,21 @@ def adopt(
     else:
         given = {key: x for path in inputs for key, x in read_dump(Path(path)).items()}
         adopted, answer = sources.of_torch(source, config, given, name, own)
-    folders.write(out, adopted)
-    case = folders.read(out)
-    store = open_store(out)
-    make_into(store, [case])
-    truth = store.get(name).outputs
-    apart = {key: float(np.linalg.norm(truth[key] - y) / (np.linalg.norm(y) or 1.0)) for key, y in answer.items()}
-    wrong = {key: distance for key, distance in apart.items() if not distance <= _APART}
-    if wrong:
-        said = ", ".join(f"{key} by {distance:.2g}" for key, distance in wrong.items())
-        raise BadInput(f"{source}: the exported graph is not the module: it differs in {said}, relative to torch")
-    taps = ModelJudge().reference_taps(case, case.realize())
+    with folders.written(out, adopted) as part:
+        case = folders.read(part)
+        store = open_store(part)
+        make_into(store, [case])
+        truth = store.get(name).outputs
+        apart = {
+            key: float(np.linalg.norm(truth[key] - y) / (np.linalg.norm(y) or 1.0)) for key, y in answer.items()
+        }
+        wrong = {key: distance for key, distance in apart.items() if not distance <= _APART}
+        if wrong:
+            said = ", ".join(f"{key} by {distance:.2g}" for key, distance in wrong.items())
+            raise BadInput(
+                f"{source}: the exported graph is not the module: it differs in {said}, relative to torch"
+            )
+        taps = ModelJudge().reference_taps(case, case.realize())
     running = COMPONENTS[name].run
     assert isinstance(running, Running)
     weights = {key: recipe.shape for key, recipe in case.inputs.items() if key not in COMPONENTS[name].arguments}

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from refsd.adoption.capture import capture, module_outputs
-from refsd.adoption.folder import Adopted, case_name, drawn, read, write
+from refsd.adoption.folder import Adopted, case_name, drawn, read, written
 from refsd.engines.reference import Reference
 from refsd.golden import conform
 from refsd.golden.case import Case
@@ -84,7 +84,8 @@ def adopted(name: str, folder: Path, build=None) -> tuple[Case, Port]:
     place = folder / name
     captured = capture(module, call, lambda weight, shape: drawn(case_name(place), weight, shape).values())
     weights = {key: weight.shape for key, weight in captured.weights.items()}
-    write(place, Adopted(captured.model, captured.inputs, weights, captured.made))
+    with written(place, Adopted(captured.model, captured.inputs, weights, captured.made)):
+        pass
     case = read(place)
     truth, inputs = Reference().run(case, case.realize()), case.realize()
     for key, y in captured.answer.items():
