@@ -1,7 +1,10 @@
 """The wording of messages: a number with its noun, and the known name that was probably meant."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from refsd.numerics.errors import BadInput
 
 
 def counted(n: int, noun: str) -> str:
@@ -19,3 +22,14 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 def how_to_install(extra: str) -> str:
     """Return how to install an extra of refsd, which is in no package index: from its clone."""
     return f"in refsd's clone: uv sync --extra {extra}, or pip install -e '.[{extra}]'"
+
+
+@contextlib.contextmanager
+def needing(packages: Iterable[str], extra: str, who: str) -> Iterator[None]:
+    """Turn a missing package of an extra into BadInput, which says how to install it: around imports."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in packages:
+            raise
+        raise BadInput(f"{who} needs {' and '.join(packages)}: {how_to_install(extra)}") from None

@@ -7,19 +7,18 @@ weights.safetensors   weights that are drawn, for engines; refsd draws them itse
 cases/, blobs/        a store of goldens with the answer in float64
 """
 
+from __future__ import annotations
+
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
-import onnx
 
 from refsd import __version__
-from refsd.adoption.component import component_of_graph
-from refsd.adoption.graph import Graph
 from refsd.cases import CASES
 from refsd.components import COMPONENTS
 from refsd.files.safetensors import open_safetensors
@@ -28,10 +27,13 @@ from refsd.golden.case import Case
 from refsd.golden.input_file import note_input_folder, read_input
 from refsd.golden.output_file import replaced_folder
 from refsd.golden.recipe import Recipe, realize
+from refsd.golden.wording import needing
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor, stored
-from refsd.onnx.evaluate import open_graph
 from refsd.weights.recipes import tensor_recipe
+
+if TYPE_CHECKING:
+    import onnx
 
 CASE, GRAPH, GIVEN, DRAWN = "case.json", "graph.onnx", "inputs.safetensors", "weights.safetensors"
 # Of the case's name, and of the operation that an engine offers: model/graph/NAME.
@@ -127,7 +129,7 @@ def written(folder: Path, adopted: Adopted) -> Iterator[Path]:
     note = Note(case, dict(adopted.made), list(adopted.inputs), list(given))
     with replaced_folder(folder, CASE) as part:
         (part / CASE).write_bytes(msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
-        onnx.save_model(adopted.model, part / GRAPH)
+        (part / GRAPH).write_bytes(adopted.model.SerializeToString())
         write_safetensors(part / GIVEN, _specs(given), given.values())
         if draws:
             write_safetensors(part / DRAWN, _specs(draws), (drawn(name, k, t.shape) for k, t in draws.items()))
@@ -137,8 +139,12 @@ def written(folder: Path, adopted: Adopted) -> Iterator[Path]:
 def read(folder: Path) -> AdoptedCase:
     """Return the case of a folder, and make its graph a component that judges know.
 
-    Raises BadInput for a folder that is damaged, and for a graph that refsd cannot run.
+    Raises BadInput for a folder that is damaged, for a graph that refsd cannot run, and without the package onnx.
     """
+    with needing(["onnx"], "onnx", f"{folder}: a graph"):
+        from refsd.adoption.component import component_of_graph
+        from refsd.adoption.graph import Graph
+        from refsd.onnx.evaluate import open_graph
     path = folder / CASE
     try:
         note = msgspec.json.decode(read_input(path, _LARGEST, "an adopted graph's case"), type=Note)

@@ -15,7 +15,7 @@ from onnx import helper, inliner, numpy_helper, shape_inference
 from refsd.adoption.folder import Adopted, drawn
 from refsd.adoption.tidying import constants_as_tensors, fold, lift
 from refsd.golden.input_file import read_input
-from refsd.golden.wording import counted, did_you_mean, how_to_install
+from refsd.golden.wording import counted, did_you_mean, needing
 from refsd.numerics.errors import BadInput
 from refsd.onnx.evaluate import expected_inputs
 from refsd.onnx.evaluate.check import body_schema, called
@@ -43,12 +43,8 @@ def of_torch(
 
     Raises BadInput.
     """
-    try:
+    with needing(["torch", "onnxscript"], "adopt", "a module"):
         from refsd.adoption.capture import capture
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in ("torch", "onnxscript", "onnx"):
-            raise
-        raise BadInput(f"a module is adopted by torch, onnx and onnxscript: {how_to_install('torch')}") from None
     if source.startswith(_CLASS):
         module, call = _of_diffusers(source.removeprefix(_CLASS), config), dict(inputs)
     else:
@@ -123,10 +119,8 @@ def refuse(model: Model) -> None:
 def _of_diffusers(name: str, config: Path | None) -> Any:
     if config is None:
         raise BadInput(f"{_CLASS}{name}: give its --config FILE.json, and --inputs FILE of its arguments")
-    try:
+    with needing(["diffusers"], "adopt", _CLASS + name):
         diffusers = importlib.import_module("diffusers")
-    except ModuleNotFoundError:
-        raise BadInput(f"{_CLASS}{name} needs diffusers: {how_to_install('torch')}") from None
     known = [one for one in dir(diffusers) if "Model" in one or one.startswith("Autoencoder")]
     if name not in known:
         raise BadInput(f"diffusers {diffusers.__version__} has no class {name}{did_you_mean(name, known)}")

@@ -49,7 +49,10 @@ def adopt(
 
     Exit code 0: done. 2: bad input, an operator that refsd does not run, a graph that is not its module.
     """
-    from refsd.commands.adopt import adopt as run
+    from refsd.golden.wording import needing
+
+    with needing(["onnx"], "adopt", "adopt"):
+        from refsd.commands.adopt import adopt as run
 
     made = run(source, out, config, inputs or [], dim or [], own_weights)
     listed = ", ".join(f"{name} {list(shape)}" for name, shape in made.inputs.items())

@@ -99,18 +99,13 @@ def export(
 
 def _writer(form: Form, cases):
     """-> the cases that the format can say, the class that writes, why others are left out. Raises BadInput."""
-    from importlib.util import find_spec
-
     from refsd.export.cases import Export
-    from refsd.numerics.errors import BadInput
+    from refsd.golden.wording import needing
 
     if form is not Form.onnx:
         return cases, Export, {}
-    if find_spec("onnx") is None:
-        from refsd.golden.wording import how_to_install
-
-        raise BadInput(f"--format onnx needs onnx: {how_to_install('onnx')}")
-    from refsd.onnx.export import OnnxExport, sayable
+    with needing(["onnx"], "onnx", "--format onnx"):
+        from refsd.onnx.export import OnnxExport, sayable
 
     cases, refused = sayable(cases)
     return cases, OnnxExport, refused

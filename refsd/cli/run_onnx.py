@@ -56,15 +56,11 @@ def run_onnx(
 
     Exit code 0: done. 2: bad input, a damaged file, an operator that refsd does not run.
     """
-    from refsd.golden.wording import how_to_install
+    from refsd.golden.wording import needing
     from refsd.numerics.errors import BadInput
 
-    try:
+    with needing(["onnx"], "onnx", "run-onnx"):
         from refsd.commands import run_onnx as work
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in ("onnx", "google"):
-            raise
-        raise BadInput(f"run-onnx needs the package onnx: {how_to_install('onnx')}") from None
 
     if operators:
         typer.echo("\n".join(work.operators()))
