@@ -25,7 +25,16 @@ def test_what_refsd_does_not_compute_is_refused_by_name(family, field, tmp_path)
     assert word == "refused" and f"config.json: {field} is " in said
 
 
-@pytest.mark.parametrize(("family", "field"), [("zimage", "norm_eps"), ("qwen3", "rms_norm_eps")])
+@pytest.mark.parametrize(
+    ("family", "field"),
+    [
+        ("zimage", "norm_eps"),
+        ("qwen3", "rms_norm_eps"),
+        ("clip", "layer_norm_eps"),
+        ("t5", "layer_norm_epsilon"),
+        ("t5", "relative_attention_max_distance"),
+    ],
+)
 def test_other_numbers_are_computed_with(family, field, tmp_path):
     word, said = verdict(family, drawn_with(family, field), tmp_path)
     assert word == "agrees", said

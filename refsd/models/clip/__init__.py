@@ -13,7 +13,9 @@ ACTIVATIONS = {"quick_gelu": Module.quick_gelu, "gelu": Module.gelu}
 
 
 @block
-def clip_text(m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_skip=1, eos=49407, final_norm=True):
+def clip_text(
+    m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_skip=1, eos=49407, final_norm=True, eps=1e-5
+):
     """Encode token ids.
 
     input_ids:  [N, L], integers
@@ -21,6 +23,7 @@ def clip_text(m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_
     clip_skip:  1 for the last layer's output, 2 for the one before it, ...
     eos:        id of the end-of-text token
     final_norm: True to apply the final LayerNorm to `hidden`, whatever clip_skip is; SDXL omits it
+    eps:        of every LayerNorm
     -> hidden:      [N, L, D]
        penultimate: [N, L, D], output of the last layer but one
        pooled:      [N, D], last layer's output at the first `eos` (else at token 0), with the final LayerNorm
@@ -29,11 +32,11 @@ def clip_text(m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_
     states = [embeddings(m["embeddings"], input_ids)]
     mask = causal_mask(input_ids.shape[1], np.float64)
     for i in range(m.count("encoder.layers")):
-        states.append(layer(m["encoder.layers"][i], states[-1], num_heads, ACTIVATIONS[hidden_act], mask))
-    last = m.layer_norm("final_layer_norm", states[-1])
+        states.append(layer(m["encoder.layers"][i], states[-1], num_heads, ACTIVATIONS[hidden_act], mask, eps))
+    last = m.layer_norm("final_layer_norm", states[-1], eps)
     hidden = states[-clip_skip]
     if final_norm:
-        hidden = m.layer_norm("final_layer_norm", hidden) if clip_skip > 1 else last
+        hidden = m.layer_norm("final_layer_norm", hidden, eps) if clip_skip > 1 else last
     return hidden, states[-2], last[np.arange(len(last)), end_of_prompt(input_ids, eos)]
 
 
@@ -44,7 +47,7 @@ def end_of_prompt(input_ids, eos):
 
 @block
 def clip_text_with_projection(
-    m: Module, input_ids, num_heads=20, hidden_act="gelu", clip_skip=2, eos=49407, final_norm=False
+    m: Module, input_ids, num_heads=20, hidden_act="gelu", clip_skip=2, eos=49407, final_norm=False, eps=1e-5
 ):
     """Encode token ids as SDXL does with OpenCLIP's bigG.
 
@@ -54,7 +57,7 @@ def clip_text_with_projection(
        penultimate: [N, L, D], output of the last layer but one, whatever clip_skip and final_norm are
        pooled:      [N, P], output of the last layer at the first `eos`, with the final LayerNorm and the projection
     """
-    hidden, penultimate, pooled = clip_text(m, input_ids, num_heads, hidden_act, clip_skip, eos, final_norm)
+    hidden, penultimate, pooled = clip_text(m, input_ids, num_heads, hidden_act, clip_skip, eos, final_norm, eps)
     return hidden, penultimate, m.text_projection("text_projection", pooled)
 
 

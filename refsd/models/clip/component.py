@@ -5,7 +5,14 @@ from refsd.models.language_model.component import INPUT_IDS
 from refsd.module import Module
 from refsd.networks.component import Component, Fit, at_most, divisor_of, exactly
 
-_PARAMS = {"num_heads": 12, "hidden_act": "quick_gelu", "clip_skip": 1, "eos": 49407, "final_norm": True}
+_PARAMS = {
+    "num_heads": 12,
+    "hidden_act": "quick_gelu",
+    "clip_skip": 1,
+    "eos": 49407,
+    "final_norm": True,
+    "eps": 1e-5,
+}
 
 
 def _fits(m: Module) -> dict[str, Fit]:

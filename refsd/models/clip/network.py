@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.models.clip.openclip_names import OpenCLIP
-from refsd.networks.config import divisor
+from refsd.networks.config import divisor, positive
 from refsd.networks.dimensions import Shape, Shapes, count, dim, linear, norm
 from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
@@ -119,6 +119,7 @@ def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str,
     return {
         "num_heads": divisor(path, given, "num_attention_heads", max(1, size.hidden // 64), size.hidden),
         "hidden_act": given.get("hidden_act", clip_act(size)),
+        "eps": positive(path, given, "layer_norm_eps", 1e-5),
     }
 
 
@@ -126,7 +127,7 @@ _NAMES = ("text_model.", "embeddings.token_embedding.", "encoder.layers.0.self_a
 _OPENCLIP_NAMES = ("transformer.resblocks.", "token_embedding.", "ln_final.")
 _OPENCLIP = counted("ldm", OpenCLIP, {"transformer.resblocks.": 24}, lambda size: (size.layers,))
 _TRANSFORMERS = fixed("diffusers", clip_keymap)
-_COMPUTED = {"layer_norm_eps": (1e-5,), "hidden_act": ("quick_gelu", "gelu")}
+_COMPUTED = {"hidden_act": ("quick_gelu", "gelu")}
 
 _BESIDE_TEXT = ("logit_scale", "vision_model.*", "visual.*")  # of a CLIP with both encoders
 

@@ -11,7 +11,7 @@ from refsd.module import Module, block
 
 
 @block
-def t5_encoder(m: Module, input_ids, attention_mask=None, max_distance=128):
+def t5_encoder(m: Module, input_ids, attention_mask=None, max_distance=128, eps=1e-6):
     """Encode token ids.
 
     T5 has one table of position biases, in layer 0, for all layers; UMT5 has one per layer.
@@ -19,6 +19,7 @@ def t5_encoder(m: Module, input_ids, attention_mask=None, max_distance=128):
     input_ids:      [N, L], integers
     attention_mask: [N, L], 0 for padding, which the attention ignores, else 1. None: no padding.
     max_distance:   tokens; all larger distances share a bucket
+    eps:            of every norm
     -> hidden:      [N, L, D], after the final norm
 
     The attention output of an item that is all padding is zero.
@@ -32,20 +33,20 @@ def t5_encoder(m: Module, input_ids, attention_mask=None, max_distance=128):
             bias = position_bias(layers["0.SelfAttention"], x.shape[1], max_distance)
             if attention_mask is not None:
                 bias = bias + boolean_mask(np.asarray(attention_mask)[:, None, None] != 0, np.float64)
-        x = t5_block(m["block"][i], x, bias)
-    return m.rms_norm_apart("final_layer_norm.weight", x)
+        x = t5_block(m["block"][i], x, bias, eps)
+    return m.rms_norm_apart("final_layer_norm.weight", x, eps)
 
 
 @block
-def t5_block(m: Module, x, bias):
+def t5_block(m: Module, x, bias, eps=1e-6):
     """x [N, L, D], bias [N or 1, H, L, L] -> [N, L, D]"""
-    return feed_forward(m["layer.1"], attention(m["layer.0"], x, bias))
+    return feed_forward(m["layer.1"], attention(m["layer.0"], x, bias, eps), eps)
 
 
 @block
-def attention(m: Module, x, bias):
+def attention(m: Module, x, bias, eps=1e-6):
     """x + attention(norm(x)). x [N, L, D], bias [N or 1, H, L, L] -> [N, L, D]"""
-    return m.add(x, self_attention(m["SelfAttention"], m.rms_norm_apart("layer_norm.weight", x), bias))
+    return m.add(x, self_attention(m["SelfAttention"], m.rms_norm_apart("layer_norm.weight", x, eps), bias))
 
 
 @block
@@ -57,9 +58,9 @@ def self_attention(m: Module, x, bias):
 
 
 @block
-def feed_forward(m: Module, x):
+def feed_forward(m: Module, x, eps=1e-6):
     """x + gated MLP(norm(x)). [N, L, D] -> [N, L, D]"""
-    return m.add(x, gated_gelu(m["DenseReluDense"], m.rms_norm_apart("layer_norm.weight", x)))
+    return m.add(x, gated_gelu(m["DenseReluDense"], m.rms_norm_apart("layer_norm.weight", x, eps)))
 
 
 @block

@@ -1,14 +1,17 @@
 """The encoder of T5 and UMT5: sizes, tensors, names in files."""
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from refsd.models.language_model.llama_cpp_names import gguf_keymap
+from refsd.networks.config import positive, shown_value
 from refsd.networks.dimensions import Shape, Shapes, count, dim
 from refsd.networks.keymap import SAME, Keymap, Row, same_names
 from refsd.networks.naming import namings
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Layout, Location, Network, counted, fixed
 from refsd.networks.recipe import alone
+from refsd.numerics.errors import BadInput
 
 
 class T5Size(NamedTuple):
@@ -126,12 +129,20 @@ def _of_names(names: Collection[str]) -> Keymap:
 
 
 _COMPUTED = {
-    "relative_attention_max_distance": (128,),
-    "layer_norm_epsilon": (1e-6,),
     "feed_forward_proj": ("gated-gelu",),
     "dense_act_fn": ("gelu_new", "gelu_pytorch_tanh"),
     "is_gated_act": (True,),
 }
+
+
+def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    distance = given.get("relative_attention_max_distance", 128)
+    if type(distance) is not int or distance < 1:
+        told = f"relative_attention_max_distance is {shown_value(distance)}"
+        raise BadInput(f"{path}: {told}; a whole number above 0 expected")
+    return {"max_distance": distance, "eps": positive(path, given, "layer_norm_epsilon", 1e-6)}
+
+
 T5 = Network(
     "t5",
     "T5 encoder",
@@ -152,6 +163,7 @@ T5 = Network(
     ),
     folder=Folder("text_encoder_2", TRANSFORMERS_FILE, fixed("transformers", t5_keymap), _t5_config),
     computed=_COMPUTED,
+    config=_read_config,
     nested=("text_config", "rope_parameters"),
     unread=("encoder.embed_tokens.weight", "decoder.*", "lm_head.*"),
     adapters=namings(

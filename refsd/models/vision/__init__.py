@@ -14,36 +14,38 @@ from refsd.numerics.errors import BadInput
 
 
 @block
-def clip_vision(m: Module, x, num_heads=16, hidden_act="gelu"):
+def clip_vision(m: Module, x, num_heads=16, hidden_act="gelu", eps=1e-5):
     """Encode a picture.
 
     x:          [N, 3, H, W], normalised by CLIP's mean and deviation; of the size that the weights know
     hidden_act: a key of ACTIVATIONS: OpenAI's CLIP has quick_gelu, OpenCLIP gelu
+    eps:        of every LayerNorm
     -> hidden:      [N, 1 + L, D], output of the last layer, class token first
        penultimate: [N, 1 + L, D], output of the last layer but one
        embeds:      [N, P], the class token's last state with the final LayerNorm and the projection
     """
     tower = m["vision_model"]
     patches = embeddings(tower["embeddings"], x)
-    states = [tower.layer_norm("pre_layrnorm", patches)]
+    states = [tower.layer_norm("pre_layrnorm", patches, eps)]
     for i in range(tower.count("encoder.layers")):
-        states.append(layer(tower["encoder.layers"][i], states[-1], num_heads, ACTIVATIONS[hidden_act]))
-    pooled = tower.layer_norm("post_layernorm", states[-1][:, 0])
+        states.append(layer(tower["encoder.layers"][i], states[-1], num_heads, ACTIVATIONS[hidden_act], eps=eps))
+    pooled = tower.layer_norm("post_layernorm", states[-1][:, 0], eps)
     return states[-1], states[-2], m.linear("visual_projection", pooled)
 
 
 @block
-def siglip_vision(m: Module, x, num_heads=16):
+def siglip_vision(m: Module, x, num_heads=16, eps=1e-6):
     """Encode a picture.
 
     x:          [N, 3, H, W], -1..1; of the size that the weights know
+    eps:        of every LayerNorm
     -> hidden:  [N, L, D], output of the last layer with the final LayerNorm
     """
     m = m["vision_model"]
     h = embeddings(m["embeddings"], x)
     for i in range(m.count("encoder.layers")):
-        h = layer(m["encoder.layers"][i], h, num_heads, Module.gelu_tanh, eps=1e-6)
-    return m.layer_norm("post_layernorm", h, eps=1e-6)
+        h = layer(m["encoder.layers"][i], h, num_heads, Module.gelu_tanh, eps=eps)
+    return m.layer_norm("post_layernorm", h, eps)
 
 
 @block

@@ -21,7 +21,7 @@ COMPONENTS = {
         clip_vision,
         {"x": Argument("N 3 H W", VALUE, "picture, normalised by CLIP's mean and deviation")},
         {"last_hidden_state": "N L D", "penultimate": "N L D", "embeds": "N P"},
-        {"num_heads": 16, "hidden_act": "gelu"},
+        {"num_heads": 16, "hidden_act": "gelu", "eps": 1e-5},
         _fits,
     ),
     "siglip": Component(
@@ -29,7 +29,7 @@ COMPONENTS = {
         siglip_vision,
         {"x": Argument("N 3 H W", VALUE, "picture, -1..1")},
         {"last_hidden_state": "N L D"},
-        {"num_heads": 16},
+        {"num_heads": 16, "eps": 1e-6},
         _fits,
     ),
 }

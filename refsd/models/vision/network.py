@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.networks.config import divisor
+from refsd.networks.config import divisor, positive
 from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, linear, norm
 from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.network import DIFFUSERS_FILE, TRANSFORMERS_FILE, Folder, Location, Network, fixed, same
@@ -133,13 +133,15 @@ def _clip_config(size: VisionSize) -> dict:
 
 def _read_siglip(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
     size = siglip_size(shapes)
-    return {"num_heads": divisor(path, given, "num_attention_heads", _heads(size), size.hidden)}
+    heads = divisor(path, given, "num_attention_heads", _heads(size), size.hidden)
+    return {"num_heads": heads, "eps": positive(path, given, "layer_norm_eps", 1e-6)}
 
 
 def _read_clip(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
     size = clip_vision_size(shapes)
     heads = divisor(path, given, "num_attention_heads", _heads(size), size.hidden)
-    return {"num_heads": heads, "hidden_act": given.get("hidden_act", _act(size))}
+    eps = positive(path, given, "layer_norm_eps", 1e-5)
+    return {"num_heads": heads, "hidden_act": given.get("hidden_act", _act(size)), "eps": eps}
 
 
 class ReduxSize(NamedTuple):
@@ -178,7 +180,7 @@ CLIP_VISION = Network(
     vision_shapes,
     places=(Location(same("original"), ("image_encoder.", ""), (_CLASS,)),),
     folder=Folder(_ENCODER, TRANSFORMERS_FILE, same("transformers"), _clip_config),
-    computed={"layer_norm_eps": (1e-5,), "hidden_act": ("quick_gelu", "gelu")},
+    computed={"hidden_act": ("quick_gelu", "gelu")},
     config=_read_clip,
     nested=("vision_config",),
     unread=(*_TEXT, "vision_model.embeddings.position_ids"),
@@ -200,7 +202,7 @@ SIGLIP = Network(
         Location(fixed("transformers", siglip_keymap), ("image_encoder.", ""), ("embeddings.patch_embedding.",)),
     ),
     folder=Folder(_ENCODER, TRANSFORMERS_FILE, fixed("transformers", siglip_keymap), _siglip_config),
-    computed={"layer_norm_eps": (1e-6,), "hidden_act": ("gelu_pytorch_tanh",)},
+    computed={"hidden_act": ("gelu_pytorch_tanh",)},
     config=_read_siglip,
     nested=("vision_config",),
     unread=(*_TEXT, *_HEAD, "vision_model.embeddings.position_ids"),

@@ -75,6 +75,12 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("krea2", "norm_eps", [1e-6], [None]),
         ("krea2", "rope_theta", [256.0], [True]),
         ("qwen-image21", "eps", [1e-5], [0, "1e-6"]),
+        ("clip", "layer_norm_eps", [1e-6], [0, "1e-5"]),
+        ("clip_g", "layer_norm_eps", [1e-3], [None]),
+        ("clip-vision", "layer_norm_eps", [1e-6], [-1e-5]),
+        ("siglip", "layer_norm_eps", [1e-5], [True]),
+        ("t5", "layer_norm_epsilon", [1e-5], [0]),
+        ("t5", "relative_attention_max_distance", [20, 256], [0, 128.0, None]),
     ],
 )
 def test_numbers_are_read_and_not_compared(tmp_path, component, field, values, wrong):
