@@ -1,5 +1,7 @@
 """Linear layers."""
 
+import math
+
 import numpy as np
 
 from refsd.golden.block_mutants import block_mutants
@@ -8,7 +10,7 @@ from refsd.golden.case import Case
 from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, NO_BIAS, Wrong, answer, other_input
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.recipe import Recipe
-from refsd.golden.rounding import Bound, Terms, largest
+from refsd.golden.rounding import Bound, Terms, largest, serial_error
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.quant.dot_q8_1 import minimums
 from refsd.numerics.tensor import StoredTensor, stored
@@ -49,8 +51,24 @@ def _bound(run: Run) -> Bound:
         terms.add(np.where(_sums_overflow(run.inputs["x"], dx), np.inf, 0.0))
     absolute = (x + dx) @ (W + dW).T + b + db
     squares = (x + dx) ** 2 @ ((W + dW) ** 2).T + b**2
-    terms.add(*sums(run, "linear", W.shape[1], absolute, squares, run.truth, through))
+    limit, spread = sums(run, "linear", W.shape[1], absolute, squares, run.truth, through)
+    terms.add(limit, np.maximum(spread, _serial(run.inputs["x"], run.inputs["weight"], run.u)))
     return run.rounded(terms)
+
+
+def _serial(x: np.ndarray, W: np.ndarray, u: float) -> np.ndarray:
+    """Return the size of a serial sum's error in rows of few different numbers, whose terms round alike; else 0.
+
+    x [..., K], W [O, K] -> [..., O]
+    """
+    K = x.shape[-1]
+    rows, row_of = np.unique(x.reshape(math.prod(x.shape[:-1]), K), axis=0, return_inverse=True)
+    error = np.zeros((len(rows), len(W)))
+    ranked = np.sort(rows)
+    repeated = (np.diff(ranked) == 0) & (ranked[:, 1:] != 0)
+    for i in np.flatnonzero(repeated.sum(axis=-1) >= K / 2):
+        error[i] = serial_error(rows[i] * W, u)[:, 0]
+    return np.abs(error[row_of.ravel()]).reshape(*x.shape[:-1], len(W))
 
 
 def _sums_overflow(x: np.ndarray, dx: np.ndarray) -> np.ndarray:

@@ -129,6 +129,13 @@ def _softmax(self, right, x, scale=1.0, mask=None, sinks=None):
     return np.where(total > 0, e / np.where(total > 0, total, 1), 0).astype(np.float32)
 
 
+def _linear(self, right, x, w, b=None, weight_type="f32"):
+    y = 0
+    for k in range(x.shape[-1]):
+        y = y + x[..., k : k + 1] * w[:, k]
+    return (y if b is None else y + b).astype(np.float32)
+
+
 # Sums in float32, one number after another.
 SERIAL = wrong_operation(
     layer_norm=lambda self, right, x, w=None, b=None, eps=1e-5: _rows(x, w, b, eps),
@@ -140,14 +147,24 @@ SERIAL = wrong_operation(
     group_norm=_groups,
     group_norm_silu=lambda self, right, x, w, b, g=32, eps=1e-5: self.silu(_groups(self, None, x, w, b, g, eps)),
     softmax=_softmax,
+    linear=_linear,
 )
-SUMMING = ("layer_norm", "adaptive_layer_norm", "rms_norm", "l2_norm", "group_norm", "group_norm_silu", "softmax")
+SUMMING = (
+    "layer_norm",
+    "adaptive_layer_norm",
+    "rms_norm",
+    "l2_norm",
+    "group_norm",
+    "group_norm_silu",
+    "softmax",
+    "linear",
+)
 
 
 @pytest.mark.jitted
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5, 8])
 def test_an_engine_that_sums_one_after_another_is_honest(seed):
-    fuzzer = fuzzed(SERIAL, SUMMING, 420, seed)
+    fuzzer = fuzzed(SERIAL, SUMMING, 60 * len(SUMMING), seed)
     assert [(find.case, find.title, find.reason) for find in fuzzer.finds] == []
 
 
