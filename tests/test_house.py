@@ -31,7 +31,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 11_650,
+    "golden": 11_700,
     "kernels": 11_100,
     "numerics": 1_650,
     "refsd": 1_150,
@@ -50,7 +50,7 @@ BUDGETS = {
     "refsd/engines": 11_000,
     "refsd/export": 350,
     "refsd/families": 2_000,
-    "refsd/files": 3_000,
+    "refsd/files": 3_200,
     "refsd/fuzzing": 850,
     "refsd/goldens": 250,
     "refsd/judges": 1_800,

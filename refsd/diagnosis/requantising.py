@@ -26,7 +26,8 @@ _EXACT = 1e-6  # relative error that arithmetic in float32 leaves
 _WIDTH = 32  # elements of a row that are judged together
 # Relative change of size that a quantiser may make: truncation to bf16 0.4 %, others by their cost.
 _TRUNCATED, _OF_COST = 4e-3, 0.35
-_TOP = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0, "i8": 127.0}
+_TOP = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0, "i8": 127.0, "i16": 32767.0}
+_INTEGERS = ("i8", "i16")
 _GROUPS = (16, 64, 256, 1024, 4096)  # of ConvRot
 
 
@@ -123,7 +124,7 @@ def requantised(x: np.ndarray, like: StoredTensor) -> np.ndarray:
         blocks = np.ascontiguousarray(x, np.float32).reshape(-1, block.block)
         more = (np.ones(block.block, np.float32),) if block.importance is Importance.REQUIRED else ()
         return block.dequantize(block.quantize(blocks, *more)).astype(np.float64).reshape(x.shape)
-    if like.type in _TOP and (scaling is not None or like.type != "i8"):
+    if like.type in _TOP and (scaling is not None or like.type not in _INTEGERS):
         turn = scaling.rotation if scaling is not None else 0
         z = convrot.rotate(np.ascontiguousarray(x), turn) if turn else x
         scale = np.ones((1, 1))
@@ -135,7 +136,9 @@ def requantised(x: np.ndarray, like: StoredTensor) -> np.ndarray:
             scale = np.maximum(np.abs(own), largest / _TOP[like.type])
             scale = np.where(scale > 0, scale, 1.0)
         codes = np.clip(z / scale, -_TOP[like.type], _TOP[like.type])
-        codes = np.rint(codes) if like.type == "i8" else codes.astype(SCALAR_TYPES[like.type]).astype(np.float64)
+        codes = (
+            np.rint(codes) if like.type in _INTEGERS else codes.astype(SCALAR_TYPES[like.type]).astype(np.float64)
+        )
         return convrot.rotate(codes * scale, turn) if turn else codes * scale
     dtype = SCALAR_TYPES[like.type]
     return x if dtype.kind in "iub" else x.astype(dtype).astype(np.float64)

@@ -1,111 +1,297 @@
-"""Recognise matrices of packed integers, so that the file can be identified; refsd does not expand them.
+"""Recognise matrices of packed codes, and expand those that need no more than the file has.
 
-GPTQ                <layer>.qweight I32 [I bits / 32, O], qzeros, scales [groups, O], g_idx I32 [I]
-AWQ                 <layer>.qweight I32 [I, O / 8], qzeros, scales [groups, O]: 4 bits
-Nunchaku            <layer>.qweight I8 [O, I / 2], wscales, and parts of its SVD: 4 bits
-compressed-tensors  <layer>.weight_packed I32, or U8 [O, I / 2] (NVFP4); weight_scale; weight_shape I64 [2]
-optimum-quanto      <layer>.weight._data, weight._scale
+GPTQ                <layer>.qweight I32 [I bits / 32, O], qzeros [groups, O bits / 32], scales [groups, O],
+                    g_idx I32 [I], the group of each column: (q - qzero - 1) scale
+AWQ                 <layer>.qweight I32 [I, O / 8], qzeros [groups, O / 8], scales [groups, O]: (q - qzero) scale,
+                    4 bits, of which a word has rows 0, 2, 4, 6, 1, 3, 5, 7 from its lowest bits on
+compressed-tensors  <layer>.weight_packed I32 [O, ceil(I bits / 32)], weight_shape I64 [2],
+                    weight_scale [O, groups], weight_zero_point I32 [ceil(O bits / 32), groups],
+                    weight_g_idx: (q - zero) scale, where q and zero stand 2^(bits - 1) too high
+                    <layer>.weight_packed U8 [O, I / 2], weight_scale F8_E4M3 [O, I / 16], weight_global_scale:
+                    NVFP4, divided by the global scale; or weight_scale U8 [O, I / 32]: MXFP4
 ModelOpt            <layer>.weight U8 [O, I / 2], weight_scale F8_E4M3 [O, I / 16], weight_scale_2, and no
-                    comfy_quant: NVFP4 whose codes and scales need not have ComfyUI's order
+                    comfy_quant: NVFP4 whose codes and scales are not in ComfyUI's order
+optimum-quanto      <layer>.weight._data I8 or F8 [O, I], weight._scale [O, 1]
+not expanded        Nunchaku's <layer>.qweight I8 [O, I / 2], wscales, and parts of its SVD: tiles for tensor cores
+                    optimum-quanto's weight._data U8 of 2 or 4 bits: the shape is not in the file
 
-Each becomes <layer>.weight with its real shape; the layer's other tensors but the bias are helpers.
-Source: documented layouts; AutoGPTQ, qlinear_exllama.py; AutoAWQ, gemm.py; nunchaku, linear.py; compressed-tensors,
-pack_quantized and nvfp4_quantized; optimum-quanto, tensor/weights; TensorRT Model Optimizer, nvfp4_tensor.py.
+Each becomes <layer>.weight with its real shape; the layer's other tensors but the bias are helpers. Codes are
+dense: number i of a row has bits i n to i n + n - 1, counted from the lowest bit of its first word. The tools round
+the product to the type of the scales, refsd to float32.
+Source: AutoGPTQ 0.7.1, qlinear_cuda_old.py; AutoAWQ, packing_utils.py; compressed-tensors 0.20.0, pack_quantized,
+nvfp4 and mxfp4; TensorRT Model Optimizer 0.47.0, nvfp4_tensor.py; optimum-quanto 0.2.7; nunchaku, linear.py.
 """
 
-from collections.abc import Container, Mapping
+import math
+from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from refsd.files.scaled_groups import Read
-from refsd.files.stored import Header
+from refsd.files.stored import Header, shown
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import SCALAR_TYPES, Grouping, Scaling, StoredTensor
 
-_BITS = 32  # of the integers into which GPTQ and AWQ pack
+_BITS = 32  # of the integers into which GPTQ, AWQ and compressed-tensors pack
+_AWQ_ROWS = (0, 2, 4, 6, 1, 3, 5, 7)
+_SCALES = ("f32", "f16", "bf16")
 
 
 class Packed(NamedTuple):
     """A recognised matrix.
 
     name:    of the weight: <layer>.weight
-    header:  of the packed tensor, with the real shape
+    header:  of the packed tensor, with the real shape, and the type of the codes if it can be expanded
     storage: in words
     helpers: names of the layer's other tensors
+    expand:  returns the codes with their scales; None: refsd cannot
     """
 
     name: str
     header: Header
     storage: str
     helpers: list[str]
+    expand: Callable[[], StoredTensor] | None = None
 
 
-def find(headers: Mapping[str, Header], read: Read, described: Container[str] = ()) -> dict[str, Packed]:
+class _Known(NamedTuple):
+    """A format's real shape, the storage in words, the type of the codes, and how they are read."""
+
+    shape: tuple[int, ...]
+    storage: str
+    type: str = ""
+    expand: Callable[[], StoredTensor] | None = None
+
+
+def find(
+    path: object, headers: Mapping[str, Header], read: Read, described: Container[str] = ()
+) -> dict[str, Packed]:
     """Return each packed matrix, by its name in the file. described: layers whose format the metadata name"""
-    found: dict[str, Packed] = {}
-    for name, header in headers.items():
+    layers: dict[str, dict[str, str]] = {}
+    for name in headers:
         layer, _, part = name.rpartition(".")
-        if part == "_data" and layer.endswith(".weight"):
-            scale = f"{layer}._scale"
-            if scale in headers and len(header.shape) == 2:
-                layer = layer.removesuffix(".weight")
-                inside = (n for n in headers if n.startswith(f"{layer}.") and n != f"{layer}.bias")
-                found[name] = Packed(f"{layer}.weight", header, "in optimum-quanto's weights", [*inside])
-        elif part in _SHAPES and (part == "weight" or f"{layer}.weight" not in headers) and layer not in described:
-            parts = {n.rpartition(".")[2]: n for n in headers if n.rpartition(".")[0] == layer}
-            known = _SHAPES[part](header, {key: headers[n] for key, n in parts.items()}, read)
+        if layer.endswith(".weight"):
+            layer, part = layer.removesuffix(".weight"), f"weight.{part}"
+        layers.setdefault(layer, {})[part] = name
+    found: dict[str, Packed] = {}
+    for layer, names in layers.items():
+        parts = _Parts(f"{path}: layer {shown(layer)}", {part: headers[n] for part, n in names.items()}, read)
+        for part in _FORMATS.keys() & names.keys():
+            if (part == "weight" and layer in described) or (part != "weight" and "weight" in names):
+                continue
+            header, known = headers[names[part]], _FORMATS[part](headers[names[part]], parts)
             if known is not None:
-                shape, storage = known
-                helpers = [n for key, n in parts.items() if key not in (part, "bias")]
-                found[name] = Packed(f"{layer}.weight", header._replace(shape=shape), storage, helpers)
+                header = header._replace(shape=known.shape, type=known.type or header.type)
+                helpers = [n for other, n in names.items() if other not in (part, "bias")]
+                found[names[part]] = Packed(f"{layer}.weight", header, known.storage, helpers, known.expand)
     return found
 
 
-Shaped = tuple[tuple[int, int], str] | None
+class _Parts(NamedTuple):
+    """The tensors of a layer. at: beginning of error messages: file and layer"""
+
+    at: str
+    headers: Mapping[str, Header]
+    read: Read
+
+    def has(self, name: str, types: Container[str], *shape: int) -> bool:
+        header = self.headers.get(name)
+        return header is not None and header.type in types and header.shape == shape
+
+    def array(self, name: str) -> np.ndarray:
+        header = self.headers[name]
+        return self.read(header).view(SCALAR_TYPES[header.type]).reshape(header.shape)
+
+    def floats(self, name: str) -> np.ndarray:
+        return self.array(name).astype(np.float32)
 
 
-def _qweight(header: Header, parts: Mapping[str, Header], read: Read) -> Shaped:
-    """Return the real shape of GPTQ's, AWQ's or Nunchaku's matrix, and the storage in words; None of another's."""
+def codes(words: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """Unpack the first `count` numbers of each row. words: int32 [R, W] -> uint8 [R, count]"""
+    raw = np.ascontiguousarray(words).view(np.uint8)
+    if 8 % bits == 0:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        return ((raw[..., None] >> shifts) & np.uint8(2**bits - 1)).reshape(len(raw), -1)[:, :count]
+    each = np.unpackbits(raw, axis=-1, count=count * bits, bitorder="little").reshape(len(raw), count, bits)
+    return np.packbits(each, axis=-1, bitorder="little")[..., 0]
+
+
+def _scaled(q: np.ndarray, zero: np.ndarray, scale: np.ndarray, group_of: np.ndarray | None) -> StoredTensor:
+    """Return (q - zero) scale. q [O, I]; zero, scale [O, groups]; group_of: of each column; None: equal groups"""
+    q, zero = q.astype(np.int16), zero.astype(np.int16)
+    group = -(-q.shape[1] // scale.shape[1])
+    if group_of is not None and (group_of != np.arange(len(group_of)) // group).any():
+        scale, zero, group = scale[:, group_of], zero[:, group_of], 1
+    q -= np.repeat(zero, group, axis=1)[:, : q.shape[1]]
+    if q.min(initial=0) >= -128 and q.max(initial=0) < 128:
+        q = q.astype(np.int8)
+    kind = "i8" if q.dtype == np.int8 else "i16"
+    return StoredTensor(kind, q.shape, q, Scaling(np.ascontiguousarray(scale, np.float32), block=(1, group)))
+
+
+def minus_zero_points(header: Header, scale: Header, zero: Header, read: Read) -> Callable[[], StoredTensor] | None:
+    """Return how int8 codes with a zero point for each group or row are read; None if the three do not fit."""
+    if header.type != "i8" or zero.type != "i8" or scale.type not in _SCALES or len(header.shape) != 2:
+        return None
+    (rows, columns), groups = header.shape, math.prod(scale.shape) // max(1, header.shape[0])
+    shapes = (rows, groups), (rows,) if groups == 1 else (rows, groups)
+    if scale.shape not in shapes or zero.shape not in shapes or not _groups_fit(columns, groups):
+        return None
+    array = lambda of: read(of).view(SCALAR_TYPES[of.type]).reshape(rows, -1)
+    return lambda: _scaled(array(header), array(zero), array(scale).astype(np.float32), None)
+
+
+def _groups_fit(columns: int, groups: int) -> bool:
+    return groups > 0 and (columns % groups == 0 or -(-columns // -(-columns // groups)) == groups)
+
+
+def _qweight(header: Header, parts: _Parts) -> _Known | None:
+    """GPTQ's, AWQ's or Nunchaku's matrix; None of another's."""
     if len(header.shape) != 2:
         return None
     first, second = header.shape
-    if header.type == "i8" and "wscales" in parts:
-        return (first, 2 * second), "in Nunchaku's SVDQuant"
-    scales = parts.get("scales")
+    if header.type == "i8" and "wscales" in parts.headers:
+        return _Known((first, 2 * second), "in Nunchaku's SVDQuant")
+    scales = parts.headers.get("scales")
     if header.type != "i32" or scales is None or len(scales.shape) != 2:
         return None
-    out = scales.shape[1]
+    groups, out = scales.shape
     if 8 * second == out:
-        return (out, first), "in AWQ's 4 bits"
+        expand = lambda: _scaled(
+            _awq(parts.array("qweight")).T, _awq(parts.array("qzeros")).T, parts.floats("scales").T, None
+        )
+        return _known(parts, (out, first), groups, "in AWQ's 4 bits", 4, expand)
     if second != out or not first:
         return None
-    inputs = parts["g_idx"].shape[0] if "g_idx" in parts and parts["g_idx"].shape else 8 * first
+    order = parts.headers.get("g_idx")
+    inputs = order.shape[0] if order is not None and order.shape else 8 * first
     bits = first * _BITS // inputs if inputs else 0
-    return ((out, inputs), f"in GPTQ's {bits} bits") if bits in (2, 3, 4, 8) else None
+    if bits not in (2, 3, 4, 8) or -(-inputs * bits // _BITS) != first:
+        return None
+
+    def gptq() -> StoredTensor:
+        q = codes(np.ascontiguousarray(parts.array("qweight").T), bits, inputs)
+        zero = codes(parts.array("qzeros"), bits, out).astype(np.int16) + 1
+        if bits != 3:  # AutoGPTQ's 3 bits have 8, where others go on with 0
+            zero &= 2**bits - 1
+        return _scaled(q, zero.T, parts.floats("scales").T, _order(parts, "g_idx", groups))
+
+    known = _known(parts, (out, inputs), groups, f"in GPTQ's {bits} bits", bits, gptq)
+    listed = "g_idx" not in parts.headers or parts.has("g_idx", ("i32",), inputs)
+    return known if listed else known._replace(type="", expand=None)
 
 
-def _weight_packed(header: Header, parts: Mapping[str, Header], read: Read) -> Shaped:
-    """Return the real shape of compressed-tensors' matrix, and the storage in words."""
-    if len(header.shape) != 2 or "weight_scale" not in parts:
+def _known(
+    parts: _Parts, shape: tuple[int, int], groups: int, storage: str, bits: int, expand: Callable[[], StoredTensor]
+) -> _Known:
+    """GPTQ's or AWQ's format, expanded if its zero points and scales have the shapes that it says."""
+    zeros = parts.has("qzeros", ("i32",), groups, -(-shape[0] * bits // _BITS))
+    fits = zeros and parts.has("scales", _SCALES, groups, shape[0]) and _groups_fit(shape[1], groups)
+    return _Known(shape, storage, "i8" if bits < 8 else "i16", expand) if fits else _Known(shape, storage)
+
+
+def _awq(words: np.ndarray) -> np.ndarray:
+    """Unpack AWQ's columns of 4 bits. [R, W] -> uint8 [R, 8 W]"""
+    each = codes(words, 4, 8 * words.shape[1]).reshape(len(words), -1, 8)
+    out = np.empty_like(each)
+    out[..., list(_AWQ_ROWS)] = each
+    return out.reshape(len(words), -1)
+
+
+def _order(parts: _Parts, name: str, groups: int) -> np.ndarray | None:
+    """Return the group of each column; None if the file does not list them. Raises BadInput."""
+    if name not in parts.headers:
+        return None
+    listed = parts.array(name)
+    if listed.min(initial=0) < 0 or listed.max(initial=0) >= groups:
+        raise BadInput(f"{parts.at}: its {name} has {listed.min()} to {listed.max()}; 0 to {groups - 1} expected")
+    return listed
+
+
+def _weight_packed(header: Header, parts: _Parts) -> _Known | None:
+    """compressed-tensors' matrix."""
+    scale = parts.headers.get("weight_scale")
+    if len(header.shape) != 2 or scale is None:
         return None
     if header.type == "u8":
-        return (header.shape[0], 2 * header.shape[1]), "in compressed-tensors' 4-bit floats"
-    stored = parts.get("weight_shape")
-    if header.type != "i32" or stored is None or stored.type != "i64" or stored.shape != (2,):
+        rows, columns = header.shape[0], 2 * header.shape[1]
+        storage = "in compressed-tensors' 4-bit floats"
+        if parts.has("weight_global_scale", ("f32",), 1) and parts.has(
+            "weight_scale", ("f8_e4m3",), rows, columns // 16
+        ):
+            over = lambda: np.float32(1) / parts.floats("weight_global_scale")[0]
+            return _Known((rows, columns), storage, "nvfp4_comfy", lambda: _fp4(parts, "weight_packed", 16, over()))
+        if parts.has("weight_scale", ("u8",), rows, columns // 32):
+            return _Known((rows, columns), storage, "nvfp4_comfy", lambda: _fp4(parts, "weight_packed", 32))
+        return _Known((rows, columns), storage)
+    if header.type != "i32" or not parts.has("weight_shape", ("i64",), 2):
         return None
-    rows, columns = (int(n) for n in read(stored).view(np.int64))
+    rows, columns = (int(n) for n in parts.array("weight_shape"))
     bits = header.shape[1] * _BITS // columns if columns > 0 else 0
-    fits = rows == header.shape[0] and bits in (2, 3, 4, 8)
-    return ((rows, columns), f"in compressed-tensors' {bits}-bit integers") if fits else None
-
-
-def _weight(header: Header, parts: Mapping[str, Header], read: Read) -> Shaped:
-    """Return the real shape of ModelOpt's NVFP4, and the storage in words."""
-    scale = parts.get("weight_scale")
-    if header.type != "u8" or len(header.shape) != 2 or "weight_scale_2" not in parts or "comfy_quant" in parts:
+    if rows != header.shape[0] or not 2 <= bits <= 8 or -(-columns * bits // _BITS) != header.shape[1]:
         return None
-    shape = (header.shape[0], 2 * header.shape[1])
-    fits = scale is not None and scale.type == "f8_e4m3" and scale.shape == (shape[0], shape[1] // 16)
-    return (shape, "in NVFP4 without a comfy_quant, as ModelOpt's") if fits else None
+    storage, middle = f"in compressed-tensors' {bits}-bit integers", 2 ** (bits - 1)
+    groups = scale.shape[1] if len(scale.shape) == 2 else 1
+    zeros = "weight_zero_point" in parts.headers
+    fits = parts.has("weight_scale", _SCALES, *((rows, groups) if len(scale.shape) == 2 else (1,)))
+    fits &= not zeros or parts.has("weight_zero_point", ("i32",), -(-rows * bits // _BITS), groups)
+    fits &= "weight_g_idx" not in parts.headers or parts.has("weight_g_idx", ("i32",), columns)
+    if not fits or not _groups_fit(columns, groups):
+        return _Known((rows, columns), storage)
+
+    def expand() -> StoredTensor:
+        zero = np.full((rows, groups), middle, np.int16)
+        if zeros:
+            zero = codes(np.ascontiguousarray(parts.array("weight_zero_point").T), bits, rows).T
+        scales = np.broadcast_to(parts.floats("weight_scale").reshape(-1, groups), (rows, groups))
+        q = codes(parts.array("weight_packed"), bits, columns)
+        return _scaled(q, zero, scales, _order(parts, "weight_g_idx", groups))
+
+    return _Known((rows, columns), storage, "i16" if zeros and bits == 8 else "i8", expand)
 
 
-_SHAPES = {"qweight": _qweight, "weight_packed": _weight_packed, "weight": _weight}
+def _weight(header: Header, parts: _Parts) -> _Known | None:
+    """ModelOpt's NVFP4."""
+    if header.type != "u8" or len(header.shape) != 2 or "comfy_quant" in parts.headers:
+        return None
+    rows, columns = header.shape[0], 2 * header.shape[1]
+    second = parts.headers.get("weight_scale_2")
+    if second is None or not parts.has("weight_scale", ("f8_e4m3",), rows, columns // 16):
+        return None
+    storage = "in NVFP4 without a comfy_quant, as ModelOpt's"
+    if second.type != "f32" or math.prod(second.shape) != 1:
+        return _Known((rows, columns), storage)
+    factor = lambda: parts.floats("weight_scale_2").reshape(-1)[0]
+    return _Known((rows, columns), storage, "nvfp4_comfy", lambda: _fp4(parts, "weight", 16, factor()))
+
+
+def _fp4(parts: _Parts, name: str, group: int, factor: np.float32 | None = None) -> StoredTensor:
+    """Return codes of E2M1, the first in the lower half of a byte. factor: of all scales; None: powers of two"""
+    packed = parts.array(name)
+    rows, columns = packed.shape[0], 2 * packed.shape[1]
+    if factor is None:
+        scale = parts.array("weight_scale").view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+    else:
+        scale = parts.floats("weight_scale") * factor
+    data = ((packed >> np.uint8(4)) | (packed << np.uint8(4))).reshape(-1)
+    return StoredTensor("nvfp4_comfy", (rows, columns), data, Grouping(scale.reshape(-1), group))
+
+
+def _data(header: Header, parts: _Parts) -> _Known | None:
+    """optimum-quanto's matrix; the shape of one of 2 or 4 bits is not in the file."""
+    scale, storage = "weight._scale", "in optimum-quanto's weights"
+    if scale not in parts.headers or len(header.shape) != 2:
+        return None
+    if header.type not in ("i8", "f8_e4m3", "f8_e5m2") or not parts.has(scale, _SCALES, header.shape[0], 1):
+        return _Known(header.shape, storage)
+
+    def expand() -> StoredTensor:
+        scaling = Scaling(parts.floats(scale), block=(1, header.shape[1]))
+        return StoredTensor(header.type, header.shape, parts.array("weight._data"), scaling)
+
+    return _Known(header.shape, storage, header.type, expand)
+
+
+_FORMATS = {"qweight": _qweight, "weight_packed": _weight_packed, "weight": _weight, "weight._data": _data}

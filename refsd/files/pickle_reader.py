@@ -62,7 +62,8 @@ class PickledWeights(Weights):
         strided = np.lib.stride_tricks.as_strided(raw, header.shape, [step * dtype.itemsize for step in stride])
         data = np.ascontiguousarray(strided).view(dtype)
         scaling = self.scalings.get(name)
-        return StoredTensor(header.type, header.shape, data, scaling() if callable(scaling) else scaling)
+        read = scaling() if callable(scaling) else scaling
+        return read if isinstance(read, StoredTensor) else StoredTensor(header.type, header.shape, data, read)
 
 
 def is_pickle(start: bytes, suffix: str) -> bool:

@@ -9,9 +9,9 @@
 <layer>.input_scale   F32 [], for engines that multiply in 8 bits (older files: scale_input)
 
 This module attaches each scale to its weight and drops these helper tensors from the list of tensors. Formats with
-a scale per group of codes: scaled_groups.py (ComfyUI), bitsandbytes.py (and its int8). Formats that are only
-recognised, so that the file can be identified: codes with zero points, rotated ones with a scale for each block,
-every format that a layer's comfy_quant names and refsd does not know, and those of packed_integers.py.
+a scale per group of codes: scaled_groups.py (ComfyUI), bitsandbytes.py (and its int8), packed_integers.py (GPTQ,
+AWQ and others; zero points). Formats that are only recognised, so that the file can be identified: rotated codes with a
+scale for each block, and every format that a layer's comfy_quant names and refsd does not know.
 Source: ComfyUI, QUANTIZATION.md and comfy/ops.py; comfy_kitchen, TensorWiseINT8Layout; transformers,
 integrations/finegrained_fp8.py; compressed-tensors, strategies channel, group and block.
 """
@@ -31,7 +31,7 @@ from refsd.files.stored import Header, shown
 from refsd.kernels.quant import convrot
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
-from refsd.numerics.tensor import SCALAR_TYPES, Grouping, Scaling
+from refsd.numerics.tensor import SCALAR_TYPES, Grouping, Scaling, StoredTensor
 
 SCALES = ("weight_scale", "scale_weight", "weight_scale_inv")
 UNUSED = ("input_scale", "scale_input")  # refsd ignores them: only engines that multiply in 8 bits need them
@@ -61,14 +61,14 @@ _PLAIN = ("weight", "bias")  # parts of a layer that are no helpers, whatever it
 class Scalings(NamedTuple):
     """The scales found in a file.
 
-    scalings: weight name -> its scale, or a function that reads its scales per group
+    scalings: weight name -> its scale, or a function that reads its scales per group, or codes and scales
     helpers:  names of the tensors that hold scales and settings
     changed:  weight name -> header with the real type and shape, for weights that the file lists as plain bytes
     unexpanded: weight name -> its storage in words, which refsd recognises but cannot expand
     renamed:  name in the file -> name of the weight whose packed codes it holds
     """
 
-    scalings: dict[str, Scaling | Callable[[], Grouping]]
+    scalings: dict[str, Scaling | Callable[[], Grouping | StoredTensor]]
     helpers: set[str]
     changed: dict[str, Header]
     unexpanded: dict[str, str]
@@ -95,9 +95,12 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
     configs = _layers(path, metadata)
     markers = {name for name in headers if name.rpartition(".")[2] == MARKER}
     found = Scalings({}, set(markers), {}, {}, {})
-    for name, packed in packed_integers.find(headers, read, configs).items():
+    for name, packed in packed_integers.find(path, headers, read, configs).items():
         found.renamed[name], found.changed[name] = packed.name, packed.header
-        found.unexpanded[packed.name] = packed.storage
+        if packed.expand is None:
+            found.unexpanded[packed.name] = packed.storage
+        else:
+            found.scalings[packed.name] = packed.expand
         found.helpers.update(helper for helper in packed.helpers if helper != name)
     for name, joined in bitsandbytes.find(path, headers, read).items():
         found.add(name, joined)
@@ -105,7 +108,7 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
         layer, dot, last = name.rpartition(".")
         config_name = f"{layer}{dot}comfy_quant"
         described = layer in configs or config_name in headers
-        if last != "weight" or name in found.unexpanded or (header.type not in TYPES and not described):
+        if last != "weight" or name in found.renamed or (header.type not in TYPES and not described):
             continue
         if header.type == "i8" and f"{layer}{dot}{bitsandbytes.ROWS}" in headers:
             scaling, helpers = bitsandbytes.rows_of_int8(f"{path}: tensor {shown(name)}", name, headers, read)
@@ -142,10 +145,15 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
             raise BadInput(f"{at}: two scales, {' and '.join(map(shown, names))}; one expected")
         scale = headers[names[0]]
         block, zero_point = _block(header, scale), f"{layer}{dot}{ZERO_POINT}"
-        if zero_point in headers or (block and rotation):
-            what = "zero points" if zero_point in headers else f"rotated rows, a scale for each {_words(block)}"
+        zero = headers.get(zero_point)
+        expand = zero and packed_integers.minus_zero_points(header, scale, zero, read)
+        if expand:
+            found.scalings[name], found.changed[name] = expand, header._replace(type="i16")
+            found.helpers.add(zero_point)
+        elif zero or (block and rotation):
+            what = "zero points" if zero else f"rotated rows, a scale for each {_words(block)}"
             found.unexpanded[name] = f"in {header.type} with {what}"
-            found.helpers.update([zero_point] if zero_point in headers else ())
+            found.helpers.update([zero_point] if zero else ())
         elif block:
             shape = (-(-header.shape[0] // block[0]), -(-header.shape[1] // block[1]))
             scales = read(scale).view(_BLOCK_SCALES[scale.type]).astype(np.float32).reshape(shape)

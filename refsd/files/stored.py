@@ -51,12 +51,12 @@ class Weights(Mapping[str, StoredTensor]):
     format:   "safetensors", "gguf" or "pickle"
     headers:  name -> Header; available without reading a tensor
     metadata: the header's other entries
-    scalings: name -> scale of a tensor's values; for scales per group, a function that reads them
+    scalings: name -> scale of a tensor's values; for scales per group, a function that reads them, or the whole
     helpers:  names in the file that hold these scales; they are not listed as tensors
     unexpanded: name -> storage that refsd recognises but cannot expand: "in int8_blockwise"
     """
 
-    scalings: Mapping[str, Scaling | Callable[[], Grouping]] = {}
+    scalings: Mapping[str, Scaling | Callable[[], Grouping | StoredTensor]] = {}
     helpers: Set[str] = frozenset()
     unexpanded: Mapping[str, str] = {}
 
@@ -96,7 +96,8 @@ class Weights(Mapping[str, StoredTensor]):
             )
         raw = np.frombuffer(self._data, np.uint8, header.nbytes, header.offset)
         if callable(scaling):
-            return StoredTensor(header.type, header.shape, raw, scaling())
+            read = scaling()
+            return read if isinstance(read, StoredTensor) else StoredTensor(header.type, header.shape, raw, read)
         if dtype is None:
             return StoredTensor(header.type, header.shape, raw)
         array = raw.view(dtype)

@@ -172,8 +172,8 @@ def scales(*shape):
 
 
 RECOGNISED = {
-    "zero points": (
-        {"a.weight": CODES, "a.weight_scale": scales(160, 3), "a.weight_zero_point": np.zeros((160, 3), np.int8)},
+    "zero points of other groups": (
+        {"a.weight": CODES, "a.weight_scale": scales(160, 3), "a.weight_zero_point": np.zeros((160, 2), np.int8)},
         "in i8 with zero points",
     ),
     "rotated, with scales of blocks": (
