@@ -218,13 +218,14 @@ def _weight_packed(header: Header, parts: _Parts) -> _Known | None:
     if header.type == "u8":
         rows, columns = header.shape[0], 2 * header.shape[1]
         storage = "in compressed-tensors' 4-bit floats"
-        if parts.has("weight_global_scale", ("f32",), 1) and parts.has(
-            "weight_scale", ("f8_e4m3",), rows, columns // 16
+        if parts.has("weight_scale", ("f8_e4m3",), rows, columns // 16) and parts.has(
+            "weight_global_scale", ("f32",), 1
         ):
-            over = lambda: np.float32(1) / parts.floats("weight_global_scale")[0]
-            return _Known((rows, columns), storage, "nvfp4_comfy", lambda: _fp4(parts, "weight_packed", 16, over()))
+            over = lambda: parts.floats("weight_scale") / parts.floats("weight_global_scale")
+            return _fp4(parts, header, storage, 16, over)
         if parts.has("weight_scale", ("u8",), rows, columns // 32):
-            return _Known((rows, columns), storage, "nvfp4_comfy", lambda: _fp4(parts, "weight_packed", 32))
+            powers = lambda: parts.array("weight_scale").view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+            return _fp4(parts, header, storage, 32, powers)
         return _Known((rows, columns), storage)
     if header.type != "i32" or not parts.has("weight_shape", ("i64",), 2):
         return None
@@ -263,20 +264,21 @@ def _weight(header: Header, parts: _Parts) -> _Known | None:
     storage = "in NVFP4 without a comfy_quant, as ModelOpt's"
     if second.type != "f32" or math.prod(second.shape) != 1:
         return _Known((rows, columns), storage)
-    factor = lambda: parts.floats("weight_scale_2").reshape(-1)[0]
-    return _Known((rows, columns), storage, "nvfp4_comfy", lambda: _fp4(parts, "weight", 16, factor()))
+    times = lambda: parts.floats("weight_scale") * parts.floats("weight_scale_2").reshape(-1)
+    return _fp4(parts, header, storage, 16, times)
 
 
-def _fp4(parts: _Parts, name: str, group: int, factor: np.float32 | None = None) -> StoredTensor:
-    """Return codes of E2M1, the first in the lower half of a byte. factor: of all scales; None: powers of two"""
-    packed = parts.array(name)
-    rows, columns = packed.shape[0], 2 * packed.shape[1]
-    if factor is None:
-        scale = parts.array("weight_scale").view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
-    else:
-        scale = parts.floats("weight_scale") * factor
-    data = ((packed >> np.uint8(4)) | (packed << np.uint8(4))).reshape(-1)
-    return StoredTensor("nvfp4_comfy", (rows, columns), data, Grouping(scale.reshape(-1), group))
+def _fp4(parts: _Parts, header: Header, storage: str, group: int, scale: Callable[[], np.ndarray]) -> _Known:
+    """Codes of E2M1, the first in the lower half of a byte."""
+    shape = (header.shape[0], 2 * header.shape[1])
+
+    def expand() -> StoredTensor:
+        packed = parts.read(header)
+        data = (packed >> np.uint8(4)) | (packed << np.uint8(4))
+        with np.errstate(all="ignore"):  # what is not finite is reported, not warned of
+            return StoredTensor("nvfp4_comfy", shape, data, Grouping(scale().reshape(-1), group))
+
+    return _Known(shape, storage, "nvfp4_comfy", expand)
 
 
 def _data(header: Header, parts: _Parts) -> _Known | None:

@@ -10,8 +10,8 @@
 
 This module attaches each scale to its weight and drops these helper tensors from the list of tensors. Formats with
 a scale per group of codes: scaled_groups.py (ComfyUI), bitsandbytes.py (and its int8), packed_integers.py (GPTQ,
-AWQ and others; zero points). Formats that are only recognised, so that the file can be identified: rotated codes with a
-scale for each block, and every format that a layer's comfy_quant names and refsd does not know.
+AWQ and others; zero points). Formats that are only recognised, so that the file can be identified: rotated codes
+with a scale for each block, and every format that a layer's comfy_quant names and refsd does not know.
 Source: ComfyUI, QUANTIZATION.md and comfy/ops.py; comfy_kitchen, TensorWiseINT8Layout; transformers,
 integrations/finegrained_fp8.py; compressed-tensors, strategies channel, group and block.
 """
@@ -217,7 +217,12 @@ def _block(header: Header, scale: Header) -> tuple[int, int] | tuple[()]:
     shape = scale.shape
     while len(shape) > 2 and shape[-1] == 1:
         shape = shape[:-1]
-    if len(header.shape) != 2 or scale.type not in _BLOCK_SCALES or math.prod(shape) < 2:
+    if (
+        len(header.shape) != 2
+        or not math.prod(header.shape)
+        or scale.type not in _BLOCK_SCALES
+        or math.prod(shape) < 2
+    ):
         return ()
     if shape in (header.shape[:1], (header.shape[0], 1)):
         return () if header.type == "i8" else (1, header.shape[1])

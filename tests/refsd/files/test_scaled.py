@@ -264,3 +264,12 @@ def test_a_block_that_is_not_finite_is_counted(file):
     scale = np.float32([[1], [np.inf]])
     tensor = open_weights(file({"a.weight": FLOATS, "a.weight_scale_inv": scale}))["a.weight"]
     assert not_finite(tensor) == 32 * 96
+
+
+@pytest.mark.parametrize("shape", [(0, 96), (160, 0)])
+def test_a_matrix_of_nothing_has_no_scales(tmp_path, shape):
+    tensors = {"a.weight": stored(np.zeros(shape, np.int8)), "a.weight_scale": stored(scales(160, 3))}
+    specs = {name: Spec(t.type, t.shape) for name, t in tensors.items()}
+    write_safetensors(tmp_path / "a.safetensors", specs, tensors.values())
+    with pytest.raises(BadInput, match='"a.weight": shape .* has a scale; a matrix expected'):
+        open_weights(tmp_path / "a.safetensors")
