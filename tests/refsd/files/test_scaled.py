@@ -271,5 +271,5 @@ def test_a_matrix_of_nothing_has_no_scales(tmp_path, shape):
     tensors = {"a.weight": stored(np.zeros(shape, np.int8)), "a.weight_scale": stored(scales(160, 3))}
     specs = {name: Spec(t.type, t.shape) for name, t in tensors.items()}
     write_safetensors(tmp_path / "a.safetensors", specs, tensors.values())
-    with pytest.raises(BadInput, match='"a.weight": shape .* has a scale; a matrix expected'):
+    with pytest.raises(BadInput, match=r'"a.weight": shape .* has a scale; a matrix expected'):
         open_weights(tmp_path / "a.safetensors")
