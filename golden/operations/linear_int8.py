@@ -121,6 +121,7 @@ LINEAR_INT8 = Operation(
         _case("row", (1, 320), 77, bias=False),
         # No multiple of a vector or of a block.
         _case("awkward", (2, 13, 77), 33),
+        _case("one-input", (7, 1), 33),
         _case("outliers", (9, 256), 20, x_data="outliers"),
         _case("rows", (20, 160), 33, x_data="rows", n=6),
         _case("one-scale-rows", (20, 160), 33, x_data="rows", n=6, scales="tensor"),

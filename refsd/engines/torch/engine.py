@@ -15,7 +15,7 @@ from refsd.components import COMPONENTS
 from refsd.engines.torch import trajectories as torch_trajectories
 from refsd.engines.torch.devices import check_device, devices
 from refsd.engines.torch.models import MODELS
-from refsd.engines.torch.ops import FUNCTIONS
+from refsd.engines.torch.ops import FUNCTIONS, products
 from refsd.engines.torch.stages import STAGES
 from refsd.engines.torch.taps import listening
 from refsd.golden import operations
@@ -96,7 +96,9 @@ class TorchEngine:
     def refuses(self, case: Case) -> str | None:
         if case.op in FUNCTIONS:
             unfused = case.op == "attention" and "sinks" in case.inputs and self._numerics.storage != "float32"
-            return "torch has no attention with sinks: composed, it rounds the scores" if unfused else None
+            if unfused:
+                return "torch has no attention with sinks: composed, it rounds the scores"
+            return products.refuses(case, self._numerics.storage, self._device)
         if case.op == "trajectory":
             wide = self._numerics.storage == "float32"
             return torch_trajectories.refuses(case.params) if wide else "latents are kept in float32"

@@ -1,12 +1,70 @@
-"""Linear layers by torch."""
+"""Linear layers by torch: linear, and its products of int8 and of 8-bit floats."""
 
 from refsd.engines.torch.ops.function import Function
+from refsd.golden.case import Case
+
+# type of activations -> torch's dtype and its largest number
+_FEW_BITS = {"int8": ("int8", 127.0), "f8_e4m3": ("float8_e4m3fn", 448.0), "f8_e5m2": ("float8_e5m2", 57344.0)}
+_LEAST = 1e-30  # scale of a row of zeros
 
 
 def _linear(torch, x, params):
     return torch.nn.functional.linear(x["x"], x["weight"], x.get("bias"))
 
 
+def _codes(torch, x, kind: str, scales: str, given):
+    """Round activations to few bits. -> codes [R, K], their scale [R, 1] or []"""
+    dtype, largest = _FEW_BITS[kind]
+    rows = x.reshape(-1, x.shape[-1])
+    if given is None:
+        most = rows.abs().amax(dim=-1, keepdim=True) if scales == "row" else rows.abs().amax()
+        scale = (most / largest).clamp(min=_LEAST)
+    else:
+        scale = given.reshape(())
+    lowest, codes = (-128.0, torch.round(rows / scale)) if kind == "int8" else (-largest, rows / scale)
+    return codes.clamp(lowest, largest).to(getattr(torch, dtype)), scale
+
+
+def _finished(y, x):
+    y = y if x.get("bias") is None else y + x["bias"]
+    return y.reshape(*x["x"].shape[:-1], -1)
+
+
+def _linear_int8(torch, x, params):
+    codes, scale = _codes(torch, x["x"], "int8", params["scales"], x.get("x_scale"))
+    sums = torch._int_mm(codes, x["weight"].to(torch.int8).T)
+    return _finished(sums.float() * (scale * x["weight_scale"]), x)
+
+
+def _linear_fp8(torch, x, params):
+    kind = params["activations"]
+    codes, scale = _codes(torch, x["x"], kind, params["scales"], x.get("x_scale"))
+    weight, own = x["weight"].to(torch.float8_e4m3fn), x["weight_scale"]
+    if (weight.float() != x["weight"]).any():
+        weight = x["weight"].to(torch.float8_e5m2)
+    if scale.ndim or len(own) > 1:  # torch takes a scale for each row of both, or one for each tensor
+        scale, own = (
+            scale.expand(len(codes), 1).contiguous(),
+            own.reshape(1, -1).expand(1, len(weight)).contiguous(),
+        )
+    else:
+        own = own.reshape(())
+    return _finished(torch._scaled_mm(codes, weight.T, scale, own, out_dtype=torch.float32), x)
+
+
+def refuses(case: Case, storage: str, device: str) -> str | None:
+    """Return why torch cannot answer a case of these operations; None if it can."""
+    if case.op not in ("linear_int8", "linear_fp8"):
+        return None
+    if storage != "float32" or device != "cpu":
+        return f"scales would be rounded to {storage}" if device == "cpu" else "only tried on the CPU"
+    if case.inputs["weight"].type not in ("i8", "f8_e4m3", "f8_e5m2"):
+        return f"torch has no such product of {case.inputs['weight'].type}"
+    return "torch rotates no activations" if case.params.get("rotation") else None
+
+
 FUNCTIONS: dict[str, Function] = {
     "linear": _linear,
+    "linear_int8": _linear_int8,
+    "linear_fp8": _linear_fp8,
 }
