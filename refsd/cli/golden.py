@@ -100,7 +100,7 @@ def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> 
 def show(
     name: str = typer.Argument(
         None,
-        help="The name of a case, of an operation or of a model's component (model/unet).",
+        help="The name of a case, of an operation or of a model's component (model/unet); or an adopted folder.",
         autocompletion=complete_case,
     ),
     store: str = _STORE_OPTION,
@@ -113,6 +113,7 @@ def show(
     import msgspec
 
     from refsd import cases as corpus
+    from refsd.adoption import folder as adopted
     from refsd.golden.operations import OPERATIONS
     from refsd.judges import judges
     from refsd.numerics.errors import BadInput
@@ -126,6 +127,8 @@ def show(
     if name in OPERATIONS or name in STAGES:
         _show_operation(name, json)
         return
+    if name is not None and adopted.is_folder(Path(name)):
+        store, name = name, adopted.read(Path(name)).name
     models = sorted({case.op for case in corpus.CASES.values() if case.op.startswith("model/")})
     if name in models:
         _show_component(name, json)
@@ -209,12 +212,14 @@ def verify(
     """Check a store: every hash and recipe; report missing and superfluous files.
 
     --recompute computes every answer again, with weights made anew from their recipes, and demands equal bits, or
-    a relative L2 distance of at most 1e-13 if another BLAS kernel sums in another order.
+    a relative L2 distance of at most 1e-13 if another BLAS kernel sums in another order. Of a folder of `adopt`
+    its own case is checked.
     Exit code 1 if anything is wrong.
     """
     import fnmatch
 
     from refsd import cases as corpus
+    from refsd.adoption import folder as adopted
     from refsd.engines.reference import Reference
     from refsd.golden.store import recompute
     from refsd.numerics.errors import BadInput
@@ -223,7 +228,8 @@ def verify(
     from refsd.progress.steps import steps
     from refsd.weights.model_files import fresh_model_files, open_store
 
-    chosen = {case.name: case for case in corpus.select(*cases)}
+    own = [adopted.read(Path(store))] if adopted.is_folder(Path(store)) else []
+    chosen = {case.name: case for case in own or corpus.select(*cases)}
     place = open_store(store)
     if place.origin is None and not place.root.exists():
         raise BadInput(f"{store}: no such store: run `refsd golden make {store}`")
@@ -236,7 +242,7 @@ def verify(
         with compile_progress(), fresh_model_files() as files, steps("again", len(whole)) as advance:
             reference = Reference(model_files=files)
             for name in whole:
-                drift = recompute(place.get(name), reference)
+                drift = recompute(place.get(name), chosen[name], reference)
                 problems += [drift] if drift else []
                 advance(name)
                 files.trim()

@@ -120,3 +120,14 @@ def test_inputs_that_are_not_the_case_s_are_refused(tiny):
     save_file({"x": np.zeros((2, 3, 12, 9), np.float32)}, tiny / "inputs.safetensors")
     with pytest.raises(BadInput, match=r"x is f32 \[2, 3, 12, 9\], case.json says f32 \[2, 3, 12, 8\]"):
         read(tiny)
+
+
+def test_its_golden_is_verified_shown_and_found_damaged(tiny):
+    again = run("golden", "verify", tiny, "--recompute")
+    assert again.exit_code == 0 and "1 of 1 golden whole, 0 problems" in again.output, again.output
+    shown = run("golden", "show", tiny)
+    assert shown.exit_code == 0 and "conv_in.weight f32 [16, 3, 3, 3]" in shown.output, shown.output
+    (blob,) = (tiny / "blobs").iterdir()
+    blob.write_bytes(blob.read_bytes() + b"x")
+    damaged = run("golden", "verify", tiny)
+    assert damaged.exit_code == 1 and "0 of 1 golden whole" in damaged.output, damaged.output
