@@ -60,7 +60,8 @@ def name_outputs(model: onnx.ModelProto, inputs: Mapping[str, Any], given: Mappi
     given:  tap -> the module's output
     """
     known, prints = {value.name for value in model.graph.input}, Prints()
-    evaluate(Model(Path("the graph"), model), {k: np.asarray(x) for k, x in inputs.items() if k in known}, prints, exact=True)
+    known_inputs = {k: np.asarray(x) for k, x in inputs.items() if k in known}
+    evaluate(Model(Path("the graph"), model), known_inputs, prints, exact=True)
     names: dict[int, list[str]] = {}
     for tap, y in given.items():
         wanted, best = projections(np.asarray(y)), (_SAME, -1)

@@ -120,7 +120,8 @@ def fold(model: onnx.ModelProto) -> None:
     part.graph.output.extend(
         onnx.ValueInfoProto(name=name) for node in fixed for name in node.output if name in read
     )
-    exactly, nearly = (evaluate(Model(Path("the graph"), part), {}, numerics=n, exact=True) for n in (FLOAT64, FLOAT32))
+    of_part = Model(Path("the graph"), part)
+    exactly, nearly = (evaluate(of_part, {}, numerics=n, exact=True) for n in (FLOAT64, FLOAT32))
     for name, y in exactly.outputs.items():
         graph.initializer.append(numpy_helper.from_array(np.asarray(y), name))
         near = np.asarray(nearly.outputs[name])
