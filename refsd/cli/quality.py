@@ -15,7 +15,13 @@ def register(app: typer.Typer) -> None:
 
 def quality(
     model: Annotated[Path, typer.Argument(help="Checkpoint: a .safetensors or .gguf file, or a diffusers folder.")],
-    types: Annotated[str, typer.Option(help="Block types, with commas.")] = "q8_0,q6_k,q5_k,q4_k,q4_0,q3_k",
+    types: Annotated[
+        str,
+        typer.Option(
+            help="With commas: block types, q4_0+int8 (W4A8), comfy-int8, comfy-int8-convrot, comfy-fp8, "
+            "nvfp4-w4a4, mxfp8-w8a8."
+        ),
+    ] = "q8_0,q6_k,q5_k,q4_k,q4_0,q3_k",
     component: Annotated[str, typer.Option(help="diffusion, clip_l, t5xxl, ...")] = "diffusion",
     inputs: Annotated[
         Path | None,
@@ -35,8 +41,10 @@ def quality(
     """Show what each storage type costs: error of the output, drift of a sampling run, the costliest layers.
 
     The file's matrices are quantized as ggml does, without an importance matrix and with one collected from the
-    same inputs, and the component runs in float32. Drawn inputs have deviation 1; for those of a real prompt give
-    --inputs. Layers whose rows are no whole blocks stay as they are: the table counts those that were quantized.
+    same inputs, and the component runs in float32. comfy-int8 and the like are ComfyUI's products: they
+    round activations as well, as TYPE+int8 (+fp8, +nvfp4, +mxfp8) does. Drawn inputs have deviation 1; for those of
+    a real prompt give --inputs. Layers whose rows are no whole blocks stay as they are: the table counts those that
+    were quantized.
     Drift is the relative distance of the last latent from that of the exact weights, after --steps of Euler from
     the same noise under the same conditions. Effect is what is left of a LoRA once it is merged and quantized, in
     the layer that keeps the least and in the one that keeps the most: changes below the steps of a file's blocks
@@ -51,6 +59,7 @@ def quality(
     from refsd.diagnosis.quality import decibels, measure
     from refsd.diagnosis.ranges import drawn_inputs
     from refsd.diagnosis.sampling_run import drawn_run
+    from refsd.diagnosis.storage import storage_of
     from refsd.files.formats import open_weights
     from refsd.golden.named_numerics import named
     from refsd.models.catalogue import DENOISERS
@@ -60,6 +69,7 @@ def quality(
     from refsd.weights import open_checkpoint
     from refsd.weights.loras import open_loras
 
+    storages = [storage_of(name) for name in types.split(",")]
     checkpoint = open_checkpoint(model)
     part = resolve(checkpoint, component)
     loaded = load_component(checkpoint, part, named("float32", []), open_loras(lora or [], checkpoint))
@@ -70,15 +80,15 @@ def quality(
     rows = []
     if not as_json:
         effect = f"{'effect':>12}" if lora else ""
-        start = f"{'type':8} {'matrix':>6} {'lora':>6} {'layers':>6} {'bits':>6}"
+        start = f"{'type':18} {'matrix':>6} {'lora':>6} {'layers':>6} {'bits':>6}"
         typer.echo(f"{start} {'error':>9} {'dB':>6} {'largest':>9} {'drift':>9} {effect}  costliest layers")
     with compile_progress():
-        for row in measure(part, m, given, loaded.params, types.split(","), run, memory() // 4):
+        for row in measure(part, m, given, loaded.params, storages, run, memory() // 4):
             rows.append(row)
             if not as_json:
                 worst = ", ".join(f"{name} {error:.2g}" for name, error in list(row.layers.items())[:lines])
                 matrix = "yes" if row.importance else "no"
-                start = f"{row.type:8} {matrix:>6} {row.adapter:>6} {len(row.layers):6} {row.bits:6.3g}"
+                start = f"{row.type:18} {matrix:>6} {row.adapter:>6} {len(row.layers):6} {row.bits:6.3g}"
                 errors = f"{row.error:9.3g} {decibels(row.error):6.1f} {row.largest:9.3g}"
                 drift = f"{row.drift[-1]:.3g}" if row.drift else ""
                 effect = f"{_range(row.effects):>12}" if lora else ""

@@ -1,7 +1,8 @@
 """What a storage type costs: the error of a component's output and the drift of a sampling run, layer by layer."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,12 +10,12 @@ import numpy as np
 from refsd.adapters import Adapters, Merged
 from refsd.components import forward
 from refsd.diagnosis.sampling_run import Run
-from refsd.kernels.quant import BLOCK_TYPES
-from refsd.kernels.quant.block_type import BlockType, Importance
+from refsd.diagnosis.storage import Storage
+from refsd.kernels.quant.block_type import Importance
 from refsd.module import Module
-from refsd.numerics.errors import BadInput
+from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.tensor import StoredTensor
-from refsd.weights.recipes import storage_type
+from refsd.weights.recipes import is_matrix
 
 # Layer -> mean square of each of its inputs' columns, over all rows of a run.
 Matrix = Mapping[str, np.ndarray]
@@ -52,29 +53,26 @@ class Quantized(Mapping[str, StoredTensor]):
     budget: bytes of quantized matrices to keep; the others are quantized again at each access
     """
 
-    def __init__(self, weights: Mapping[str, StoredTensor], type: BlockType, importance: Matrix, budget: int = 0):
-        self.weights, self.type, self.importance, self.budget = weights, type, importance, budget
+    def __init__(self, weights: Mapping[str, StoredTensor], storage: Storage, importance: Matrix, budget: int = 0):
+        self.weights, self.storage, self.importance, self.budget = weights, storage, importance, budget
         self._kept: dict[str, StoredTensor] = {}
 
     def __getitem__(self, name: str) -> StoredTensor:
         if name in self._kept:
             return self._kept[name]
         tensor = self.weights[name]
-        if storage_type(name, tensor.shape, self.type.name) != self.type.name:
+        if not self.has(name):
             return tensor
-        blocks = np.asarray(tensor.values(), np.float32).reshape(-1, self.type.block)
-        columns = self.importance.get(name.removesuffix(".weight"))
-        if self.type.importance is Importance.UNUSED:
-            data = self.type.quantize(blocks)
-        else:
-            if columns is None and self.type.importance is Importance.REQUIRED:
-                columns = np.ones(tensor.shape[-1], np.float32)
-            data = self.type.quantize(blocks, columns)
-        quantized = StoredTensor(self.type.name, tensor.shape, data.reshape(-1))
-        if data.nbytes <= self.budget:
-            self.budget -= data.nbytes
+        values = np.asarray(tensor.values(), np.float32)
+        quantized = self.storage.keep(values, self.importance.get(name.removesuffix(".weight")))
+        if quantized.data.nbytes <= self.budget:
+            self.budget -= quantized.data.nbytes
             self._kept[name] = quantized
         return quantized
+
+    def has(self, name: str) -> bool:
+        """True for a matrix that is quantized."""
+        return name in self.weights and is_matrix(name, self.weights[name].shape, self.storage.unit)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.weights)
@@ -91,7 +89,7 @@ def measure(
     m: Module,
     inputs: Mapping[str, np.ndarray],
     params: Mapping[str, Any],
-    types: list[str],
+    storages: Sequence[Storage],
     run: Run | None = None,
     budget: int = 0,
 ) -> Iterator[Quality]:
@@ -102,34 +100,29 @@ def measure(
 
     run:    a sampling run to repeat with each type
     budget: bytes of quantized matrices to keep in memory
-
-    Raises BadInput for a type that is no block type.
     """
-    unknown = [type for type in types if type not in BLOCK_TYPES]
-    if unknown:
-        raise BadInput(f"--types {', '.join(unknown)}: expected some of {', '.join(BLOCK_TYPES)}")
     seen: dict[str, list[np.ndarray]] = {}
     truth = _output(part, _watched(m, seen), inputs, params)
     path = run.latents(m) if run is not None else []
     importance = {name: squares / rows for name, (squares, rows) in seen.items()}
-    for name in types:
-        block = BLOCK_TYPES[name]
-        for matrix in [{}] if block.importance is Importance.UNUSED else [{}, importance]:
+    for storage in storages:
+        for matrix in [{}] if storage.importance is Importance.UNUSED else [{}, importance]:
             for adapter, exact, adapters in _ways(m):
-                weights = Quantized(exact, block, matrix, budget)
+                weights = Quantized(exact, storage, matrix, budget)
                 layers: dict[str, float] = {}
-                y = _output(part, _compared(m, weights, adapters, layers), inputs, params)
+                arithmetic = _rounding(m.arithmetic, storage)
+                y = _output(part, _compared(m, weights, arithmetic, adapters, layers), inputs, params)
                 drift: tuple[float, ...] = ()
                 if run is not None:
-                    ours = run.latents(Module(weights, m.arithmetic, m.prefix, adapters=adapters))
+                    ours = run.latents(Module(weights, arithmetic, m.prefix, adapters=adapters))
                     drift = tuple(_relative(x, exact) for x, exact in zip(ours, path, strict=True))
                 yield Quality(
-                    name,
+                    storage.name,
                     bool(matrix),
                     adapter,
                     _relative(y, truth),
                     float(np.abs(y - truth).max()),
-                    8 * block.bytes / block.block,
+                    storage.bits,
                     dict(sorted(layers.items(), key=lambda item: -item[1])),
                     drift,
                     dict(sorted(_effects(weights).items(), key=lambda item: item[1])),
@@ -149,10 +142,10 @@ def _effects(weights: Quantized) -> dict[str, float]:
     merged = weights.weights
     if not isinstance(merged, Merged):
         return {}
-    effects, plain = {}, Quantized(merged.weights, weights.type, weights.importance)
+    effects, plain = {}, Quantized(merged.weights, weights.storage, weights.importance)
     for layer in merged.adapters.layers:
         name = f"{layer}.weight"
-        if weights[name].type == weights.type.name:
+        if weights.has(name):
             before, after, base = (w[name].values() for w in (merged.weights, merged, plain))
             change = (after - before).astype(np.float64).ravel()
             moved = (weights[name].values() - base).ravel()
@@ -184,23 +177,34 @@ def _watched(m: Module, seen: dict[str, list[np.ndarray]]) -> Module:
     return Watched(m.weights, m.arithmetic, m.prefix, adapters=m.adapters)
 
 
-def _compared(m: Module, weights: Quantized, adapters: Adapters, layers: dict[str, float]) -> Module:
+def _rounding(arithmetic: Arithmetic, storage: Storage) -> Arithmetic:
+    """Return the arithmetic whose products with such weights round their activations."""
+    if storage.activations is None:
+        return arithmetic
+    activations = {**arithmetic.numerics.activations, storage.type: storage.activations}
+    return Arithmetic(replace(arithmetic.numerics, activations=activations))
+
+
+def _compared(
+    m: Module, weights: Quantized, arithmetic: Arithmetic, adapters: Adapters, layers: dict[str, float]
+) -> Module:
     """Return the module with quantized weights, which notes each quantized layer's own error."""
 
     class Compared(Module):
         def linear(self, name, x):
             y = super().linear(name, x)
             key = f"{self.prefix}{name}.weight"
-            if self._stored(f"{name}.weight").type == weights.type.name:
+            if weights.has(key):
                 exact, ours = (np.asarray(w[key].values(), np.float32) for w in (weights.weights, weights))
                 rows = np.asarray(x, np.float32).reshape(-1, x.shape[-1])
                 product = rows @ exact.T
                 power = float(np.linalg.norm(product))
-                error = float(np.linalg.norm(rows @ ours.T - product)) / power if power else 0.0
+                entering = self.arithmetic.activation(weights[key].product_type)(rows)
+                error = float(np.linalg.norm(entering @ ours.T - product)) / power if power else 0.0
                 layers[key.removesuffix(".weight")] = max(error, layers.get(key.removesuffix(".weight"), 0.0))
             return y
 
-    return Compared(weights, m.arithmetic, m.prefix, adapters=adapters)
+    return Compared(weights, arithmetic, m.prefix, adapters=adapters)
 
 
 def decibels(error: float) -> float:

@@ -134,8 +134,12 @@ def storage_type(name: str, shape: Shape, type: str) -> str:
         return type
     if len(shape) == 1:
         return "f32"
-    kept = any(part in name for part in _KEPT)
-    return type if len(shape) == 2 and not kept and shape[-1] % BLOCK_TYPES[type].block == 0 else "f16"
+    return type if is_matrix(name, shape, BLOCK_TYPES[type].block) else "f16"
+
+
+def is_matrix(name: str, shape: Shape, block: int) -> bool:
+    """True for a matrix of whole blocks that is no embedding and no first or last layer."""
+    return len(shape) == 2 and shape[-1] % block == 0 and not any(part in name for part in _KEPT)
 
 
 def recipes(model: ModelRecipe, component: str) -> dict[str, Recipe]:

@@ -1,6 +1,7 @@
 """What storage types cost a model."""
 
 import json
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -10,13 +11,16 @@ from damaged_files import save
 from refsd.adapters import Merged
 from refsd.cli import main
 from refsd.components import forward, load
-from refsd.diagnosis.quality import Quantized, decibels, measure
+from refsd.diagnosis.quality import Quantized, _rounding, decibels, measure
 from refsd.diagnosis.ranges import drawn_inputs
 from refsd.diagnosis.sampling_run import drawn_run
+from refsd.diagnosis.storage import storage_of
 from refsd.golden.case import ModelRecipe
 from refsd.golden.named_numerics import named
-from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32, FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4
+from refsd.numerics.quantization import rounded
 from refsd.numerics.tensor import stored
 from refsd.pipelines.loaded_component import load_component
 from refsd.weights import open_checkpoint, recipes
@@ -34,10 +38,15 @@ def loaded(path):
     return m, drawn_inputs("zimage", m), params
 
 
+def storages(*names):
+    return [storage_of(name) for name in names]
+
+
 def test_fewer_bits_cost_more_and_a_matrix_helps(loaded):
     m, inputs, params = loaded
     rows = {
-        (row.type, row.importance): row for row in measure("zimage", m, inputs, params, ["q8_0", "q4_0", "q4_k"])
+        (row.type, row.importance): row
+        for row in measure("zimage", m, inputs, params, storages("q8_0", "q4_0", "q4_k"))
     }
     assert set(rows) == {
         ("q8_0", False),
@@ -55,7 +64,7 @@ def test_fewer_bits_cost_more_and_a_matrix_helps(loaded):
 
 def test_embeddings_and_vectors_keep_their_type(loaded):
     m, _, _ = loaded
-    weights = Quantized(m.weights, BLOCK_TYPES["q4_0"], {})
+    weights = Quantized(m.weights, storage_of("q4_0"), {})
     for name in ("x_embedder.weight", "final_layer.linear.weight", "layers.0.attention_norm1.weight"):
         assert weights[name].type == "f32"
     ours = weights["layers.0.attention.out.weight"]
@@ -64,9 +73,11 @@ def test_embeddings_and_vectors_keep_their_type(loaded):
     assert 0.01 < np.linalg.norm(ours.values() - exact) / np.linalg.norm(exact) < 0.15
 
 
-def test_a_type_that_is_none(loaded):
+def test_a_type_that_is_none():
     with pytest.raises(BadInput, match="--types q9_9: expected some of"):
-        list(measure("zimage", *loaded, ["q8_0", "q9_9"]))
+        storage_of("q9_9")
+    with pytest.raises(BadInput, match=r"--types q4_0\+int9: activations are int8, fp8"):
+        storage_of("q4_0+int9")
 
 
 def test_the_table(path, monkeypatch, capsys):
@@ -96,7 +107,7 @@ class Sampling:
 
 def test_the_drift_is_that_of_the_run_with_the_same_weights(loaded):
     m, inputs, params = loaded
-    (row,) = measure("zimage", m, inputs, params, ["q8_0"], Sampling(inputs, params))  # type: ignore[arg-type]
+    (row,) = measure("zimage", m, inputs, params, storages("q8_0"), Sampling(inputs, params))  # type: ignore[arg-type]
     assert row.drift == (row.error,)
 
 
@@ -112,7 +123,7 @@ def test_a_run_drifts_on_as_its_steps_go(path):
     one = {**inputs, "x": x, "timesteps": np.array([run.plan.levels.to_t(sigmas[2])])}
     velocity = -forward("zimage", loaded.module, one, loaded.params)["out"]  # Z-Image predicts data - noise
     np.testing.assert_allclose(exact[2], x + (sigmas[3] - sigmas[2]) * velocity, rtol=1e-4, atol=1e-5)
-    row = next(measure("zimage", loaded.module, inputs, loaded.params, ["q4_0"], run))
+    row = next(measure("zimage", loaded.module, inputs, loaded.params, storages("q4_0"), run))
     assert 0 < row.drift[0] < row.drift[-1] < 1
 
 
@@ -131,11 +142,11 @@ def test_a_lora_is_merged_and_requantized_or_stays_beside(tmp_path):
     lora = save(tmp_path / "l.safetensors", {f"{at}.{name}": stored(x) for name, x in factors.items()})
     loaded = load_component(checkpoint, "unet", named("float32", []), open_loras([str(lora)], checkpoint))
     inputs = drawn_inputs("unet", loaded.module)
-    merged, beside = measure("unet", loaded.module, inputs, loaded.params, ["q8_0"])
+    merged, beside = measure("unet", loaded.module, inputs, loaded.params, storages("q8_0"))
     assert (merged.adapter, beside.adapter) == ("merged", "beside")
     # A rank of 4 times values of 1 is far larger than the weights: merged, its rounding is the layer's.
     assert merged.layers[key] > 0 and merged.error != beside.error
-    weights = Quantized(Merged(loaded.module.weights, loaded.module.adapters), BLOCK_TYPES["q8_0"], {})
+    weights = Quantized(Merged(loaded.module.weights, loaded.module.adapters), storage_of("q8_0"), {})
     exact = (
         loaded.module.weights[f"{key}.weight"].values() + factors["lora_up.weight"] @ factors["lora_down.weight"]
     )
@@ -177,3 +188,39 @@ def test_what_is_left_of_a_lora_that_is_smaller_than_the_steps_of_a_quantized_fi
 def test_decibels():
     assert decibels(0.1) == pytest.approx(20)
     assert decibels(0.0) == float("inf")
+
+
+PRODUCTS = {
+    "comfy-int8": INT8_ROWS,
+    "comfy-int8-convrot": replace(INT8_ROWS, rotation=256),
+    "comfy-fp8": FP8_TENSOR,
+    "nvfp4-w4a4": NVFP4,
+    "mxfp8-w8a8": MXFP8,
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_product_rounds_both_factors(name):
+    """Weights are kept as the product's activations are rounded, and a layer is the product of both."""
+    draw = np.random.default_rng(3).standard_normal
+    w, x = draw((20, 512)).astype(np.float32), draw((2, 7, 512)).astype(np.float32)
+    w[3, 5], x[1, 2, 9] = 40, -30
+    storage = storage_of(name)
+    kept = storage.keep(w, None)
+    as_it_is = lambda y: y
+    assert np.abs(kept.values() - rounded(w, PRODUCTS[name], as_it_is)).max() <= 3e-7 * 40
+    arithmetic = _rounding(Arithmetic(FLOAT32), storage)
+    found = arithmetic.linear(x, arithmetic.expand(kept), None, kept.product_type)
+    want = rounded(x, PRODUCTS[name], as_it_is).astype(np.float64) @ rounded(w, PRODUCTS[name], as_it_is).T
+    assert np.linalg.norm(found - want) <= 1e-6 * np.linalg.norm(want)
+    assert np.linalg.norm(x @ w.T - want) >= 1e-3 * np.linalg.norm(want)
+
+
+def test_activations_beside_a_block_type_cost_more(loaded):
+    m, inputs, params = loaded
+    rows = {
+        row.type: row for row in measure("zimage", m, inputs, params, storages("q8_0", "q8_0+int8", "q8_0+nvfp4"))
+    }
+    assert rows["q8_0"].error < rows["q8_0+int8"].error < rows["q8_0+nvfp4"].error / 3
+    layer = "layers.0.feed_forward.w2"
+    assert rows["q8_0"].layers[layer] < rows["q8_0+int8"].layers[layer] < rows["q8_0+nvfp4"].layers[layer]

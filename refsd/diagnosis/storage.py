@@ -1,0 +1,114 @@
+"""How a matrix may be kept and multiplied: ggml's block types, and products in few bits, which round both factors.
+
+q4_k                    a block type; activations stay as they are
+comfy-int8              int8 with a scale a row; -convrot: rotated in groups of 256 before
+comfy-fp8               F8_E4M3 with one scale
+nvfp4-w4a4, mxfp8-w8a8  with scales of blocks
+q4_0+int8               a block type, and activations in few bits: W4A8
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from refsd.kernels.quant import BLOCK_TYPES, convrot
+from refsd.kernels.quant.activation_codes import divided, to_grid
+from refsd.kernels.quant.block_type import Importance
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4
+from refsd.numerics.quantization import Quantization, block_scales, in_blocks, quantize, scales
+from refsd.numerics.tensor import GROUPED_TYPES, Grouping, Scaling, StoredTensor
+
+# matrix float32 [O, I], what its columns weigh or None -> the matrix as it is kept
+Keep = Callable[[np.ndarray, np.ndarray | None], StoredTensor]
+
+
+class Storage(NamedTuple):
+    """
+    name:        "q4_k", "comfy-int8", "q4_0+int8"
+    type:        StoredTensor.type
+    bits:        per element, scales included, where rows are long
+    unit:        rows are multiples of this
+    importance:  whether it takes an importance matrix
+    keep:        quantizes a matrix
+    activations: to which linear layers round their input; None: not at all
+    """
+
+    name: str
+    type: str
+    bits: float
+    unit: int
+    importance: Importance
+    keep: Keep
+    activations: Quantization | None = None
+
+
+def storage_of(name: str) -> Storage:
+    """Return a storage by its name. Raises BadInput."""
+    kept, plus, activations = name.partition("+")
+    if kept in BLOCK_TYPES:
+        storage = _block_type(kept)
+    elif kept in _KEPT:
+        storage = _KEPT[kept]
+    else:
+        raise BadInput(f"--types {name}: expected some of {', '.join([*BLOCK_TYPES, *_KEPT])}, or q4_0+int8")
+    if plus and activations not in _ACTIVATIONS:
+        raise BadInput(f"--types {name}: activations are {', '.join(_ACTIVATIONS)}")
+    return storage._replace(name=name, activations=_ACTIVATIONS[activations] if plus else storage.activations)
+
+
+def _block_type(name: str) -> Storage:
+    block = BLOCK_TYPES[name]
+
+    def keep(w: np.ndarray, columns: np.ndarray | None) -> StoredTensor:
+        blocks = w.reshape(-1, block.block)
+        if columns is None and block.importance is Importance.REQUIRED:
+            columns = np.ones(w.shape[-1], np.float32)
+        unused = block.importance is Importance.UNUSED
+        data = block.quantize(blocks) if unused else block.quantize(blocks, columns)
+        return StoredTensor(name, w.shape, data.reshape(-1))
+
+    return Storage(name, name, 8 * block.bytes / block.block, block.block, block.importance, keep)
+
+
+def _scaled(type: str, dtype, how: Quantization) -> Keep:
+    """Codes of 8 bits with one scale, or one a row."""
+
+    def keep(w: np.ndarray, columns: np.ndarray | None) -> StoredTensor:
+        q = quantize(w, how, lambda y: y)
+        return StoredTensor(type, w.shape, q.values.astype(dtype), Scaling(q.scale.reshape(-1), how.rotation))
+
+    return keep
+
+
+def _grouped(type: str, how: Quantization) -> Keep:
+    """Codes with a scale for each block, and one for the tensor."""
+    code_of = {float(value): code for code, value in reversed([*enumerate(GROUPED_TYPES[type])])}
+
+    def keep(w: np.ndarray, columns: np.ndarray | None) -> StoredTensor:
+        blocks, scale = in_blocks(w, how.block), scales(w, how)
+        inner = block_scales(blocks, how, scale[..., None])
+        values = to_grid(divided(blocks, scale[..., None] * inner), how.grid).reshape(-1)
+        of_blocks = Grouping((inner * scale[..., None]).reshape(-1).astype(np.float32), how.block)
+        if how.type != "f4_e2m1":
+            return StoredTensor(type, w.shape, values.astype(_E4M3).view(np.uint8), of_blocks)
+        known = np.array(sorted(code_of), np.float32)
+        codes = np.array([code_of[v] for v in known.tolist()], np.uint8)[np.searchsorted(known, values)]
+        return StoredTensor(type, w.shape, codes[::2] << np.uint8(4) | codes[1::2], of_blocks)
+
+    return keep
+
+
+_ROTATED = Quantization("int8", "row", rotation=convrot.GROUP)
+_ACTIVATIONS = {"int8": INT8_ROWS, "fp8": FP8_TENSOR, "nvfp4": NVFP4, "mxfp8": MXFP8}
+_UNUSED = Importance.UNUSED
+_E4M3 = ml_dtypes.float8_e4m3fn
+_KEPT = {
+    "comfy-int8": Storage("", "i8", 8, 1, _UNUSED, _scaled("i8", np.int8, INT8_ROWS), INT8_ROWS),
+    "comfy-int8-convrot": Storage("", "i8", 8, convrot.GROUP, _UNUSED, _scaled("i8", np.int8, _ROTATED), INT8_ROWS),
+    "comfy-fp8": Storage("", "f8_e4m3", 8, 1, _UNUSED, _scaled("f8_e4m3", _E4M3, FP8_TENSOR), FP8_TENSOR),
+    "nvfp4-w4a4": Storage("", "nvfp4_comfy", 4.5, 16, _UNUSED, _grouped("nvfp4_comfy", NVFP4), NVFP4),
+    "mxfp8-w8a8": Storage("", "mxfp8", 8.25, 32, _UNUSED, _grouped("mxfp8", MXFP8), MXFP8),
+}
