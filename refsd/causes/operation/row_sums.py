@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.causes.generic.sources import rules
 from refsd.causes.operation.formulas import attention_weights
 from refsd.golden.operation import Inputs, Operation, Params
 
@@ -68,6 +69,13 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
         wrong = (rows - mean[:, None]) / np.sqrt(variance + eps)[:, None]
         yield ONE_PASS, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
         return
+    own = (rows.mean(1), rows.var(1)) if centred else (np.zeros(len(rows)), (rows**2).mean(1))
+    for rule, read in rules((len(rows),), len(rows), ["the rows"]):
+        centre, spread = own[0][read], own[1][read]
+        if (read != np.arange(len(rows))).any() and _near((centre, spread), mean, variance):
+            wrong = (rows - centre[:, None]) / np.sqrt(spread + eps)[:, None]
+            yield f"{STATISTICS} of a row: {rule}", (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
+            return
     flat = rows.ravel()
     sums = [np.concatenate([[0.0], np.cumsum(flat**k)]) for k in (1, 2)]
     for run in _runs(n, sums, mean, variance, centred, len(flat)):
