@@ -168,7 +168,9 @@ _TABLE: dict[str, tuple] = {
     "z-smp-04": (
         "sampler",
         "Comfy-Org/ComfyUI#6731",
-        _of_trajectory("res_multistep_cfg_pp/*", "denoised (for|in place of) uncond|guided", _guided_history),
+        _of_trajectory(
+            "res_multistep_cfg_pp/*", "denoised (for|in place of|stands where) uncond|guided", _guided_history
+        ),
     ),
     "z-smp-05": (
         "sampler",
