@@ -28,7 +28,6 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.code_values": ("code_values",),
     "operation.divided_by_zero": ("divided_by_zero",),
     "operation.fitted_constants": ("fitted", "affine_inputs"),
-    "operation.formulas": ("changed_formulas",),
     "operation.function_steps": ("other_functions",),
     "operation.generated_mutants": ("generated", "simplest"),
     "operation.head_counts": ("head_counts",),

@@ -191,7 +191,7 @@ _TABLE: dict[str, tuple] = {
         _model(
             Bug(weights=_one_added_again),
             "norm",
-            r"norm.*(\+ 1|1 is added|added|once more)|1 \+|plus 1",
+            r"1 is added to the weights of norms",
             "gemma2-2b/gemma2/padded",
         ),
     ),

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+Rules = Iterator[tuple[str, np.ndarray]]
+
 # (number of the place along something, number of entries, length of a run) -> the entry that is read there.
 _RULES: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
     "the first's for all": lambda i, n, k: 0 * i,
@@ -20,14 +22,17 @@ _RULES: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
 _RUNS = (2, 3, 4, 8, 16, 32)
 
 
-def rules(shape: tuple[int, ...], n: int, axes: list[str]) -> Iterator[tuple[str, np.ndarray]]:
+def rules(
+    shape: tuple[int, ...], n: int, axes: list[str], flat: dict[int, str]
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (rule, entry read at each place), the simplest first.
 
     shape: of the places; n: number of entries; axes: what each axis of the places counts, "axis H"
+    flat:  number of axes -> what these count together, "all rows"
     """
     places = np.indices(shape)
     numbers = {axes[a]: places[a] for a in reversed(range(len(shape))) if shape[a] > 1}
-    for a, of in ((len(shape) - 1, "all rows"), (len(shape), "all elements")):
+    for a, of in flat.items():
         if a > 1:
             numbers[of] = (
                 np.arange(int(np.prod(shape[:a]))).reshape(*shape[:a], *(1,) * (len(shape) - a)) + 0 * places[0]

@@ -21,6 +21,7 @@ def other_entries(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, wrong answer) with the entries of a one-dimensional input read by another rule."""
     axes = [f"axis {letter or a}" for a, letter in enumerate(letters(op, "", found.ndim))]
+    flat = {found.ndim - 1: "all rows", found.ndim: "all elements"}
     for name, tensor in inputs.items():
         x = tensor.values()
         if x.ndim != 1 or x.dtype.kind != "f" or len(x) < 2 or len(x) * found.size > _MOST:
@@ -29,7 +30,7 @@ def other_entries(
         if each.shape[1:] != found.shape or not np.isfinite(found).all():
             continue
         nearest = np.abs(each - found).min(axis=0)
-        for rule, read in rules(found.shape, len(x), axes):
+        for rule, read in rules(found.shape, len(x), axes, flat):
             y = np.take_along_axis(each, read[None], 0)[0]
             if np.mean(np.abs(y - found) <= nearest) >= _NEARLY_ALL:
                 yield f"entries of {name} are read {rule}", y

@@ -68,7 +68,7 @@ def _next_rows(x: np.ndarray, left: int, right: int) -> np.ndarray:
 
 
 def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
-    """Yield what is no change of a norm's formula (formulas.py): zeros that count, and eps elsewhere."""
+    """Yield what no row's statistics tell (row_sums.py): zeros that count, and eps elsewhere."""
     x = values["x"]
     groups = name.startswith("group_norm")
     rows = x.reshape(len(x) * params["num_groups"], -1) if groups else x.reshape(-1, x.shape[-1])
@@ -82,9 +82,8 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
         return scaled(name, ((rows - centre) / d).reshape(x.shape), values)
 
     power = 1 << (n - 1).bit_length()
-    yield "the variance is divided by n - 1", made(square / (n - 1))
+    yield "the mean is not taken off", made(centre=0 * mean)
     yield "the mean is the sum over a power of two", made(centre=mean * n / power)
-    yield "the variance is divided by a power of two", made(square / power)
     lengths = {power: "a power of two"} | {-(-n // b) * b: f"whole {b}s" for b in _BLOCKS}
     for length, words in lengths.items():
         if length > n:
