@@ -100,6 +100,11 @@ def _shared_slot(a, right, x, weight, eps=1e-6):
     return y if weight is None else y * weight
 
 
+def _group_a_channel(a, right, x, weight, bias, num_groups=32, eps=1e-5):
+    """A single group is normalised as one for each channel."""
+    return right(x, weight, bias, x.shape[1] if num_groups == 1 else num_groups, eps)
+
+
 def _tail_of_dense_rows(case, inputs, y):
     """x is a view of [N, H, L, D]; the channels that are not turned are read as if it were dense."""
     wrong, x, turned = np.array(y), inputs["x"].values(), sum(case.params["axes_dim"])
@@ -232,7 +237,11 @@ _TABLE: dict[str, tuple] = {
             rms_norm=_shared_slot,
         ),
     ),
-    "z-norm-02": ("op", "NVIDIA/TensorRT#4756", None),
+    "z-norm-02": (
+        "op",
+        "NVIDIA/TensorRT#4756",
+        wrong_method("group_norm", "group_norm", "a group a channel|num_groups", group_norm=_group_a_channel),
+    ),
     "z-rope-01": (
         "op",
         "ggml-org/llama.cpp#14582",

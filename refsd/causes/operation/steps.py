@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from refsd.causes.operation.function_steps import NAMES, other_functions
-from refsd.causes.operation.product_steps import linear_steps, rope_steps
+from refsd.causes.operation.product_steps import rope_steps
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.numerics.tensor import stored
@@ -166,15 +166,6 @@ _SOFTMAXES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-# What a query that sees no key has: whether its scores count, and the keys that it sees.
-_OF_NO_KEY: dict[str, Callable[[np.ndarray, int], tuple[bool, np.ndarray]]] = {
-    "a query that sees no key sees all": lambda j, J: (True, j >= 0),
-    "a query that sees no key weighs all alike": lambda j, J: (False, j >= 0),
-    "a query that sees no key sees the first": lambda j, J: (False, j == 0),
-    "a query that sees no key sees the last": lambda j, J: (False, j == J - 1),
-}
-
-
 def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     q, k, v = (values[n].transpose(0, 2, 1, 3) for n in ("q", "k", "v"))
     if "sinks" in values:
@@ -196,20 +187,8 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
 
     for label, softmax in _SOFTMAXES.items():
         yield label, made(softmax=softmax)
-    none = np.isneginf(mask + causal).all(-1, keepdims=True)
-    for label, shown in _OF_NO_KEY.items() if none.any() else ():
-        scored, open_to = shown(np.arange(k.shape[2]), k.shape[2])
-        instead = np.where(none, np.where(open_to, 0.0, -np.inf), mask + causal)
-        yield label, made(masked=lambda s, m=instead, e=scored: np.where(none & ~e, 0.0, scale * s) + m)
     yield "products of queries and keys added up in float16", made(scores=_sums_in(np.float16))
     if "mask" in values:
-        finite = np.where(np.isneginf(mask), -1e30, mask)
-        yield "the mask is scaled, too", made(masked=lambda s: scale * (s + finite) + causal)
-        yield (
-            "the mask is subtracted",
-            made(masked=lambda s: scale * s - np.where(np.isneginf(mask), 0.0, mask) + causal),
-        )
-        yield "the mask is added twice", made(masked=lambda s: scale * s + 2 * finite + causal)
         yield (
             "the mask hides what it should show",
             made(masked=lambda s: scale * s + np.where(np.isneginf(mask), 0.0, -np.inf) + causal),
@@ -228,7 +207,6 @@ _NORM_NAMES = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_no
 _FAMILIES: dict[str, Callable[[str, dict[str, np.ndarray], Params], Named]] = {
     **dict.fromkeys(_NORM_NAMES, _norms),
     "attention": _attention,
-    "linear": linear_steps,
     "rope": rope_steps,
     **dict.fromkeys(NAMES, other_functions),
 }

@@ -14,7 +14,7 @@ from refsd.causes.operation.block_layouts import grid_entries, other_layouts
 from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values
 from refsd.causes.operation.divided_by_zero import divided_by_zero
-from refsd.causes.operation.fitted_constants import affine_inputs, fitted
+from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.head_counts import head_counts
 from refsd.causes.operation.looked_up import looked_up
@@ -56,7 +56,6 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
         lambda: other_entries(op, inputs, params, found),
         lambda: bordered(op, inputs, params),
         lambda: fitted(op, inputs, params, found),
-        lambda: affine_inputs(op, inputs, params, found),
         lambda: generated(op, inputs, params, OPERATIONS),
     )
     for make in (
