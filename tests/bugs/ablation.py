@@ -41,7 +41,6 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.product_steps": ("rope_steps",),
     "operation.product_terms": ("product_terms",),
     "operation.row_sums": ("row_sums", "softmax_sums"),
-    "operation.scale_bits": ("scale_bits",),
     "operation.small_floats": ("misread_floats",),
     "operation.steps": ("stepwise", "bordered"),
     "stage.candidates": ("settings", "exchanged"),

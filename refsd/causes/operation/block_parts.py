@@ -275,6 +275,12 @@ def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
     yield "the scale without its sign", p._replace(d=np.abs(p.d))
     yield "the scale left out", p._replace(d=np.ones_like(p.d))
     yield "the scale of the block before", p._replace(d=np.roll(p.d, 1, 0))
+    half = np.asarray(p.d, np.float16)
+    if np.array_equal(half, p.d):
+        bits = half.view(np.uint16)
+        yield "the scale's two bytes exchanged", p._replace(d=bits.byteswap().view(np.float16).astype(np.float64))
+        yield "the scale's bits read as a bfloat16", p._replace(d=bits.view(ml_dtypes.bfloat16).astype(np.float64))
+        yield "the scale's bits read as a whole number", p._replace(d=bits.astype(np.float64))
     if grouped:
         yield from _other_scales(p)
     if has_minimum:

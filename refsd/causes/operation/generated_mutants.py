@@ -186,6 +186,26 @@ def _exchanged(op, inputs, params):
         )
         yield f"{other} read for {one}", lambda o=one, p=other: answer(op, {**inputs, o: inputs[p]}, params)
         yield f"{one} read for {other}", lambda o=one, p=other: answer(op, {**inputs, p: inputs[o]}, params)
+        if len(a.shape) < 2 or a.values().dtype.kind != "f":
+            continue
+        for to, of in ((one, other), (other, one)):
+            for part, chosen in _parts_of_last(a.shape[-1]).items():
+                yield f"{part} of {to} read from {of}", _mixed(op, inputs, params, to, of, chosen)
+
+
+def _parts_of_last(n: int) -> dict[str, np.ndarray]:
+    """Return masks of parts of n channels, by name."""
+    i = np.arange(n)
+    parts = {"the first half": i < n // 2, "the second half": i >= n // 2}
+    return parts | {"the even channels": i % 2 == 0, "the odd channels": i % 2 == 1}
+
+
+def _mixed(op, inputs, params, to: str, of: str, chosen: np.ndarray):
+    def make():
+        mixed = np.where(chosen, inputs[of].values(), inputs[to].values())
+        return _with(op, inputs, params, {to: mixed})
+
+    return make
 
 
 def _lengths(op, inputs, params):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+import ml_dtypes
 import numpy as np
 
 from refsd.golden.operation import Params
@@ -46,13 +47,21 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         yield f"positions are multiplied by {factor:g}", by(*_of(factor * angle))
     for more in (1, -1):
         yield f"positions are one {'more' if more > 0 else 'less'}", by(*_of(_angles(ids + more, params)))
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        coarse, called = rounded(dtype), np.dtype(dtype).name
+        parts = [
+            coarse(ids[..., axis, None]) * coarse(params["theta"] ** (-np.arange(0, dim, 2) / dim))
+            for axis, dim in enumerate(params["axes_dim"])
+        ]
+        product = np.concatenate(parts, axis=-1)[:, :, None]
+        yield f"positions, frequencies and angles rounded to {called}", by(*_of(coarse(product)))
+        yield f"positions and frequencies rounded to {called}", by(*_of(product))
     own = tuple(params["axes_dim"])
     for axis in range(len(own)) if rest.shape[-1] else ():
         whole = tuple(dim + rest.shape[-1] * (a == axis) for a, dim in enumerate(own))
         wide = _of(_angles(ids, {**params, "axes_dim": whole}))
         words = f"the whole head is turned, not its first {n} channels: axes_dim is {whole}, not {own}"
         yield words, by(*wide, turned=x, rest=x[..., :0])
-    yield "frequencies by all channels, not by those of their axis", by(*_of(_one_axis(ids, params)[:, :, None]))
 
 
 def _parts(ids: np.ndarray, params: Params) -> list[np.ndarray]:
@@ -73,11 +82,3 @@ def _of(angle):
 
 def _wrap(half: int, n: int) -> np.ndarray:
     return np.arange(n) % max(half, 1)
-
-
-def _one_axis(ids: np.ndarray, params: Params) -> np.ndarray:
-    n, at, parts = sum(params["axes_dim"]), 0, []
-    for axis, dim in enumerate(params["axes_dim"]):
-        parts.append(ids[..., axis, None] * params["theta"] ** (-np.arange(at, at + dim, 2) / n))
-        at += dim
-    return np.concatenate(parts, axis=-1)

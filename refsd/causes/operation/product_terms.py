@@ -11,7 +11,7 @@ from refsd.causes.generic.error_places import index_set
 from refsd.causes.generic.solved_numbers import shown
 from refsd.golden.operation import Inputs, Operation, Params
 
-_MOST = 1 << 24
+_MOST = 1 << 27
 _TERMS = 1024
 _NEAR = 1e-3
 _LISTED = 2
@@ -21,51 +21,33 @@ def product_terms(
     op: Operation, inputs: Inputs, params: Params, found: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, wrong answer) if the answer is the right product with some terms counted otherwise."""
-    if op.name not in ("linear", "conv2d") or params.get("groups", 1) != 1 or not np.isfinite(found).all():
+    if op.name != "linear" or not np.isfinite(found).all():
         return
     values = {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}
     x, weight, bias = values["x"], values["weight"], values.get("bias", np.zeros(1))
-    axes = ("input",) if op.name == "linear" else ("channel", "filter row", "filter column")
-    if op.name == "conv2d":
-        x, found = _windows(x, weight.shape, params), np.moveaxis(found, 1, -1)
-    x = x.reshape(*found.shape[:-1], -1)
-    rows, filters = x.reshape(-1, x.shape[-1]), weight.reshape(len(weight), -1)
-    O, K = filters.shape
-    if K > _TERMS or rows.shape[1] != K or len(rows) * O < 2 * K or len(rows) * K * O > _MOST * 8:
+    rows, (O, K) = x.reshape(-1, x.shape[-1]), weight.shape
+    if K > _TERMS or len(rows) * O < 2 * K or len(rows) * K * O > _MOST:
         return
     y = (found - bias).reshape(-1, O)
-    square = (rows.T @ rows) * (filters.T @ filters)
+    square = (rows.T @ rows) * (weight.T @ weight)
     unit = 1 / np.sqrt(np.maximum(np.diag(square), np.finfo(float).tiny))
-    along = ((rows.T @ y) * filters.T).sum(axis=1)
+    along = ((rows.T @ y) * weight.T).sum(axis=1)
     counts = unit * np.linalg.lstsq(square * unit[:, None] * unit, along * unit, rcond=1e-12)[0]
     counts = np.where(np.abs(counts - np.rint(counts)) < _NEAR, np.rint(counts), np.round(counts, 3))
-    wrong = ((rows * counts) @ filters.T).reshape(found.shape) + bias
-    phrase = _told(counts.reshape(weight.shape[1:]), axes)
+    wrong = ((rows * counts) @ weight.T).reshape(found.shape) + bias
+    phrase = _told(counts)
     if phrase:
-        yield phrase, (np.moveaxis(wrong, -1, 1) if op.name == "conv2d" else wrong).astype(np.float32)
+        yield phrase, wrong.astype(np.float32)
 
 
-def _windows(x: np.ndarray, weight: tuple[int, ...], params: Params) -> np.ndarray:
-    """Return what each output pixel sees. x: [N, C, H, W] -> [N, P, Q, C, R, S]"""
-    top, bottom, left, right = params["padding"]
-    (down, across), (r, s) = (np.broadcast_to(params[name], 2) for name in ("stride", "dilation"))
-    wide = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    spans = (weight[2] - 1) * r + 1, (weight[3] - 1) * s + 1
-    seen = np.lib.stride_tricks.sliding_window_view(wide, spans, (2, 3))
-    return seen[:, :, ::down, ::across, ::r, ::s].transpose(0, 2, 3, 1, 4, 5)
-
-
-def _told(counts: np.ndarray, axes: tuple[str, ...]) -> str:
-    """Say which terms count how often, along the single axis on which that depends; "" if it is no such rule."""
-    for axis, name in enumerate(axes):
-        line = np.moveaxis(counts, axis, 0).reshape(counts.shape[axis], -1)
-        kinds = [kind for kind in np.unique(line[:, 0]) if kind != 1]
-        if np.abs(line - line[:, :1]).max() > _NEAR or not 0 < len(kinds) <= _LISTED:
-            continue
-        sets = [(kind, index_set(np.flatnonzero(line[:, 0] == kind), len(line), f"the {name}s")) for kind in kinds]
-        if all(where for _, where in sets):
-            return " and ".join(f"{where} {_times(kind)}" for kind, where in sets)
-    return ""
+def _told(counts: np.ndarray) -> str:
+    """Say which inputs count how often; "" if all count once, or in more ways than few."""
+    kinds = [kind for kind in np.unique(counts) if kind != 1]
+    sets = [
+        (kind, index_set(np.flatnonzero(counts == kind), len(counts), "the inputs")) for kind in kinds[:_LISTED]
+    ]
+    told = 0 < len(kinds) <= _LISTED and all(where for _, where in sets)
+    return " and ".join(f"{where} {_times(kind)}" for kind, where in sets) if told else ""
 
 
 def _times(count: float) -> str:

@@ -102,8 +102,6 @@ _BLOCKS = (512, 256, 128, 64, 32, 16, 8)
 _DIVISORS: dict[str, Step] = {
     "eps is added outside the root": lambda v, eps: np.sqrt(v) + eps,
     "eps is added inside the root": lambda v, eps: np.sqrt(v + eps),
-    "eps is squared and added inside the root": lambda v, eps: np.sqrt(v + eps * eps),
-    "the larger of the square and eps, inside the root": lambda v, eps: np.sqrt(np.maximum(v, eps)),
     "the larger of the root and eps": lambda v, eps: np.maximum(np.sqrt(v), eps),
 }
 
@@ -122,8 +120,7 @@ def affine(name, y, values, weight=lambda w: w, bias_first=False, with_bias=True
 
 _AFFINES: dict[str, Any] = {
     "the weight counts as 1 + weight": lambda *a: affine(*a, weight=lambda w: 1 + w),
-    "1 is taken from the weight": lambda *a: affine(*a, weight=lambda w: w - 1),
-    "divided by the weight": lambda *a: affine(*a, weight=lambda w: 1 / w),
+    "weight and bias are left out": lambda name, y, values: y,
     "the bias is added before the weight": lambda *a: affine(*a, bias_first=True),
 }
 
@@ -151,18 +148,18 @@ def _sums_in(dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     return scores
 
 
-def _sigmoid(s):
-    return 1 / (1 + np.exp(-s))
-
-
 _SOFTMAXES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "softmax over the queries, not over the keys": lambda s: _softmax(s, 2),
     "softmax over the heads, not over the keys": lambda s: _softmax(s, 1),
-    "no softmax": lambda s: np.where(np.isneginf(s), 0.0, s),
-    "sigmoid in place of softmax": _sigmoid,
-    "softmax one step behind: 1 is added to its sum": lambda s: (lambda e: e / (1 + e.sum(-1, keepdims=True)))(
-        np.exp(s)
-    ),
+}
+
+
+# What a query that sees no key has: whether its scores count, and the keys that it sees.
+_OF_NO_KEY: dict[str, Callable[[np.ndarray, int], tuple[bool, np.ndarray]]] = {
+    "a query that sees no key sees all": lambda j, J: (True, j >= 0),
+    "a query that sees no key weighs all alike": lambda j, J: (False, j >= 0),
+    "a query that sees no key sees the first": lambda j, J: (False, j == 0),
+    "a query that sees no key sees the last": lambda j, J: (False, j == J - 1),
 }
 
 
@@ -187,12 +184,13 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
 
     for label, softmax in _SOFTMAXES.items():
         yield label, made(softmax=softmax)
+    none = np.isneginf(mask + causal).all(-1, keepdims=True)
+    for label, shown in _OF_NO_KEY.items() if none.any() else ():
+        scored, open_to = shown(np.arange(k.shape[2]), k.shape[2])
+        instead = np.where(none, np.where(open_to, 0.0, -np.inf), mask + causal)
+        yield label, made(masked=lambda s, m=instead, e=scored: np.where(none & ~e, 0.0, scale * s) + m)
     yield "products of queries and keys added up in float16", made(scores=_sums_in(np.float16))
     if "mask" in values:
-        yield (
-            "the mask hides what it should show",
-            made(masked=lambda s: scale * s + np.where(np.isneginf(mask), 0.0, -np.inf) + causal),
-        )
         yield "the first item's mask is used for all", made(masked=lambda s: scale * s + mask[:1] + causal)
         yield (
             "the first head's mask is used for all",

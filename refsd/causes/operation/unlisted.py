@@ -22,7 +22,6 @@ from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.overflows import overflows
 from refsd.causes.operation.product_terms import product_terms
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
-from refsd.causes.operation.scale_bits import scale_bits
 from refsd.causes.operation.small_floats import misread_floats
 from refsd.causes.operation.steps import bordered, stepwise
 from refsd.golden.mutations import Inapplicable, answer
@@ -63,7 +62,7 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
         lambda: overflows(op, inputs, params, found),
         lambda: _of_blocks(op, inputs, params, wrong_values),
         lambda: simplest(op, inputs, params),
-        lambda: _of_blocks(op, inputs, params, scale_bits, misread_floats),
+        lambda: _of_blocks(op, inputs, params, misread_floats),
         lambda: _of_codes(op, inputs, found),
         *(() if gap else computed),
     ):

@@ -4,7 +4,6 @@ What a buffer held before, the value of the step before, a tensor in another's p
 another place. Each slice of a wrong output is sought among the inputs and the right outputs.
 """
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -43,17 +42,8 @@ def _another(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> s
         for other, y in source.items():
             y = np.asarray(y)
             if other != name and y.shape == truth.shape and np.ptp(y) and scene.agrees(name, y, 4):
-                return f"{name} is {words.format(other)}{_before(name, other)}"
+                return f"{name} is {words.format(other)}"
     return ""
-
-
-def _before(name: str, other: str) -> str:
-    """Return what it means if two outputs differ in a number alone."""
-    parts, others = (re.split(r"(\d+)", text) for text in (name, other))
-    if parts[::2] != others[::2] or len(parts) < 3:
-        return ""
-    at, of = ([int(n) for n in texts[1::2]] for texts in (parts, others))
-    return ": it stays as it was before" if of < at else ": it is that of a later one"
 
 
 def _slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> str:
@@ -154,18 +144,8 @@ def last_resorts(scene: Scene) -> list[str]:
     found, truth = np.asarray(scene.found[name], np.float64), np.asarray(scene.truth[name], np.float64)
     if found.shape != truth.shape or found.ndim != 1 or not np.isfinite(found).all():
         return []
-    phrase = _kept(scene, name, found, truth) or _apart(scene, name, found) or _off(scene, name, found, truth)
+    phrase = _apart(scene, name, found) or _off(scene, name, found, truth)
     return [phrase] if phrase else []
-
-
-def _kept(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> str:
-    """Say which items have the value of the one before, which differs from their own."""
-    wrong = np.flatnonzero(~np.isclose(found, truth, rtol=1e-5, atol=1e-9))
-    if not len(wrong) or wrong[0] == 0 or not np.isclose(found[wrong], found[wrong - 1], rtol=1e-6).all():
-        return ""
-    word = scene.stage.outputs[name].axes[0]
-    where = f"{word} {', '.join(map(str, wrong[:_LISTED]))}"
-    return f"{name}: the value of the {word} before stays for {where}"
 
 
 def _off(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> str:
