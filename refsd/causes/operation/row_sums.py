@@ -179,11 +179,6 @@ def _other_statistics(
     for rule, read in rules((len(rows),), len(rows), ["the rows"], {}):
         if (read != number.ravel()).any():
             yield f"{STATISTICS} of a row: {rule}", (own[0][read], own[1][read])
-    factor, n = float(np.median(variance / np.where(own[1], own[1], 1))), rows.shape[1]
-    powers = {n: "a power of two"} if n & (n - 1) == 0 else {1 << n.bit_length(): "a power of two", n - 1: "n - 1"}
-    for count, words in powers.items():
-        if abs(factor * count / n - 1) < _NEAR:
-            yield f"the variance is divided by {words}", (own[0], factor * own[1])
     logs = np.log(own[1] + eps), np.log(np.maximum(variance + eps, np.finfo(float).tiny))
     power = float(np.polyfit(*logs, 1)[0]) if np.ptp(logs[0]) > _NEAR else 1.0
     power = round(2 * power) / 2

@@ -9,7 +9,7 @@ from refsd.samplers.noise import RNGS, Noise, TorchCuda
 from refsd.stages.stage import Params
 
 # Draws of a generator that are looked through, and numbers into its stream.
-_DRAWS = 4
+_DRAWS, _FAR = 4, 4096
 # Numbers by which a draw is known again.
 _KNOWN = 8
 _LISTED = 3
@@ -38,7 +38,7 @@ def other_draws(scene: Scene) -> list[str]:
                 return drawn[at][0]
         return ""
 
-    sources = [told(rows[i]) for i in wrong]
+    sources = [told(rows[i]) or _within(params, rows[i]) for i in wrong]
     axes, shape = scene.stage.outputs[name].axes, found.shape[:-3]
     at = [zip(axes, np.unravel_index(i, shape), strict=False) for i in wrong]
     places = [", ".join(f"{axis} {int(k)}" for axis, k in one) for one in at]
@@ -101,3 +101,14 @@ def _streams(params: Params, items: int) -> Iterator[tuple[str, int]]:
 
 def _made(kind: str, seed: int, params: Params) -> Noise:
     return TorchCuda(seed, params["threads"]) if kind == _GPU else RNGS[kind](seed)
+
+
+def _within(params: Params, row: np.ndarray) -> str:
+    """Say from which number of a long draw on these numbers stand."""
+    for kind, seed in _streams(params, 1):
+        stream = _made(kind, seed, params).randn((_FAR + row.size,)).astype(np.float64)
+        at = np.flatnonzero(np.isclose(stream[:_FAR], row[0], rtol=1e-3, atol=1e-4))
+        for k in at:
+            if np.allclose(stream[k : k + row.size], row, rtol=1e-3, atol=1e-3):
+                return f"the numbers from {k} on of {kind}'s seed {seed}"
+    return ""

@@ -4,6 +4,7 @@ What a buffer held before, the value of the step before, a tensor in another's p
 another place. Each slice of a wrong output is sought among the inputs and the right outputs.
 """
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,8 +27,6 @@ def elsewhere(scene: Scene) -> list[str]:
     if not name:
         return []
     found, truth = np.asarray(scene.found[name]), np.asarray(scene.truth[name])
-    if found.shape == truth.shape and found.ndim == 1 and (phrase := _one_number(scene, name, found)):
-        return [phrase]
     if found.shape != truth.shape or truth.size < _LEAST:
         return []
     for look in (_another, _slices):
@@ -42,8 +41,17 @@ def _another(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> s
         for other, y in source.items():
             y = np.asarray(y)
             if other != name and y.shape == truth.shape and np.ptp(y) and scene.agrees(name, y, 4):
-                return f"{name} is {words.format(other)}"
+                return f"{name} is {words.format(other)}{_before(name, other)}"
     return ""
+
+
+def _before(name: str, other: str) -> str:
+    """Return what it means if two outputs differ in a number alone."""
+    parts, others = (re.split(r"(\d+)", text) for text in (name, other))
+    if parts[::2] != others[::2] or len(parts) < 3:
+        return ""
+    at, of = ([int(n) for n in texts[1::2]] for texts in (parts, others))
+    return ": it stays as it was before" if of < at else ": it is that of a later one"
 
 
 def _slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> str:
@@ -157,19 +165,6 @@ def _off(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> str:
     axis = scene.stage.outputs[name].axes[0]
     where = "all" if len(wrong) == len(found) else f"{axis} {', '.join(map(str, wrong[:_LISTED]))}"
     return f"{name}: {abs(by[0]):g} too {'many' if by[0] > 0 else 'few'} at {where}"
-
-
-def _one_number(scene: Scene, name: str, found: np.ndarray) -> str:
-    """Say whose number stands throughout, if it is one of another output's or input's."""
-    if len(found) < 3 or np.ptp(found) or not found[0] or found[0] == np.rint(found[0]):
-        return ""
-    for source in (scene.truth, scene.inputs.tensors):
-        for other, y in source.items():
-            at = np.flatnonzero(np.isclose(np.ravel(y), found[0], rtol=1e-6, atol=0))
-            if other != name and at.size:
-                word = scene.stage.outputs[name].axes[0]
-                return f"{name}: every {word} has number {at[0]} of {other}, {shown(float(found[0]))}"
-    return ""
 
 
 def _apart(scene: Scene, name: str, found: np.ndarray) -> str:
