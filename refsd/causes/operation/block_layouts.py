@@ -10,7 +10,7 @@ from refsd.numerics.tensor import GROUPED_TYPES, StoredTensor
 
 Named = Iterator[tuple[str, np.ndarray]]
 
-_NEAR = 1e-5
+_NEAR, _FEW_ZEROS = 1e-5, 0.25
 # Type -> first and last byte, and bits a code, of its lower and its higher bits.
 _LOW = {"q2_k": (16, 80, 2), "q3_k": (32, 96, 2), "q4_k": (16, 144, 4), "q5_k": (48, 176, 4), "q6_k": (0, 128, 4)}
 _LOW |= {"q4_0": (2, 18, 4), "q4_1": (4, 20, 4), "q5_0": (6, 22, 4), "q5_1": (8, 24, 4), "iq4_nl": (2, 18, 4)}
@@ -46,7 +46,7 @@ def other_layouts(tensor: StoredTensor, found: np.ndarray) -> Named:
         scale = ((codes - centre) * around).sum(-1, keepdims=True) / np.where(square, square, 1)
         fitted = scale * (codes - centre) + y - around
         plain = words in kept and np.allclose(q.values().reshape(y.shape), y, rtol=_NEAR)
-        if not plain and np.abs(fitted - y).max() <= _NEAR * np.abs(y).max():
+        if not plain and np.mean(scale == 0) < _FEW_ZEROS and np.abs(fitted - y).max() <= _NEAR * np.abs(y).max():
             yield f"{tensor.type}: {words}, each group's scale is another", fitted.reshape(tensor.shape)
 
 
