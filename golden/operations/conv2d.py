@@ -47,6 +47,8 @@ _SHAPES = (
     Geometry("1x1-square", (2, 16, 5, 16), 16, (1, 1), 1, (0, 0, 0, 0)),
     # More rows than 16 bits can count.
     Geometry("long", (1, 1, 65600, 2), 1, (3, 3), 1, (1, 1, 1, 1)),
+    # Rows and columns beyond 1024 threads, of several channels and items.
+    Geometry("wide", (2, 5, 6, 1031), 7, (3, 3), 1, (1, 1, 1, 1)),
     # Large enough for Winograd, and no multiple of a tile.
     Geometry("tiles", (1, 33, 33, 38), 34, (3, 3), 1, (1, 1, 1, 1)),
 )

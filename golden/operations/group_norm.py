@@ -204,6 +204,8 @@ GROUP_NORM = Operation(
         _case("mean", (2, 64, 6, 5), data="shifted"),
         _case("loud", (2, 64, 5, 6), exponent=-6),
         _case("groups", (3, 33, 4, 5), num_groups=11),
+        # Some engines take a single group for one a channel.
+        _case("one", (2, 20, 5, 7), num_groups=1),
         _case("outliers", (1, 64, 8, 6), data="outliers"),
         # A shape that an engine may store as [N, C].
         _case("flat", (3, 64, 1, 1), num_groups=4),

@@ -188,12 +188,13 @@ def _case(kind: str, label: str, x: tuple[int, int, int, int], size: tuple[int, 
 
 
 def _cases(kind: str) -> tuple[Case, ...]:
-    """Make cases that enlarge and reduce, by every convention."""
+    """Make cases that enlarge and reduce, by every convention, one to a single row: its corner is the first."""
     return (
         _case(kind, "up", (2, 3, 5, 7), (13, 11)),
         _case(kind, "down", (2, 3, 12, 9), (5, 7)),
         _case(kind, "corners-up", (2, 3, 5, 7), (13, 11), align_corners=True),
         _case(kind, "corners-down", (2, 3, 12, 9), (5, 7), align_corners=True),
+        _case(kind, "corners-one", (2, 3, 6, 5), (1, 9), align_corners=True),
         _case(kind, "smooth-down", (2, 3, 20, 14), (6, 5), antialias=True),
         _case(kind, "smooth-up", (2, 3, 4, 6), (7, 15), antialias=True),
     )

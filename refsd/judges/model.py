@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from refsd.causes.generic.other_shapes import other_shape
 from refsd.causes.model import wrong_operations as operations
 from refsd.causes.model.following import Following, Passing, Reached, as_shaped
 from refsd.causes.model.mutants import MUTANTS, Change, ChangedWeights, in_each_block
@@ -231,6 +232,7 @@ class ModelJudge(Judge):
         outputs = {name: found[name] for name in standard.truth if name in found}
         place = self.place(standard, found, tap)
         causes = place.explain(lambda: self._known(standard, outputs, MUTANTS, end), end)
+        causes = causes or _other_shapes(standard, outputs)
         return Explanation(causes) if causes else Explanation(causes, place.describe(), place.nearest())
 
     def _nearest(self, standard: Standard, found: Answer) -> Nearest | None:
@@ -328,7 +330,7 @@ class ModelJudge(Judge):
         end = time.process_time() + _SEARCH
         case, inputs, truth, honest, numerics, _ = standard
         if not comparable(standard, found):
-            return []
+            return _other_shapes(standard, found)
         scene = scene_of(standard, found)
 
         def agrees(y: Answer, right: Answer, near: Answer) -> bool:
@@ -396,3 +398,8 @@ class ModelJudge(Judge):
             with change.in_models():
                 y = run(component_of(case), Module(weights, m.arithmetic), wrong, params, case.name)
         return None if y is None or (change.of_weights and not weights.met) else change.outputs(y)
+
+
+def _other_shapes(standard: Standard, found: Answer) -> list[str]:
+    shapes = {name: other_shape(found[name], y) for name, y in standard.truth.items() if name in found}
+    return [f"{name}: {phrase}" for name, phrase in shapes.items() if phrase]

@@ -7,6 +7,7 @@ import numpy as np
 
 from refsd.causes.generic.description import describe
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
+from refsd.causes.generic.other_shapes import other_shape
 from refsd.causes.operation.precisions import broken_requests, in_precisions
 from refsd.causes.operation.unlisted import explaining, unlisted
 from refsd.golden import operations
@@ -71,7 +72,8 @@ class OperationJudge(Judge):
         case, inputs, truth, honest, numerics, _ = standard
         y = found.get("y")
         if y is None or y.shape != truth["y"].shape:
-            return []
+            shape = "" if y is None else other_shape(y, truth["y"])
+            return [shape] if shape else []
         op = OPERATIONS[case.op]
         limits = op.bound_of(numerics, inputs, case.params, truth["y"])
         error = honest["y"].astype(np.float64) - truth["y"]

@@ -25,19 +25,25 @@ class Group(NamedTuple):
     kind:    one of _KINDS
     title:   the common cause or appearance: "eps ten times too small"
     results: the worst first
+    failing: of a cause: the failing answers of its operations, explained by it or not
     """
 
     engine: str
     kind: str
     title: str
     results: Sequence[Result]
+    failing: int = 0
 
     def heading(self, baseline: Baseline | None) -> str:
-        """Format the heading: "ggml, 3 cases: eps ten times too small", with the number known from a baseline."""
+        """Format the heading: "ggml, 3 of 5 failing cases: no eps", with the number known from a baseline."""
         known = {*baseline.known} if baseline is not None else set()
         old = sum((r.engine, r.case) in known for r in self.results)
         mark = f", {'all' if old == len(self.results) else old} known from the baseline" if old else ""
-        return f"{self.engine}, {counted(len(self.results), 'case')}{mark}: {self.title}"
+        some = 0 < len(self.results) < self.failing
+        cases = (
+            f"{len(self.results)} of {self.failing} failing cases" if some else counted(len(self.results), "case")
+        )
+        return f"{self.engine}, {cases}{mark}: {self.title}"
 
 
 def groups(report: Report) -> list[Group]:
@@ -47,7 +53,11 @@ def groups(report: Report) -> list[Group]:
         odd = [r for r in report.of(engine) if r.status not in (verdict.PASS, verdict.REFUSED)]
         odd.sort(key=lambda r: (ORDER.index(r.status), -r.margin, r.case))
         explained = [r for r in odd if r.status == verdict.FAIL and r.causes]
-        found += [Group(engine, CAUSE, cause, results) for cause, results in _by_cause(explained)]
+        of_ops = Counter(r.op for r in odd if r.status == verdict.FAIL)
+        found += [
+            Group(engine, CAUSE, cause, results, sum(of_ops[op] for op in {r.op for r in results}))
+            for cause, results in _by_cause(explained)
+        ]
         rest = [r for r in odd if r.status == verdict.FAIL and not r.causes]
         found += _grouped(engine, UNEXPLAINED, rest, _unexplained)
         for status, kind, title in (

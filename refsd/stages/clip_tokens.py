@@ -20,6 +20,7 @@ from refsd.tokenizers.comfyui_prompt import parse_weights
 from refsd.tokenizers.prompt import LENGTH, ROOM, Chunk, chunk, cut, parse_attention
 from refsd.tokenizers.sdcpp_prompt import parse_attention_sdcpp
 from refsd.tokenizers.text_rules import TextRule, in_chunks
+from refsd.tokenizers.vocabulary import Vocabulary
 
 Encode = Callable[[str], list[int]]
 
@@ -59,7 +60,7 @@ class _Vocabulary:
 
 
 @functools.cache
-def _vocabulary() -> Tokenizer:
+def _vocabulary() -> Vocabulary:
     return find_tokenizer()
 
 
@@ -287,7 +288,7 @@ STAGES = (
         inputs={},
         params={"engine": REQUIRED, "prompt": REQUIRED, "family": "sd1", "encoder": "clip"},
         outputs={
-            "ids": Output(("chunk", "token"), spelled=spelled),
+            "ids": Output(("chunk", "token"), spelled=spelled, text=lambda params, ids: _vocabulary().decode(ids)),
             "weights": Output(("chunk", "token"), magnitude, 8),
         },
         rule=RULE,

@@ -15,9 +15,21 @@ import numpy as np
 from refsd.conventions import PROMPT_CARDS
 from refsd.families import VARIANTS
 from refsd.numerics.errors import BadInput
-from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, magnitude, param, part
+from refsd.stages.stage import (
+    REQUIRED,
+    NoDifference,
+    Output,
+    Params,
+    Stage,
+    StageInputs,
+    case,
+    magnitude,
+    param,
+    part,
+)
 from refsd.tokenizers.byte_level import QWEN2, byte_level
 from refsd.tokenizers.chunking import Parts
+from refsd.tokenizers.clip_bpe import spelled
 from refsd.tokenizers.prompt import parse_attention
 from refsd.tokenizers.sentence_pieces import CONTROL, NORMAL, UNKNOWN, Pieces, unigram
 from refsd.tokenizers.text_rules import (
@@ -98,6 +110,13 @@ def _tokenizer(vocabulary: str) -> TextTokenizer:
     kinds = {"<unk>": UNKNOWN} | {token: CONTROL for token in told["special"] if token != "<unk>"}
     types = np.array([kinds.get(token, NORMAL) for token in tokens])
     return unigram("the case's vocabulary", Pieces(tokens, np.array(told["scores"]), types), ends)
+
+
+def _spelled(params: Params, ids: list[int]) -> str:
+    """Return what ids of the case's vocabulary spell."""
+    tokens, word = params["vocabulary"]["tokens"], "merges" not in params["vocabulary"]
+    joined = "".join(tokens[i] if 0 <= i < len(tokens) else "\ufffd" for i in ids)
+    return joined.replace("\u2581", " ") if word else spelled(joined)
 
 
 def _run(rule: LanguageRule, inputs: StageInputs) -> dict[str, np.ndarray]:
@@ -285,7 +304,7 @@ STAGES = (
             "length": None,
         },
         outputs={
-            "ids": Output(("chunk", "token")),
+            "ids": Output(("chunk", "token"), text=_spelled),
             "mask": Output(("chunk", "token")),
             "taken": Output(("chunk", "token")),
             "positions": Output(("chunk", "token")),

@@ -45,12 +45,14 @@ class Output(NamedTuple):
                engines must give exactly these numbers
     roundings: longest chain of roundings behind an element
     spelled:   of ids: id -> the characters that it stands for, or None if that is not known
+    text:      of ids: the case's parameters, ids -> the text that they spell, or None if that is not known
     """
 
     axes: tuple[str, ...]
     size: Callable[[StageInputs, np.ndarray], np.ndarray] | None = None
     roundings: int = 0
     spelled: Callable[[int], str | None] | None = None
+    text: "Callable[[Params, list[int]], str | None] | None" = None
 
     @property
     def shape(self) -> str:

@@ -20,8 +20,19 @@ def byte_characters() -> list[str]:
     -> 256 characters; the first 188 have their byte as code point, the others stand for the remaining bytes, rising
     Source: openai/CLIP, simple_tokenizer.py, bytes_to_unicode.
     """
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    printable = _printable()
     return [chr(b) for b in printable] + [chr(256 + n) for n in range(256 - len(printable))]
+
+
+def _printable() -> list[int]:
+    return [*range(33, 127), *range(161, 173), *range(174, 256)]
+
+
+def spelled(characters: str) -> str:
+    """Return the text whose bytes a vocabulary writes as these characters; others stay as they are."""
+    order = [*_printable(), *(b for b in range(256) if b not in _printable())]
+    bytes_ = dict(zip(byte_characters(), order, strict=True))
+    return b"".join(bytes([bytes_[c]]) if c in bytes_ else c.encode() for c in characters).decode(errors="replace")
 
 
 def vocabulary(merges: Sequence[tuple[str, str]]) -> list[str]:
@@ -64,3 +75,7 @@ class ClipBpe:
     def encode(self, text: str) -> list[int]:
         """Return the ids of the text alone: without BOS, EOS, padding or a limit."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text that the ids spell, with a blank behind each word."""
+        return spelled("".join(self._tokenizer.id_to_token(i) or "" for i in ids).replace("</w>", " "))

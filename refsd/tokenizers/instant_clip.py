@@ -30,6 +30,10 @@ class InstantClip:
             ids += [_IDS[part]] if part in _IDS else map(int, self._tokenizer.encode(_clean(part)))
         return ids
 
+    def decode(self, ids: list[int]) -> str:
+        """Return the text that the ids spell, with a blank behind each word."""
+        return self._tokenizer.decode(ids)
+
 
 def _clean(text: str) -> str:
     """Normalise to NFC, turn white space to blanks, and lower each character alone (a final sigma too)."""

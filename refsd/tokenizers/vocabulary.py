@@ -40,7 +40,15 @@ class Tokenizer(Protocol):
         ...
 
 
-def find_tokenizer(vocab: Path | None = None, model: Path | None = None) -> Tokenizer:
+class Vocabulary(Tokenizer, Protocol):
+    """A CLIP tokenizer that spells its ids, too."""
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text that the ids spell, with a blank behind each word."""
+        ...
+
+
+def find_tokenizer(vocab: Path | None = None, model: Path | None = None) -> Vocabulary:
     """Return CLIP's tokenizer from the first of the four places that has it.
 
     vocab: a file, or a folder with one of FILES; if given, no other place is searched
@@ -96,7 +104,7 @@ def read_merges(path: Path) -> Merges:
     return merges
 
 
-def _from_file(path: Path) -> Tokenizer:
+def _from_file(path: Path) -> Vocabulary:
     if path.is_dir():
         file = next((path / name for name in FILES if (path / name).is_file()), None)
         if file is None:
@@ -135,7 +143,7 @@ def _reason(error: Exception) -> str:
     )
 
 
-def _from_hub() -> Tokenizer:
+def _from_hub() -> Vocabulary:
     if importlib.util.find_spec("huggingface_hub") is None:
         raise BadInput(f"CLIP's vocabulary was not found: {WAYS}")
     from huggingface_hub import hf_hub_download

@@ -11,6 +11,7 @@
     uv run python tests/bugs/inject.py --held-out third
     uv run python tests/bugs/inject.py --held-out fourth
     uv run python tests/bugs/inject.py --held-out fifth
+    uv run python tests/bugs/inject.py --held-out sixth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -56,6 +57,7 @@ from other_words import OTHER_WORDS
 from second_models import SECOND_MODELS
 from second_operations import SECOND_OPERATIONS
 from second_stages import SECOND_STAGES
+from sixth import SIXTH
 from third_models import THIRD_MODELS
 from third_operations import THIRD_OPERATIONS
 from third_stages import THIRD_STAGES
@@ -92,6 +94,7 @@ HELD_OUT_SETS = {
     "third": THIRD,
     "fourth": FOURTH,
     "fifth": FIFTH,
+    "sixth": SIXTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -106,6 +109,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(THIRD),
     **injections(FOURTH),
     **injections(FIFTH),
+    **injections(SIXTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
@@ -305,7 +309,7 @@ def main() -> int:
         nargs="?",
         const="earlier",
         choices=[*HELD_OUT_SETS],
-        help="held-out bugs of this folder, not a list's: earlier ones, or the fresh sets of 2026-11-23 and 24",
+        help="held-out bugs of this folder, not a list's: earlier ones, or the fresh sets",
     )
     parser.add_argument("--id", action="append", help="only this bug; may be repeated")
     parser.add_argument("--level", help="only bugs of this level")

@@ -61,14 +61,14 @@ def fitted_causes(
         same = _not_finite_alike(evidence, suspects) or _overflow(evidence) or _far_from_zero(evidence)
         if same:
             return same
-    if evidence.finite:
+    inside = contents(evidence, where.inside)
+    if evidence.finite and not (inside == "zero" and where.phrases):
         there = _in_place(evidence, where, suspects)
         if there:
             return [f"{name}{place or _scattered(evidence)} alone" for name in there]
     again = _first_again(evidence, where) if evidence.finite else None
     if again:
         return [f"{again}{place}"]
-    inside = contents(evidence, where.inside)
     if inside == "zero":
         return [f"nothing is computed: zeros{place}"]
     if not evidence.finite:

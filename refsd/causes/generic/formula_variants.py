@@ -12,7 +12,7 @@ import functools
 import inspect
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -87,30 +87,6 @@ class Text:
         yield from self._without_statements()
         yield from self._without_functions()
         yield from self._exchanged()
-
-    def intermediates(self) -> Iterator[tuple[str, CodeType]]:
-        """Yield (phrase, code) with the result replaced by each expression that leads to it, the last first."""
-        ends: list[Any] = [n for n in ast.walk(self._node) if isinstance(n, ast.Assign | ast.Return)]
-        last = ends[-1]
-        for statement in reversed(ends):
-            for node in ast.walk(statement.value):
-                if node is not last.value and isinstance(node, ast.BinOp | ast.Call | ast.Name):
-                    code = self._compiled((last, "value", None), node)
-                    if code is not None:
-                        yield f"{quoted(node)} stands where the result belongs", code
-
-    def through(self, function: str, phrases: Iterable[str]) -> Iterator[tuple[str, CodeType]]:
-        """Yield (phrase, code) with each expression passed through a global function, which takes the phrase first.
-
-        phrases: with {} for the expression
-        """
-        for site, node, _ in self._sites():
-            if isinstance(node, ast.BinOp | ast.Call):
-                for phrase in phrases:
-                    call = ast.Call(ast.Name(function, ast.Load()), [ast.Constant(phrase), node], [])
-                    code = self._compiled(site, call)
-                    if code is not None:
-                        yield phrase.format(quoted(node)), code
 
     def numbers(self) -> Iterator[Number]:
         """Yield the numbers that may be constants of a formula, and the numeric defaults of parameters."""

@@ -1,6 +1,7 @@
 """The orders in which bugs read an axis: reversed, one further, halves swapped, the first tile for all."""
 
 from collections.abc import Iterator
+from itertools import permutations
 
 import numpy as np
 
@@ -35,6 +36,8 @@ def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
         yield "neighbours where halves belong together", i % 2 * half + i // 2
         yield "halves where neighbours belong together", i % half * 2 + i // half
         yield "neighbours swapped", i ^ 1
+    for order in permutations(range(n)) if n in (3, 4) else ():
+        yield f"in the order {', '.join(map(str, order))}", np.array(order)
     for parts in (3, 4, 5, 6, 8):
         if n % parts == 0:
             yield f"its parts in the other order, the first 1/{parts} last", np.roll(i, -n // parts)

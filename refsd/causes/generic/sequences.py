@@ -9,19 +9,34 @@ _LISTED = 4
 # What a vocabulary puts behind the last character of a word.
 _END = "</w>"
 Spelled = Callable[[int], str | None]
+Text = Callable[[list[int]], str | None]
 
 
 def sequence_difference(
-    found: np.ndarray, truth: np.ndarray, unit: str, spelled: Spelled | None = None
+    found: np.ndarray, truth: np.ndarray, unit: str, spelled: Spelled | None = None, text: Text | None = None
 ) -> str | None:
     """Describe the difference of two arrays of ids in a phrase; None if they are equal, or not two-dimensional.
 
     found, truth: [rows, length]; unit: what one number is, "token"
-    spelled:      id -> its characters, or None; what they tell comes first
+    spelled:      id -> its characters, or None; text: ids -> the text that they spell; what they tell comes first
     """
     phrase = _difference(found, truth, unit)
     told = spelled and phrase and _of_characters(found, truth, spelled)
+    told = told or (text and phrase and _of_text(found, truth, text))
     return f"{told}: {phrase}" if told else phrase
+
+
+def _of_text(found: np.ndarray, truth: np.ndarray, text: Text) -> str | None:
+    """Say which words of the text are others, or only cut into others."""
+    a, b = (text(_content(y.ravel().astype(np.int64).tolist())) for y in (found, truth))
+    if a is None or b is None or a == b:
+        return None if a is None or b is None else "the same text in other tokens"
+    one, other = a.split(" "), b.split(" ")
+    changes = difflib.SequenceMatcher(None, other, one, autojunk=False).get_opcodes()
+    i, j, k, m = next(at for kind, *at in changes if kind != "equal")
+    words = f"{' '.join(one[k:m])!r} for {' '.join(other[i:j])!r}"
+    same = a.replace(" ", "") == b.replace(" ", "")
+    return f"the text is cut into other words, {words}" if same else f"the text reads {words}"
 
 
 def _of_characters(found: np.ndarray, truth: np.ndarray, spelled: Spelled) -> str | None:

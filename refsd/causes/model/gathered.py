@@ -1,10 +1,8 @@
 """Find the rows of a wrong tap among the rows of other tensors: another token, layer or item."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
-
-from refsd.causes.model.observed import Call
 
 # Rows and numbers of a row that can be told apart.
 _LONG, _ROWS = 16, 4096
@@ -36,22 +34,6 @@ def other_rows(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, others:
             more = f" and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
             return f"other rows are taken: {', '.join(pairs)}{more} of {'its own' if name == 'its own' else name}"
     return ""
-
-
-def rows_of_taps(call: Call, found: np.ndarray, taps: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (bug, result) of a product whose rows are those of another tensor, or other rows of one."""
-    x = call.inputs["x"].values()
-    if x.size // x.shape[-1] > _LONG:
-        return
-    rows = np.asarray(found, np.float64).reshape(-1, found.shape[-1])
-    for name, y in taps.items():
-        if y.ndim < 2 or y.shape[-1] != x.shape[-1] or y.size // y.shape[-1] > _ROWS:
-            continue
-        all_rows = call.with_input("x", np.asarray(y, np.float32).reshape(-1, y.shape[-1])).astype(np.float64)
-        at = _matched(rows, all_rows, 2.0**-10 * float(np.sqrt(np.mean(rows**2))))
-        if at is not None:
-            told = ", ".join(_index(int(i), y.shape) for i in at[:_LISTED])
-            yield f"x is read from rows {told} of {name}", all_rows[at].reshape(found.shape).astype(np.float32)
 
 
 def _matched(rows: np.ndarray, of: np.ndarray, limit: float) -> np.ndarray | None:

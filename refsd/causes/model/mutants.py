@@ -104,6 +104,11 @@ def _unscaled_norms(name: str, values: np.ndarray) -> np.ndarray | None:
     return np.ones_like(values) if scale else None
 
 
+def _one_more_norm(name: str, values: np.ndarray) -> np.ndarray | None:
+    """Count the 1 of 1 + weight twice: in the file, and in the engine."""
+    return values + 1 if values.ndim == 1 and name.endswith(("norm.weight", "norm.scale", ".gamma")) else None
+
+
 def _no_bias(name: str, values: np.ndarray) -> np.ndarray | None:
     return np.zeros_like(values) if name.endswith(".bias") else None
 
@@ -233,6 +238,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     ),
     Mutant("a block's two norms are swapped", exchanging(*_NORMS)),
     Mutant("norms have no scale", Change(revalue=_unscaled_norms)),
+    Mutant("1 is added to the weights of norms once more", Change(revalue=_one_more_norm)),
     Mutant("square matrices are transposed", Change(revalue=_transpose)),
     Mutant("convolutions are flipped", Change(revalue=_flip)),
     Mutant("biases are missing", Change(revalue=_no_bias)),

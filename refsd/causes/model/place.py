@@ -12,7 +12,7 @@ import numpy as np
 from refsd.causes.generic.description import describe
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
 from refsd.causes.model.following import Segment
-from refsd.causes.model.gathered import other_rows, rows_of_taps
+from refsd.causes.model.gathered import other_rows
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import Call, Observed
 from refsd.causes.operation.unlisted import BUDGET, KEPT, explaining
@@ -142,8 +142,6 @@ class Place(NamedTuple):
                     break
             if call.op == "add":
                 yield from self._other_rows(call)
-            if call.op == "linear":
-                yield from rows_of_taps(call, self.found, {**self.others(), **self.earlier})
             yield from call.unlisted(self.found)
 
     def _other_rows(self, call: Call) -> Iterator[tuple[str, np.ndarray]]:

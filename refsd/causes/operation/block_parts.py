@@ -275,6 +275,12 @@ def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
     yield "the scale without its sign", p._replace(d=np.abs(p.d))
     yield "the scale left out", p._replace(d=np.ones_like(p.d))
     yield "the scale of the block before", p._replace(d=np.roll(p.d, 1, 0))
+    half = np.asarray(p.d, np.float16)
+    if np.array_equal(half, p.d):
+        bits = half.view(np.uint16)
+        yield "the scale's two bytes exchanged", p._replace(d=bits.byteswap().view(np.float16).astype(np.float64))
+        yield "the scale's bits read as a bfloat16", p._replace(d=bits.view(ml_dtypes.bfloat16).astype(np.float64))
+        yield "the scale's bits read as a whole number", p._replace(d=bits.astype(np.float64))
     if grouped:
         yield from _other_scales(p)
     if has_minimum:
@@ -336,19 +342,6 @@ def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:
         yield "scales and minimums of four bits alone", p._replace(s=p.s & 15, m=p.m & 15)
     for by, word in ((1, "before"), (-1, "after")):
         yield f"scales of the group {word}", p._replace(s=np.roll(p.s, by, 1), m=np.roll(p.m, by, 1))
-    orders = {
-        "the reverse order": np.arange(G)[::-1],
-        "pairs swapped": np.arange(G) ^ 1,
-        "the halves swapped": np.roll(np.arange(G), G // 2),
-        "the first half twice": np.arange(G) % (G // 2),
-        "each read for two groups": np.arange(G) // 2,
-        "the halves interleaved": np.arange(G).reshape(2, -1).T.ravel(),
-        "even ones first": np.arange(G).reshape(-1, 2).T.ravel(),
-        "the first for all": np.zeros(G, int),
-        "neighbouring quarters swapped": np.arange(G).reshape(4, -1)[[1, 0, 3, 2]].ravel(),
-    }
-    for name, order in orders.items():
-        yield f"the groups' scales: {name}", p._replace(s=p.s[:, order], m=p.m[:, order])
 
 
 def _swap_runs(x: np.ndarray, run: int) -> np.ndarray:
@@ -389,7 +382,6 @@ def _later(p: Parts) -> Iterator[tuple[str, np.ndarray]]:
                 f"only the first {count} of each {K} expanded, the others zero",
                 np.where(np.arange(K) < count, y, 0),
             )
-    yield "the first half of each block zero", np.where(np.arange(K) < K // 2, 0, y)
     yield "the first half of each block twice", np.concatenate([y[:, : K // 2]] * 2, axis=1)
     yield "values rounded to float16", y.astype(np.float16).astype(np.float64)
     scale = (p.d * p.s).astype(np.float16).astype(np.float64)

@@ -24,8 +24,6 @@ _ROUNDS = 40
 _NEAR = 0.1
 _NOTHING = 1e-6
 _FLAT = 1e-4
-# The largest factor, and the largest offset, that make one range of another.
-_RANGE = 1e4
 # The best value must leave less than this share of the error.
 _CLEARLY = 0.3
 
@@ -244,29 +242,3 @@ def _golden(error: Callable[[float], float], low: float, high: float) -> float:
             b = low + ratio * (high - low)
             at_b = error(b)
     return (low + high) / 2
-
-
-def affine_inputs(
-    op: Operation, inputs: Inputs, params: Params, found: np.ndarray
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, wrong answer) if an input is a multiple of itself plus a number, as 0..1 for -1..1."""
-    if not np.isfinite(found).all():
-        return
-    for name, tensor in inputs.items():
-        x = tensor.values()
-        if x.dtype.kind != "f" or name in ("weight", "bias") or not np.isfinite(x).all():
-            continue
-
-        def run(y: np.ndarray, name: str = name) -> np.ndarray:
-            return answer(op, {**inputs, name: stored(np.ascontiguousarray(y, np.float32))}, params)
-
-        base = run(np.zeros_like(x)).astype(np.float64)
-        if base.shape != found.shape:
-            continue
-        both = np.stack([(run(y) - base).ravel() for y in (x, np.ones_like(x))], axis=1)
-        if not np.isfinite(both).all() or np.linalg.matrix_rank(both) < 2:
-            continue
-        (a, b), *_ = np.linalg.lstsq(both, (found - base).ravel(), rcond=None)
-        a, b = (round(v, 3) if abs(v - round(v, 3)) < 1e-4 else v for v in (float(a), float(b)))
-        if a and b and (a != 1 or abs(b) > 1e-3) and max(abs(a), abs(b)) < _RANGE:
-            yield f"{name} is {a:.6g} times itself {'plus' if b > 0 else 'less'} {abs(b):.6g}", run(a * x + b)

@@ -22,6 +22,7 @@ FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "SiLU": lambda x: x * _sigmoid(x),
     "GELU (erf)": lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2,
     "GELU (tanh)": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "GELU (tanh) without its cube": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * x)) / 2,
     "quick GELU": lambda x: x * _sigmoid(1.702 * x),
     "ReLU": lambda x: np.maximum(x, 0),
     "ReLU squared": lambda x: np.maximum(x, 0) ** 2,

@@ -108,8 +108,8 @@ def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], 
 
 
 def letters(op: Operation, name: str, ndim: int) -> list[str]:
-    """Return the page's names of an input's axes: "H" of [N, C, H, W]; "" for an axis without a single name."""
-    declared = next((shape for key, shape in op.inputs.items() if key.rstrip("?") == name), "")
+    """Return the page's names of an input's axes, or of the output's (""): "H" of [N, C, H, W]; "" for no name."""
+    declared = next((shape for key, shape in {**op.inputs, "": op.output}.items() if key.rstrip("?") == name), "")
     found = re.search(r"\[([^\]]*)\]", declared)
     parts = [part.strip() for part in found[1].split(",")] if found else []
     if "..." in parts:

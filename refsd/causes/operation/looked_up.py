@@ -40,21 +40,13 @@ def looked_up(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) 
     same = np.flatnonzero((table[read] == table[right]).all(axis=1))
     read[same] = right[same]
     if not np.array_equal(read, right):
-        yield _told(read, right, ids.shape, len(table)), table[read].reshape(found.shape).astype(np.float32)
+        yield _told(read, right, len(table)), table[read].reshape(found.shape).astype(np.float32)
 
 
-def _told(read: np.ndarray, right: np.ndarray, shape: tuple[int, ...], V: int) -> str:
+def _told(read: np.ndarray, right: np.ndarray, V: int) -> str:
     for words, made in _MADE.items():
         if np.array_equal(read, np.clip(made(right, V), 0, V - 1)):
             return f"other rows of the table are looked up: ids {words}"
-    for axis in range(len(shape)):
-        for words, moved in (
-            ("in reverse order", np.flip(right.reshape(shape), axis)),
-            ("one further", np.roll(right.reshape(shape), 1, axis)),
-            ("one before", np.roll(right.reshape(shape), -1, axis)),
-        ):
-            if np.array_equal(read, moved.ravel()):
-                return f"other rows of the table are looked up: ids {words} along axis {axis}"
     wrong = np.flatnonzero(read != right)
     pairs = dict.fromkeys(f"{read[i]} for {right[i]}" for i in wrong)
     more = f" and {len(pairs) - _LISTED} more" if len(pairs) > _LISTED else ""

@@ -52,17 +52,10 @@ def of_strides(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
 
 
 def of_lanes(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
-    """Yield changes of what vector instructions read: lanes that get lost, blocks from a wrong address."""
+    """Yield changes of what vector instructions read: blocks from a wrong address."""
     for axis, n in enumerate(x.shape):
         for lanes in (b for b in _LANES if n > b):
-            i = np.arange(n)
-            where = f"{name}, axis {axis}"
-            if n % lanes and axis == x.ndim - 1:
-                kept = (i % lanes < n % lanes) | (i >= n - n % lanes)
-                yield (
-                    f"{where}: of each {lanes} lanes those are lost that the last {n % lanes} do not fill",
-                    lambda x, k=kept: np.where(k, x, 0),
-                )
+            i, where = np.arange(n), f"{name}, axis {axis}"
             for step in (lanes // 2, 2 * lanes):
                 at = i // lanes * step + i % lanes
                 yield (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from refsd.causes.operation.formulas import whole_attention
+from refsd.causes.operation.row_sums import whole_attention
 from refsd.causes.operation.steps import affine
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params

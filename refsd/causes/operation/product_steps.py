@@ -1,7 +1,6 @@
-"""Matrix products and RoPE computed step by step, with one step at a time changed; see steps.py."""
+"""RoPE computed step by step, with one step at a time changed; see steps.py."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -15,40 +14,8 @@ def rounded(dtype) -> Callable[[np.ndarray], np.ndarray]:
     return lambda t: t.astype(dtype).astype(np.float64)
 
 
-def linear_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
-    x, weight, bias = values["x"], values["weight"], values.get("bias", np.zeros(1))
-    rows, K = x.reshape(-1, x.shape[-1]), x.shape[-1]
-    if len(rows) * len(weight) * K > 1 << 27:
-        return
-
-    def shaped(y):
-        return y.astype(np.float64).reshape(*x.shape[:-1], -1)
-
-    for dtype in (np.float16, ml_dtypes.bfloat16):
-        called = np.dtype(dtype).name
-        one, other = rows.astype(dtype), weight.astype(dtype)
-        yield f"products added up in {called}", shaped(_summed(one, other, dtype, 1)) + bias
-        yield (
-            f"products added up in {called}, the bias too",
-            shaped(_summed(one, other, dtype, 1, bias.astype(dtype))),
-        )
-        yield f"sums of 32 products in {called}", shaped(_summed(one, other, dtype, 32)) + bias
-        yield f"products rounded to {called}", shaped(_summed(rows, weight, dtype, 1, whole=True)) + bias
-
-
-def _summed(x, weight, dtype, run: int, start: Any = 0.0, whole=False) -> np.ndarray:
-    """Return x weight^T, adding `run` products at a time in `dtype`; whole: round each to it, sum in float64."""
-    wide = np.float64 if whole else dtype
-    y = np.zeros((len(x), len(weight)), wide) + np.asarray(start).astype(wide)
-    for k in range(0, x.shape[1], run):
-        part = x[:, k : k + run].astype(np.float64) @ weight[:, k : k + run].T.astype(np.float64)
-        y = (y + part.astype(dtype).astype(wide)).astype(wide)
-    return y
-
-
 def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     x, ids, halves = values["x"], values["ids"], params["halves"]
-    parts = _parts(ids, params)
     angle = _angles(ids, params)
     n = 2 * angle.shape[-1]
     turned, rest = x[..., :n], x[..., n:]
@@ -76,16 +43,10 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     yield "angles in halves (all, then all), channels in pairs", full(np.tile(angle, 2), False)
     yield "the angles of the first half are used for the second half", by(*_of(angle.take(_wrap(half, n // 2), -1)))
     yield "the angles in the reverse order", by(*_of(angle[..., ::-1]))
-    yield "the angles of the first axis are used for every axis", by(*_of(_first_axis(parts)[:, :, None]))
     for factor in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16):
         yield f"positions are multiplied by {factor:g}", by(*_of(factor * angle))
     for more in (1, -1):
         yield f"positions are one {'more' if more > 0 else 'less'}", by(*_of(_angles(ids + more, params)))
-    yield "sines and cosines rounded to float16", by(rounded(np.float16)(cos), rounded(np.float16)(sin))
-    yield (
-        "sines and cosines rounded to bfloat16",
-        by(rounded(ml_dtypes.bfloat16)(cos), rounded(ml_dtypes.bfloat16)(sin)),
-    )
     for dtype in (np.float16, ml_dtypes.bfloat16):
         coarse, called = rounded(dtype), np.dtype(dtype).name
         parts = [
@@ -101,7 +62,6 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         wide = _of(_angles(ids, {**params, "axes_dim": whole}))
         words = f"the whole head is turned, not its first {n} channels: axes_dim is {whole}, not {own}"
         yield words, by(*wide, turned=x, rest=x[..., :0])
-    yield "frequencies by all channels, not by those of their axis", by(*_of(_one_axis(ids, params)[:, :, None]))
 
 
 def _parts(ids: np.ndarray, params: Params) -> list[np.ndarray]:
@@ -122,15 +82,3 @@ def _of(angle):
 
 def _wrap(half: int, n: int) -> np.ndarray:
     return np.arange(n) % max(half, 1)
-
-
-def _first_axis(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([parts[0].take(np.arange(part.shape[-1]) % parts[0].shape[-1], -1) for part in parts], -1)
-
-
-def _one_axis(ids: np.ndarray, params: Params) -> np.ndarray:
-    n, at, parts = sum(params["axes_dim"]), 0, []
-    for axis, dim in enumerate(params["axes_dim"]):
-        parts.append(ids[..., axis, None] * params["theta"] ** (-np.arange(at, at + dim, 2) / n))
-        at += dim
-    return np.concatenate(parts, axis=-1)

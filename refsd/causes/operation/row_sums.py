@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.causes.operation.formulas import attention_weights
+from refsd.causes.generic.sources import rules
 from refsd.golden.operation import Inputs, Operation, Params
 
 # With what every phrase begins.
@@ -68,6 +68,12 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
         wrong = (rows - mean[:, None]) / np.sqrt(variance + eps)[:, None]
         yield ONE_PASS, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
         return
+    shape = (len(x), params["num_groups"]) if groups else x.shape[:-1]
+    for phrase, (centre, spread) in _other_statistics(rows, shape, mean, variance, eps, centred):
+        if _near((centre, spread), mean, variance):
+            wrong = (rows - centre[:, None]) / np.sqrt(spread + eps)[:, None]
+            yield phrase, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
+            return
     flat = rows.ravel()
     sums = [np.concatenate([[0.0], np.cumsum(flat**k)]) for k in (1, 2)]
     for run in _runs(n, sums, mean, variance, centred, len(flat)):
@@ -151,6 +157,34 @@ def _is_one_pass(rows: np.ndarray, mean: np.ndarray, variance: np.ndarray, eps: 
     return bool(same.all() and cancelled.all() and large and np.median(square) > _CANCELLING * np.median(right))
 
 
+def _other_statistics(
+    rows, shape, mean, variance, eps, centred
+) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
+    """Yield (phrase, mean and variance of each row): another row's, those of several rows, another power or factor.
+
+    shape: of the rows; mean, variance: those of the engine
+    """
+    own = rows.mean(1) * centred, rows.var(1) if centred else (rows**2).mean(1)
+    if _near(own, mean, variance):
+        return
+    axes = ["all items", "all tokens", "all heads"][: len(shape)] if len(shape) != 2 else ["all items", "axis 1"]
+    number = np.arange(len(rows)).reshape(shape)
+    for a, name in enumerate(axes):
+        read = (number.take([0], a) + 0 * number).ravel()
+        yield f"{STATISTICS} are those of the first of {name}", (own[0][read], own[1][read])
+    one, two = (t.reshape(shape) for t in (own[0], own[1] + own[0] ** 2))
+    for axis, name in [*enumerate(axes), (None, "everything")]:
+        means = [(0 * t + t.mean(axis=axis, keepdims=True)).ravel() for t in (one, two)]
+        yield f"{STATISTICS} are taken over {name}, too", (means[0], means[1] - means[0] ** 2)
+    for rule, read in rules((len(rows),), len(rows), ["the rows"], {}):
+        if (read != number.ravel()).any():
+            yield f"{STATISTICS} of a row: {rule}", (own[0][read], own[1][read])
+    logs = np.log(own[1] + eps), np.log(np.maximum(variance + eps, np.finfo(float).tiny))
+    power = float(np.polyfit(*logs, 1)[0]) if np.ptp(logs[0]) > _NEAR else 1.0
+    power = round(2 * power) / 2
+    yield f"divided by the variance to the power {power / 2:g}, not 0.5", (own[0], (own[1] + eps) ** power - eps)
+
+
 def _runs(n, sums, mean, variance, centred, size) -> Iterator[_Run]:
     """Yield the runs that fit the first rows: a shorter or longer one, a later one, all but one block."""
     candidates = [_Run(0, b) for b in range(1, max(2 * n, _BEYOND) + 1) if b != n]
@@ -204,3 +238,33 @@ def _phrase(run: _Run, n: int) -> str:
     if run.last == n:
         return f"{STATISTICS} are those of the last {n - run.first} of {n} of each row"
     return f"{STATISTICS} are those of numbers that begin {run.first} too late, in the next row"
+
+
+def whole_attention(values: dict[str, np.ndarray], params: Params) -> dict:
+    """Return keys and values of every head, the scale and the whole mask."""
+    q, k = values["q"], values["k"]
+    ratio, scale = q.shape[2] // k.shape[2], params["scale"]
+    hidden = np.zeros((q.shape[1], k.shape[1]), bool)
+    if params.get("causal"):
+        hidden = np.arange(k.shape[1]) > np.arange(q.shape[1])[:, None] + params["diagonal"]
+    mask = values.get("mask", np.zeros(1)) + np.where(hidden, -np.inf, 0.0)
+    heads = {name: np.repeat(values[name], ratio, axis=2) for name in ("k", "v")}
+    return {**heads, "q": q, "scale": q.shape[-1] ** -0.5 if scale is None else scale, "mask": mask}
+
+
+def attention_weights(op: Operation, inputs: Inputs, params: Params) -> tuple[np.ndarray, np.ndarray]:
+    """Return the softmax's weights [rows, J] and what it gives [..., n], of attention or of softmax alone."""
+    values = {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}
+    if op.name == "attention":
+        values = whole_attention(values, params)
+        scores = values["scale"] * np.einsum("blhd,bjhd->blhj", values["q"], values["k"])
+        shape = (*scores[:, 0].shape[:2], *scores.shape[1::2])
+        scores = scores + np.broadcast_to(values["mask"], shape).swapaxes(1, 2)
+    else:
+        scores = params["scale"] * values["x"] + values.get("mask", 0.0)
+    top = scores.max(axis=-1, keepdims=True)
+    powers = np.exp(scores - np.where(np.isneginf(top), 0.0, top))
+    total = powers.sum(axis=-1, keepdims=True)
+    weights = powers / np.where(total == 0, 1.0, total)
+    y = np.einsum("blhj,bjhe->blhe", weights, values["v"]) if op.name == "attention" else weights
+    return weights.reshape(-1, weights.shape[-1]), y

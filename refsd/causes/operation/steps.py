@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from refsd.causes.operation.function_steps import NAMES, other_functions
-from refsd.causes.operation.product_steps import linear_steps, rope_steps
+from refsd.causes.operation.product_steps import rope_steps
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.numerics.tensor import stored
@@ -68,7 +68,7 @@ def _next_rows(x: np.ndarray, left: int, right: int) -> np.ndarray:
 
 
 def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
-    """Yield what is no change of a norm's formula (formulas.py): zeros that count, and eps elsewhere."""
+    """Yield what no row's statistics tell (row_sums.py): zeros that count, and eps elsewhere."""
     x = values["x"]
     groups = name.startswith("group_norm")
     rows = x.reshape(len(x) * params["num_groups"], -1) if groups else x.reshape(-1, x.shape[-1])
@@ -82,9 +82,10 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
         return scaled(name, ((rows - centre) / d).reshape(x.shape), values)
 
     power = 1 << (n - 1).bit_length()
+    yield "the mean is not taken off", made(centre=0 * mean)
     yield "the variance is divided by n - 1", made(square / (n - 1))
-    yield "the mean is the sum over a power of two", made(centre=mean * n / power)
     yield "the variance is divided by a power of two", made(square / power)
+    yield "the mean is the sum over a power of two", made(centre=mean * n / power)
     lengths = {power: "a power of two"} | {-(-n // b) * b: f"whole {b}s" for b in _BLOCKS}
     for length, words in lengths.items():
         if length > n:
@@ -103,8 +104,6 @@ _BLOCKS = (512, 256, 128, 64, 32, 16, 8)
 _DIVISORS: dict[str, Step] = {
     "eps is added outside the root": lambda v, eps: np.sqrt(v) + eps,
     "eps is added inside the root": lambda v, eps: np.sqrt(v + eps),
-    "eps is squared and added inside the root": lambda v, eps: np.sqrt(v + eps * eps),
-    "the larger of the square and eps, inside the root": lambda v, eps: np.sqrt(np.maximum(v, eps)),
     "the larger of the root and eps": lambda v, eps: np.maximum(np.sqrt(v), eps),
 }
 
@@ -123,8 +122,7 @@ def affine(name, y, values, weight=lambda w: w, bias_first=False, with_bias=True
 
 _AFFINES: dict[str, Any] = {
     "the weight counts as 1 + weight": lambda *a: affine(*a, weight=lambda w: 1 + w),
-    "1 is taken from the weight": lambda *a: affine(*a, weight=lambda w: w - 1),
-    "divided by the weight": lambda *a: affine(*a, weight=lambda w: 1 / w),
+    "weight and bias are left out": lambda name, y, values: y,
     "the bias is added before the weight": lambda *a: affine(*a, bias_first=True),
 }
 
@@ -152,18 +150,9 @@ def _sums_in(dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     return scores
 
 
-def _sigmoid(s):
-    return 1 / (1 + np.exp(-s))
-
-
 _SOFTMAXES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "softmax over the queries, not over the keys": lambda s: _softmax(s, 2),
     "softmax over the heads, not over the keys": lambda s: _softmax(s, 1),
-    "no softmax": lambda s: np.where(np.isneginf(s), 0.0, s),
-    "sigmoid in place of softmax": _sigmoid,
-    "softmax one step behind: 1 is added to its sum": lambda s: (lambda e: e / (1 + e.sum(-1, keepdims=True)))(
-        np.exp(s)
-    ),
 }
 
 
@@ -204,17 +193,6 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         yield label, made(masked=lambda s, m=instead, e=scored: np.where(none & ~e, 0.0, scale * s) + m)
     yield "products of queries and keys added up in float16", made(scores=_sums_in(np.float16))
     if "mask" in values:
-        finite = np.where(np.isneginf(mask), -1e30, mask)
-        yield "the mask is scaled, too", made(masked=lambda s: scale * (s + finite) + causal)
-        yield (
-            "the mask is subtracted",
-            made(masked=lambda s: scale * s - np.where(np.isneginf(mask), 0.0, mask) + causal),
-        )
-        yield "the mask is added twice", made(masked=lambda s: scale * s + 2 * finite + causal)
-        yield (
-            "the mask hides what it should show",
-            made(masked=lambda s: scale * s + np.where(np.isneginf(mask), 0.0, -np.inf) + causal),
-        )
         yield "the first item's mask is used for all", made(masked=lambda s: scale * s + mask[:1] + causal)
         yield (
             "the first head's mask is used for all",
@@ -229,7 +207,6 @@ _NORM_NAMES = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_no
 _FAMILIES: dict[str, Callable[[str, dict[str, np.ndarray], Params], Named]] = {
     **dict.fromkeys(_NORM_NAMES, _norms),
     "attention": _attention,
-    "linear": linear_steps,
     "rope": rope_steps,
     **dict.fromkeys(NAMES, other_functions),
 }

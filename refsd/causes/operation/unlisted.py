@@ -10,17 +10,18 @@ from itertools import chain
 
 import numpy as np
 
+from refsd.causes.operation.block_layouts import grid_entries, other_layouts
 from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values
 from refsd.causes.operation.divided_by_zero import divided_by_zero
-from refsd.causes.operation.fitted_constants import affine_inputs, fitted
-from refsd.causes.operation.formulas import changed_formulas
+from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.head_counts import head_counts
 from refsd.causes.operation.looked_up import looked_up
+from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.overflows import overflows
+from refsd.causes.operation.product_terms import product_terms
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
-from refsd.causes.operation.scale_bits import scale_bits
 from refsd.causes.operation.small_floats import misread_floats
 from refsd.causes.operation.steps import bordered, stepwise
 from refsd.golden.mutations import Inapplicable, answer
@@ -45,15 +46,15 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
     """
     end = time.process_time() + BUDGET
     computed = (
+        lambda: product_terms(op, inputs, params, found),
         lambda: head_counts(op, inputs, params),
         lambda: stepwise(op, inputs, params),
         lambda: row_sums(op, inputs, params, found),
         lambda: softmax_sums(op, inputs, params, found),
         lambda: looked_up(op, inputs, params, found),
-        lambda: changed_formulas(op, inputs, params),
+        lambda: other_entries(op, inputs, params, found),
         lambda: bordered(op, inputs, params),
         lambda: fitted(op, inputs, params, found),
-        lambda: affine_inputs(op, inputs, params, found),
         lambda: generated(op, inputs, params, OPERATIONS),
     )
     for make in (
@@ -61,7 +62,7 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
         lambda: overflows(op, inputs, params, found),
         lambda: _of_blocks(op, inputs, params, wrong_values),
         lambda: simplest(op, inputs, params),
-        lambda: _of_blocks(op, inputs, params, scale_bits, misread_floats),
+        lambda: _of_blocks(op, inputs, params, misread_floats),
         lambda: _of_codes(op, inputs, found),
         *(() if gap else computed),
     ):
@@ -81,9 +82,10 @@ def _of_blocks(op: Operation, inputs: Inputs, params: Params, *changes: Callable
 
 
 def _of_codes(op: Operation, inputs: Inputs, found: np.ndarray) -> Named:
-    """Yield the expanded values with some codes read as others."""
-    for tensor in inputs.values() if op.name == "dequantize" else ():
-        yield from ((phrase, y.astype(np.float32)) for phrase, y in code_values(tensor, found))
+    """Yield the expanded values with some codes read as others, or from elsewhere."""
+    for tensor in inputs.values() if op.name == "dequantize" and np.isfinite(found).all() else ():
+        for fit in (code_values, grid_entries, other_layouts):
+            yield from ((phrase, y.astype(np.float32)) for phrase, y in fit(tensor, found))
 
 
 def explaining(

@@ -7,6 +7,7 @@ formulas with one thing changed. A cause is reported only if the rest of the err
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -272,5 +273,6 @@ def _sequence(scene: Scene) -> list[str]:
     if output.size is not None or len(output.axes) != 2:
         return []
     found, truth = np.asarray(scene.found[name]), np.asarray(scene.truth[name])
-    phrase = sequence_difference(found, truth, output.axes[-1], output.spelled)
+    text = partial(output.text, scene.inputs.params) if output.text else None
+    phrase = sequence_difference(found, truth, output.axes[-1], output.spelled, text)
     return [f"{name}: {phrase}"] if phrase else []

@@ -27,8 +27,6 @@ def elsewhere(scene: Scene) -> list[str]:
     if not name:
         return []
     found, truth = np.asarray(scene.found[name]), np.asarray(scene.truth[name])
-    if found.shape == truth.shape and found.ndim == 1 and (phrase := _one_number(scene, name, found)):
-        return [phrase]
     if found.shape != truth.shape or truth.size < _LEAST:
         return []
     for look in (_another, _slices):
@@ -154,18 +152,8 @@ def last_resorts(scene: Scene) -> list[str]:
     found, truth = np.asarray(scene.found[name], np.float64), np.asarray(scene.truth[name], np.float64)
     if found.shape != truth.shape or found.ndim != 1 or not np.isfinite(found).all():
         return []
-    phrase = _kept(scene, name, found, truth) or _apart(scene, name, found) or _off(scene, name, found, truth)
+    phrase = _apart(scene, name, found) or _off(scene, name, found, truth)
     return [phrase] if phrase else []
-
-
-def _kept(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> str:
-    """Say which items have the value of the one before, which differs from their own."""
-    wrong = np.flatnonzero(~np.isclose(found, truth, rtol=1e-5, atol=1e-9))
-    if not len(wrong) or wrong[0] == 0 or not np.isclose(found[wrong], found[wrong - 1], rtol=1e-6).all():
-        return ""
-    word = scene.stage.outputs[name].axes[0]
-    where = f"{word} {', '.join(map(str, wrong[:_LISTED]))}"
-    return f"{name}: the value of the {word} before stays for {where}"
 
 
 def _off(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> str:
@@ -177,19 +165,6 @@ def _off(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> str:
     axis = scene.stage.outputs[name].axes[0]
     where = "all" if len(wrong) == len(found) else f"{axis} {', '.join(map(str, wrong[:_LISTED]))}"
     return f"{name}: {abs(by[0]):g} too {'many' if by[0] > 0 else 'few'} at {where}"
-
-
-def _one_number(scene: Scene, name: str, found: np.ndarray) -> str:
-    """Say whose number stands throughout, if it is one of another output's or input's."""
-    if len(found) < 3 or np.ptp(found) or not found[0] or found[0] == np.rint(found[0]):
-        return ""
-    for source in (scene.truth, scene.inputs.tensors):
-        for other, y in source.items():
-            at = np.flatnonzero(np.isclose(np.ravel(y), found[0], rtol=1e-6, atol=0))
-            if other != name and at.size:
-                word = scene.stage.outputs[name].axes[0]
-                return f"{name}: every {word} has number {at[0]} of {other}, {shown(float(found[0]))}"
-    return ""
 
 
 def _apart(scene: Scene, name: str, found: np.ndarray) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.causes.generic.formula_variants import Text
+from refsd.causes.generic.relations import relation
 from refsd.causes.generic.running_code import TooLong, apart, at_most, executed, swapped
 from refsd.causes.generic.solved_numbers import shown
 from refsd.causes.trajectory.moved_history import moved_history
@@ -117,18 +118,44 @@ def first_wrong(expected: np.ndarray, limits: np.ndarray, y: Dump) -> int | None
 def changed_weights(form: Forms, expected: np.ndarray, limits: np.ndarray, y: Dump, noise: np.ndarray) -> str:
     """The first wrong call as a sum of what came before it: the weights that differ; "" where no sum fits."""
     states, k = np.concatenate([y.x, y.latent[None]]).astype(np.float64), first_wrong(expected, limits, y)
-    if not k:
+    if k is None:
         return ""
+    if k == 0:
+        return _start(expected[0], states[0], limits[0], float(y.sigmas[0]))
     terms, right = _terms(form, k, y, noise)
     elsewhere = _other_sigma(form, k, states[k], limits[k], y)
     if elsewhere:
         return elsewhere
     names, columns = [*terms], [*terms.values()]
+    other = _other_answer(k, states[k] - expected[k], limits[k] + 2.0**-20 * np.abs(states[k]).max(), y)
+    if other:
+        return other
     for chosen in _fewest(right, len(names)):
         own = _fitted(columns, np.array(right), chosen, states[k], limits[k])
         if own is not None:
             return _told(k, y, names, own, right)
     return ""
+
+
+def _start(right: np.ndarray, found: np.ndarray, limit: np.ndarray, sigma: float) -> str:
+    """Say by which factor the latent that the model is shown first is off, and what gives this factor."""
+    factor = float(np.vdot(right, found) / np.vdot(right, right))
+    if (np.abs(found - factor * right) > 4 * abs(factor) * limit + 2.0**-20 * np.abs(found)).any():
+        return ""
+    told = relation(sigma * factor, 1.0, {"sigma[0]": sigma})
+    return f"x[0] is {shown(factor)} times what it should be{told and f': it is noise times {told}'}"
+
+
+def _other_answer(k: int, error: np.ndarray, limit: np.ndarray, y: Dump) -> str:
+    """Name a guided answer in the place of those without the prompt, or the reverse, in what makes call k."""
+    if y.uncond is None:
+        return ""
+    apart = (y.denoised - y.uncond)[:k].reshape(min(k, len(y.x)), -1).T
+    moved = np.linalg.lstsq(apart, error.ravel(), rcond=None)[0]
+    if (np.abs(apart @ moved - error.ravel()).reshape(error.shape) > 4 * limit).any():
+        return ""
+    one, other = ("denoised", "uncond")[:: 1 if moved[np.argmax(np.abs(moved))] > 0 else -1]
+    return f"{one} stands where {other} belongs, in {f'x[{k}]' if k < len(y.x) else 'latent'}"
 
 
 def _fewest(right: list[float], count: int) -> Iterator[tuple[int, ...]]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from refsd.causes.trajectory.changed_solvers import Told, changed_solvers, changed_weights, first_wrong
 from refsd.causes.trajectory.mutants import MUTANTS, Change
+from refsd.causes.trajectory.sigma_lists import sigma_causes
 from refsd.causes.trajectory.simulate import answer
 from refsd.golden.case import Case
 from refsd.golden.rounding import unit
@@ -38,7 +39,7 @@ def diagnose(
     if not all(np.isfinite(a).all() for a in outputs):
         return _not_finite(y, _near(case, from_one(y.sigmas) if solver.flow else y.sigmas, sigmas_of(case), u))
     if not can_be_stepped(case, y.sigmas):
-        return []
+        return sigma_causes(case, y.sigmas, numerics)
     if solver.flow:
         y = y._replace(sigmas=from_one(y.sigmas))
     form = forms(solver, y.sigmas)
@@ -71,7 +72,7 @@ def diagnose(
     )
     changed = changed_solvers(told)
     if changed or not right_sigmas:
-        return changed
+        return changed or sigma_causes(case, y.sigmas, numerics)
     expected, limits = forced(form, y, noise, u, slopes)
     before = first_wrong(expected, limits, y)
     if before is None or not _answers_agree(case, form, y, u, Change(), before):

@@ -24,6 +24,12 @@ def test_cases_of_one_cause_stand_together_worst_first():
     assert group.heading(None) == f"ggml, 2 cases: {EPS}"
 
 
+def test_a_cause_says_in_how_many_failing_cases_of_its_operations_it_holds():
+    answers = fails("a/1", EPS), fails("a/2", EPS), fails("a/3", SCALE), fails("a/4"), fails("b/1", SCALE)
+    headings = [group.heading(None) for group in groups(report(*answers)) if group.kind == CAUSE]
+    assert headings == [f"ggml, 2 of 4 failing cases: {EPS}", f"ggml, 2 of 5 failing cases: {SCALE}"]
+
+
 def test_the_fewest_causes_explain_all():
     """One case names another cause first, but shares its second with the rest."""
     assert _titles(fails("a/1", SCALE, EPS), fails("a/2", EPS), fails("a/3", EPS)) == [(CAUSE, 3, EPS)]

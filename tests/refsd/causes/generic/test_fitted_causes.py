@@ -61,3 +61,12 @@ def test_blocks_with_scales_of_their_own_are_told():
     truth = RNG.standard_normal((3, 64))
     found = (truth.reshape(3, 2, 32) * np.array([[[2.0], [0.5]], [[3.0], [1.5]], [[0.2], [4.0]]])).reshape(3, 64)
     assert fitted_causes(found, truth, truth, -1, {}) == ["each block of 32 has a factor of its own"]
+
+
+def test_zeros_come_before_a_bug_that_gives_the_same_numbers():
+    truth = np.random.default_rng(4).standard_normal((33, 40))
+    honest = truth.astype(np.float32).astype(np.float64)
+    found = honest.copy()
+    found[:, 32:] = 0
+    (named,) = fitted_causes(found, truth, honest, 1, {"scales read as another type": found + 1e-12})
+    assert named.startswith("nothing is computed: zeros, in the last 8 of 40 along axis 1"), named

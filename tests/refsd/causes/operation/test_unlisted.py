@@ -247,7 +247,7 @@ def _signs(op, inputs, params):
         (
             NORM,
             in_part(_scaled, lambda y: np.arange(64) >= 60),
-            "scaled stands where the result belongs, in the last 4",
+            "weight and bias are left out, in the last 4",
         ),
         (
             NORM,
@@ -264,7 +264,7 @@ def _signs(op, inputs, params):
             lambda op, i, p: (lambda x: x * (1 + np.tanh(0.7978845608 * x)) / 2)(
                 i["x"].values().astype(np.float64)
             ),
-            "gelu_tanh: + 0.044715 * x ** 3 left out",
+            "GELU (tanh) without its cube",
         ),
         (
             "attention/f32/unseen-b2-l20-j77-h2-d40",
@@ -290,7 +290,7 @@ def _signs(op, inputs, params):
         ),
         ("dequantize/q8_0/r33-d512", _signs, "the sign is the other, in indices 24 to 31 of every 32"),
         ("dequantize/q6_k/r33-d512", _signs, "the sign is the other, in indices 24 to 31 of every 32"),
-        (HEADS, _over_heads, "y.mean(-1, keepdims=True) is taken over all heads, or all tokens"),
+        (HEADS, _over_heads, "mean and variance are taken over all heads, too"),
     ],
 )
 def test_a_part_a_term_and_a_partial_sum_are_named(case, wrong, cause):

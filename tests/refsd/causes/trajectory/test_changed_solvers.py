@@ -1,5 +1,7 @@
 """A solver with one thing changed in its text is named where no known bug explains a trajectory."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -83,3 +85,41 @@ def test_what_is_not_finite_is_told_where_it_begins():
     lost["sigmas"][-2] = 0
     (named,) = diagnose(case, inputs, {**found, **lost}, FLOAT32)
     assert named.startswith("the last step gives NaN, and the sigmas are wrong: ")
+
+
+def _changed(name, **outputs):
+    case = CASES[f"trajectory/{name}"]
+    inputs = case.realize()
+    found = answer(case, inputs, np.dtype(np.float32))
+    return diagnose(case, inputs, {**found, **{key: change(found) for key, change in outputs.items()}}, FLOAT32)
+
+
+def test_a_wrong_start_is_told():
+    def start(found):
+        x, sigma = found["x"].copy(), found["sigmas"][0]
+        x[0] *= np.float32((sigma + 1) / sigma)
+        return x
+
+    (named,) = _changed("euler/karras", x=start)
+    assert named.endswith("times what it should be: it is noise times 1 more than sigma[0]"), named
+
+
+def test_an_answer_in_the_place_of_the_other_is_told():
+    def latent(found):
+        return found["latent"] + np.float32(0.125) * (found["uncond"][1] - found["denoised"][1])
+
+    (named,) = _changed("dpmpp2m_cfg_pp/karras", latent=latent)
+    assert named == "uncond stands where denoised belongs, in latent"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda s: np.append(s[:-1], 0.01), "sigmas: the last is 0.01, not 0"),
+        (lambda s: np.insert(s[1:], 0, s[1]), "sigmas: the first is .*, as that of step 1, not "),
+        (lambda s: np.append(0.5 * s[:-1], 0), "sigmas is 0.5 times what it should be|0.5 times"),
+    ],
+)
+def test_a_wrong_list_of_sigmas_is_told(change, says):
+    named = _changed("euler/karras", sigmas=lambda found: change(found["sigmas"]))
+    assert named and re.match(says, named[0]), named

@@ -1,0 +1,44 @@
+"""Describe an answer of another shape whose slices are the right answer's: some left out, some repeated."""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+_NEAR = 2.0**-12
+_MOST = 1 << 24
+
+
+def other_shape(found: np.ndarray, truth: np.ndarray) -> str:
+    """Return which slices are missing or too many; "" if the shape is right, or the numbers are others."""
+    if found.ndim != truth.ndim or found.shape == truth.shape or not found.size or found.size > _MOST:
+        return ""
+    limit = _NEAR * float(np.sqrt(np.mean(np.square(truth, dtype=np.float64))))
+    axes = [a for a in range(truth.ndim) if found.shape[a] != truth.shape[a]]
+    for chosen in itertools.product(*(_slices(truth.shape[a], found.shape[a]) for a in axes)):
+        y = truth
+        for axis, (_, read) in zip(axes, chosen, strict=True):
+            y = y.take(read, axis)
+        if (np.abs(y - found) <= limit).all():
+            told = (
+                f"of axis {a}, {truth.shape[a]} long, {words}" for a, (words, _) in zip(axes, chosen, strict=True)
+            )
+            return " and ".join(told)
+    return ""
+
+
+def _slices(n: int, m: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, index of the right slice at each of m places)."""
+    i = np.arange(m)
+    if m < n:
+        yield f"the first {m} alone are there", i
+        yield f"the last {m} alone are there", i + n - m
+        if n % m == 0:
+            yield f"one in {n // m} is there", i * (n // m)
+            yield f"one in {n // m} is there, from the last on", n - 1 - (m - 1 - i) * (n // m)
+        return
+    yield f"the first stands there {m - n + 1} times", np.maximum(i - (m - n), 0)
+    yield f"the last stands there {m - n + 1} times", np.minimum(i, n - 1)
+    if m % n == 0:
+        yield f"each stands there {m // n} times", i // (m // n)
+        yield f"all stand there {m // n} times, one after the other", i % n

@@ -1,0 +1,137 @@
+"""Entries, rows, terms and codes that an engine reads by another rule are named, and nothing else is."""
+
+import numpy as np
+import pytest
+
+from refsd.cases import CASES
+from refsd.causes.operation.block_layouts import grid_entries, other_layouts
+from refsd.causes.operation.block_parts import parts_of
+from refsd.causes.operation.other_entries import other_entries
+from refsd.causes.operation.product_terms import product_terms
+from refsd.causes.operation.row_sums import row_sums
+from refsd.golden.mutations import answer
+from refsd.golden.operations import OPERATIONS
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.tensor import stored
+
+RNG = np.random.default_rng(8)
+
+
+def _call(op, params=None, **shapes):
+    page = OPERATIONS[op]
+    tensors = {name: stored(RNG.standard_normal(shape).astype(np.float32)) for name, shape in shapes.items()}
+    return page, tensors, page.complete(tensors, params or {})
+
+
+LINEAR = _call("linear", x=(3, 21, 37), weight=(10, 37), bias=(10,))
+NORM = _call("layer_norm", x=(2, 9, 33), weight=(33,), bias=(33,))
+
+
+def _named(family, call, found):
+    return [(name, y) for name, y in family(*call, np.asarray(found, np.float64))]
+
+
+def _values(call):
+    return {name: tensor.values().astype(np.float64) for name, tensor in call[1].items()}
+
+
+@pytest.mark.parametrize(
+    ("rule", "read"),
+    [
+        ("by the place along all rows, modulo 10", lambda row, o: row % 10),
+        ("that of the first of each 4 along axis O", lambda row, o: o // 4 * 4),
+        ("counted from the end", lambda row, o: 9 - o),
+    ],
+)
+def test_entries_of_a_bias(rule, read):
+    bias = _values(LINEAR)["bias"]
+    row, o = np.arange(63).reshape(3, 21, 1), np.arange(10)
+    found = answer(*LINEAR) - bias + bias[read(row, o + 0 * row)]
+    told = _named(other_entries, LINEAR, found)
+    assert told[0][0] == f"entries of bias are read {rule}", told
+    np.testing.assert_allclose(told[0][1], found, rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_of_another_row():
+    v = _values(NORM)
+    rows = v["x"].reshape(18, 33)
+    first = rows[np.arange(18) // 3 * 3]
+    y = (rows - first.mean(1, keepdims=True)) / np.sqrt(first.var(1, keepdims=True) + NORM[2]["eps"])
+    found = y.reshape(v["x"].shape) * v["weight"] + v["bias"]
+    told = _named(row_sums, NORM, found)
+    assert told[0][0] == "mean and variance of a row: that of the first of each 3 along the rows", told
+
+
+@pytest.mark.parametrize(
+    ("call", "chosen", "count", "says"),
+    [
+        (
+            LINEAR,
+            np.s_[:, 32:],
+            0,
+            "the last 5 of 37 along the inputs, after the last whole block of 8 are not summed",
+        ),
+        (LINEAR, np.s_[:, 3], -1, "index 3 of 37 along the inputs are subtracted"),
+        (LINEAR, np.s_[:, 4:6], 0.5, "indices 4 to 5 of 37 along the inputs count 0.5 times"),
+    ],
+)
+def test_terms_of_a_product(call, chosen, count, says):
+    page, inputs, params = call
+    weight = _values(call)["weight"]
+    weight[chosen] *= count
+    found = answer(page, {**inputs, "weight": stored(weight.astype(np.float32))}, params)
+    told = _named(product_terms, call, found)
+    assert told and told[0][0].startswith(says.split(",")[0]) and told[0][0].endswith(says.split(" ")[-1]), told
+    np.testing.assert_allclose(told[0][1], found, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("call", [LINEAR, NORM])
+def test_right_answers_and_noise_have_no_other_sources(call):
+    right = answer(*call)
+    for found in (right, right + 0.1 * RNG.standard_normal(right.shape)):
+        assert not _named(product_terms, call, found) and not _named(row_sums, call, found)
+        assert not [rule for rule, y in _named(other_entries, call, found) if not np.allclose(y, right)]
+
+
+def _tensor(type):
+    return CASES[f"dequantize/{type}/r{33 if type[0] == 'q' else 9}-d512"].realize()["x"]
+
+
+def _parts(tensor):
+    parts = parts_of(tensor.type, tensor.data.reshape(-1, BLOCK_TYPES[tensor.type].bytes))
+    assert parts is not None
+    return parts
+
+
+def test_codes_of_q6_k_in_a_row():
+    tensor = _tensor("q6_k")
+    blocks, p = tensor.data.reshape(-1, 210), _parts(tensor)
+    low = np.stack([blocks[:, :128] & 15, blocks[:, :128] >> 4], axis=2).reshape(len(blocks), 256)
+    found = p._replace(low=low).values()
+    assert next(other_layouts(tensor, found))[0] == "q6_k: codes are read one behind the other"
+    told = [phrase for phrase, y in other_layouts(tensor, found) if np.allclose(y.ravel(), found.ravel())]
+    assert told == ["q6_k: the lower bits of codes are read one behind the other"]
+
+
+def test_scales_of_groups_that_are_any():
+    tensor = _tensor("q4_k")
+    p = _parts(tensor)
+    found = p._replace(s=RNG.integers(1, 60, p.s.shape)).values()
+    told = [phrase for phrase, y in other_layouts(tensor, found) if np.allclose(y.ravel(), found.ravel())]
+    assert told == ["q4_k: codes are the right ones, each group's scale is another"]
+    noise = found + RNG.standard_normal(found.shape)
+    assert not [p for p, y in other_layouts(tensor, noise) if np.allclose(y.ravel(), noise.ravel())]
+
+
+def test_an_entry_of_a_grid():
+    tensor = _tensor("iq2_s")
+    blocks = tensor.data.reshape(-1, 82)
+    right = np.asarray(BLOCK_TYPES["iq2_s"].dequantize(blocks), np.float64)
+    row = blocks[:, 2:34] | (blocks[:, 66:74, None] >> np.arange(0, 8, 2) & 3).reshape(-1, 32).astype(int) << 8
+    found = right.reshape(-1, 32, 8).copy()
+    found[row == row[0, 0], 3] *= 1.25
+    told = [phrase for phrase, _ in grid_entries(tensor, found.reshape(tensor.shape))]
+    assert told == ["iq2_s: 1 entries of its grid are 1.25 times the right ones"]
+    found[5] *= 1.25
+    assert not [*grid_entries(tensor, right.reshape(tensor.shape))]
+    assert not [*grid_entries(tensor, found.reshape(tensor.shape))]
