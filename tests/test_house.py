@@ -66,7 +66,7 @@ BUDGETS = {
     "refsd/shrinking": 1_650,
     "refsd/stages": 6_750,
     "refsd/submissions": 950,
-    "refsd/tokenizers": 1_580,
+    "refsd/tokenizers": 1_600,
     "refsd/trajectory": 600,
     "refsd/watching": 2_750,
     "refsd/weights": 3_500,
