@@ -122,12 +122,12 @@ def measure(
                 drift: tuple[float, ...] = ()
                 if run is not None:
                     ours = run.latents(Module(weights, m.arithmetic, m.prefix, adapters=adapters))
-                    drift = tuple(_relative(x, exact) for x, exact in zip(ours, path, strict=True))
+                    drift = tuple(relative(x, exact) for x, exact in zip(ours, path, strict=True))
                 yield Quality(
                     name,
                     bool(matrix),
                     adapter,
-                    _relative(y, truth),
+                    relative(y, truth),
                     float(np.abs(y - truth).max()),
                     8 * block.bytes / block.block,
                     dict(sorted(layers.items(), key=lambda item: -item[1])),
@@ -160,7 +160,7 @@ def _effects(weights: Quantized) -> dict[str, float]:
     return effects
 
 
-def _relative(y: np.ndarray, truth: np.ndarray) -> float:
+def relative(y: np.ndarray, truth: np.ndarray) -> float:
     """Return the relative L2 error."""
     exact = np.asarray(truth, np.float64)
     return float(np.linalg.norm((y - exact).ravel()) / (np.linalg.norm(exact.ravel()) or 1.0))
