@@ -45,7 +45,7 @@ def ernie_image(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DI
     mask = seen(lengths, context.shape[1], H * W)
     for i in range(m.count("layers")):
         both = transformer_block(m["layers"][i], both, mods, angle, mask, eps)
-    y = m.linear("final_linear", final_norm(m["final_norm"], both, temb, eps)[:, : H * W])
+    y = m.linear("final_linear", final_norm(m["final_norm"], both, temb, eps))[:, : H * W]
     return y.transpose(0, 2, 1).reshape(N, -1, H, W)
 
 
