@@ -1,14 +1,12 @@
 """Diffusers' transformer of Ernie-Image."""
 
-import torch
-
 from refsd.networks.original import diffusers
 
 
 def _run(model, x, params):
     N, J, _ = x["context"].shape
-    lengths = x["context_mask"].sum(1) if "context_mask" in x else torch.full((N,), J)
-    return {"out": model(x["x"], 1000 * x["timesteps"], x["context"], lengths.to(torch.int64)).sample}
+    lengths = x["context_mask"].sum(1) if "context_mask" in x else x["x"].new_full((N,), J)
+    return {"out": model(x["x"], 1000 * x["timesteps"], x["context"], lengths.long()).sample}
 
 
 def _taps(taps, x):
