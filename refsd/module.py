@@ -44,6 +44,10 @@ class Taps(dict[str, np.ndarray]):
         self.recorded: list[str] = []  # every name, kept or not
         self._seen: Counter[str] = Counter()
 
+    def enter(self, name: str, states: tuple[Any, ...]) -> Any:
+        """Return a block's output in its place, so that it is not run; None: it runs. states: its arguments"""
+        return None
+
     def record(self, name: str, value: np.ndarray) -> np.ndarray:
         """Record an output -> the value with which the model continues: the same, or a subclass's replacement."""
         again = self._seen[name]
@@ -381,9 +385,12 @@ def block(fn: F) -> F:
 
     @functools.wraps(fn)
     def run(m: Module, *args, **kwargs):
-        y = fn(m, *args, **kwargs)
         if m.taps is None or not m.prefix:
-            return y
+            return fn(m, *args, **kwargs)
+        instead = m.taps.enter(m.prefix.rstrip("."), args)
+        if instead is not None:
+            return instead
+        y = fn(m, *args, **kwargs)
         if not isinstance(y, tuple):
             return m.taps.record(m.prefix.rstrip("."), y)
         names = [f"{m.prefix}{i}" for i in range(len(y))] if len(y) > 1 else [m.prefix.rstrip(".")]

@@ -31,6 +31,10 @@ def quality(
         list[str] | None,
         typer.Option(help="FILE[:STRENGTH]: an adapter; a row for it merged and quantized, one for it beside."),
     ] = None,
+    cache: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME[:OPTIONS]: a cache of txt2img, instead of types. May be repeated."),
+    ] = None,
     steps: Annotated[
         int, typer.Option(min=0, max=1000, help="Steps of the sampling run that measures drift; 0: no run.")
     ] = 4,
@@ -48,13 +52,17 @@ def quality(
     Drift is the relative distance of the last latent from that of the exact weights, after --steps of Euler from
     the same noise under the same conditions. Effect is what is left of a LoRA once it is merged and quantized, in
     the layer that keeps the least and in the one that keeps the most: changes below the steps of a file's blocks
-    are lost. Memory: one layer at a time, and quantized matrices up to a quarter of the machine's.
+    are lost. With --cache the run is repeated with each cache: the table shows how many steps took something from
+    it, and how far the latent is after the last step from that of the run without it. Memory: one layer at a time,
+    and quantized matrices up to a quarter of the machine's.
     """
     import json
 
     import numpy as np
 
+    from refsd.caches import read_cache
     from refsd.components import resolve
+    from refsd.diagnosis.cache_drift import cache_drift
     from refsd.diagnosis.html_pages import quality_page, save
     from refsd.diagnosis.quality import decibels, measure
     from refsd.diagnosis.ranges import drawn_inputs
@@ -63,6 +71,7 @@ def quality(
     from refsd.files.formats import open_weights
     from refsd.golden.named_numerics import named
     from refsd.models.catalogue import DENOISERS
+    from refsd.numerics.errors import BadInput
     from refsd.numerics.machine import memory
     from refsd.pipelines.loaded_component import load_component
     from refsd.progress.compiling import compile_progress
@@ -77,6 +86,22 @@ def quality(
     arrays = {name: np.asarray(t.values()) for name, t in open_weights(inputs).items()} if inputs else None
     given = arrays or drawn_inputs(part, m)
     run = drawn_run(checkpoint, loaded, given, steps) if steps and part in DENOISERS else None
+    if cache:
+        if run is None or not steps:
+            raise BadInput(f"--cache: {part} of {model} gives no sampling run, or --steps is 0")
+        exact, drifts = run.latents(m), []
+        for text in cache:
+            name, _, options = text.partition(":")
+            chosen = read_cache("--cache", name, options)
+            cached = drawn_run(checkpoint, loaded, given, steps, chosen)
+            assert cached is not None
+            drifts.append(cache_drift(chosen, cached, m, exact))
+            if not as_json:
+                row = drifts[-1]
+                typer.echo(f"{len(row.reused):3} of {steps} steps reused, drift {row.drift[-1]:9.3g}  {row.cache}")
+        if as_json:
+            typer.echo(json.dumps([row._asdict() for row in drifts], indent=1))
+        return
     rows = []
     if not as_json:
         effect = f"{'effect':>12}" if lora else ""

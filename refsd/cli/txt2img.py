@@ -27,7 +27,7 @@ def txt2img(**given: Any) -> None:
     from refsd.pipelines.hires import HiresSettings
     from refsd.pipelines.pictures import Files, draw
     from refsd.pipelines.preview import PreviewSettings
-    from refsd.pipelines.settings import read_sigmas, read_tiling
+    from refsd.pipelines.settings import read_cache_mode, read_sigmas, read_tiling
 
     tiling = read_tiling(given["vae_tile_size"], given["vae_relative_tile_size"], given["vae_tile_overlap"])
     levels, seed = read_sigmas(given["sigmas"]), given["seed"]
@@ -39,6 +39,7 @@ def txt2img(**given: Any) -> None:
         sigmas=levels,
         tiling=tiling if given["vae_tiling"] else None,
         circular=CircularAxes(wraps or given["circularx"], wraps or given["circulary"]),
+        cache=read_cache_mode(given["cache_mode"], given["cache_option"]),
         guidance_rule=rule._replace(**read_extra(given["extra_sample_args"])),
         seed=seed if seed >= 0 else secrets.randbelow(2**31),
     )

@@ -115,12 +115,12 @@ def measure(
                 drift: tuple[float, ...] = ()
                 if run is not None:
                     ours = run.latents(Module(weights, arithmetic, m.prefix, adapters=adapters))
-                    drift = tuple(_relative(x, exact) for x, exact in zip(ours, path, strict=True))
+                    drift = tuple(relative(x, exact) for x, exact in zip(ours, path, strict=True))
                 yield Quality(
                     storage.name,
                     bool(matrix),
                     adapter,
-                    _relative(y, truth),
+                    relative(y, truth),
                     float(np.abs(y - truth).max()),
                     storage.bits,
                     dict(sorted(layers.items(), key=lambda item: -item[1])),
@@ -153,7 +153,7 @@ def _effects(weights: Quantized) -> dict[str, float]:
     return effects
 
 
-def _relative(y: np.ndarray, truth: np.ndarray) -> float:
+def relative(y: np.ndarray, truth: np.ndarray) -> float:
     """Return the relative L2 error."""
     exact = np.asarray(truth, np.float64)
     return float(np.linalg.norm((y - exact).ravel()) / (np.linalg.norm(exact.ravel()) or 1.0))

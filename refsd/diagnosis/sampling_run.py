@@ -5,12 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.caches import CacheSettings
 from refsd.diagnosis.ranges import Range, Ranges
 from refsd.families import VARIANTS
 from refsd.families.family import Condition
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.autoencoders import PIXELS
+from refsd.pipelines.guided_network import Listener
 from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.plan import Plan, resolve
@@ -30,16 +32,24 @@ class Run(NamedTuple):
     plan: Plan
     conditioning: Conditioning
 
-    def latents(self, denoiser: Module) -> list[np.ndarray]:
-        """Sample with other weights of the denoiser -> the latents after each step, [1, C, h, w] each."""
+    def latents(self, denoiser: Module, listener: Listener | None = None) -> list[np.ndarray]:
+        """Sample with other weights of the denoiser -> the latents after each step, [1, C, h, w] each.
+
+        listener: told of the network's calls, as by `sample`
+        """
         pipe = self.pipe._replace(denoiser=self.pipe.denoiser._replace(module=denoiser))
         seen: list[np.ndarray] = []
-        last = sample(pipe, self.plan, self.conditioning, SEED, lambda i, sigma, x, denoised: seen.append(x.copy()))
+        on_step = lambda i, sigma, x, denoised: seen.append(x.copy())
+        last = sample(pipe, self.plan, self.conditioning, SEED, on_step, listener)
         return [*seen[1:], last]
 
 
 def drawn_run(
-    checkpoint: Checkpoint, denoiser: LoadedComponent, inputs: Mapping[str, np.ndarray], steps: int
+    checkpoint: Checkpoint,
+    denoiser: LoadedComponent,
+    inputs: Mapping[str, np.ndarray],
+    steps: int,
+    cache: CacheSettings | None = None,
 ) -> Run | None:
     """Plan a run whose conditions and size are those of a denoiser's inputs.
 
@@ -50,7 +60,8 @@ def drawn_run(
         return None
     pipe = Pipeline(variant, {}, denoiser, PIXELS, Tokenizers(), checkpoint)
     height, width = inputs["x"].shape[2:]
-    plan = resolve(pipe, Settings("", width=width, height=height, steps=steps, cfg_scale=1.0, sampler=SAMPLER))
+    size = {"width": width, "height": height}
+    plan = resolve(pipe, Settings("", **size, steps=steps, cfg_scale=1.0, sampler=SAMPLER, cache=cache))
     if plan.latent_shape[2:] != (height, width):
         return None
     condition = Condition(inputs["context"], inputs.get("y"), inputs.get("context_mask"))

@@ -125,6 +125,19 @@ def refused(why: str) -> Fit:
 Joined = Callable[[Mapping[str, Shape], Mapping[str, Shape], object], Mapping[str, str]]
 
 
+class Stack(NamedTuple):
+    """The main blocks of a denoiser, in order, for caches that skip them.
+
+    lists:     names of the lists of blocks
+    picture:   which of the two states of a block in the first list is the picture's; None: all tokens are in one
+    modulated: tap, in the first block, of the picture's tokens as its attention takes them; "": there is none
+    """
+
+    lists: tuple[str, ...]
+    picture: int | None = None
+    modulated: str = ""
+
+
 class Component(NamedTuple):
     """A network, or a part of one, that refsd can run and judge engines by.
 
@@ -136,6 +149,7 @@ class Component(NamedTuple):
     fits:      Module -> (letter, param or optional argument -> Fit), from the weights' shapes; "V" bounds token ids
     also:      name -> shape of further outputs of `refsd forward`
     beside:    other components of the checkpoint whose weights are added, each with the function that names them
+    stack:     its main blocks, where caches may skip them
     """
 
     part: str | None
@@ -146,3 +160,4 @@ class Component(NamedTuple):
     fits: Callable[[Module], Mapping[str, Fit]]
     also: Mapping[str, str] = {}
     beside: Mapping[str, Joined] = {}
+    stack: Stack | None = None

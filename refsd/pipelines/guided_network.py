@@ -1,12 +1,14 @@
 """A denoiser with its conditions: a network call for each, and guidance that makes one prediction of them."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refsd.families.family import Condition, Guide
 from refsd.models.controlnet.union import KINDS as CONTROL_TYPES
+from refsd.pipelines.cached_network import CachedNetwork
 from refsd.pipelines.initial_latent import InitialLatent
 from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.plan import Plan
@@ -59,6 +61,7 @@ class GuidedNetwork:
     jumps:      True if the network also takes the time at which the step ends
     guide:      makes one prediction of those with and without the prompt, where the rule does not project
     uncond:     the last output without the prompt
+    cached:     what answers calls in place of the network, or of its blocks; None: nothing does
     """
 
     def __init__(
@@ -91,6 +94,8 @@ class GuidedNetwork:
         rule, steps = plan.guidance_rule, len(plan.sigmas) - 1
         shares = rule.skip_layer_start, rule.skip_layer_end
         self.skipping = plan.convention.skipping_steps(steps, *shares) if rule.skips else range(0)
+        cache = plan.cache
+        self.cached = None if cache is None else CachedNetwork(network, cache, plan.sigmas, plan.levels)
         self.calls, self.sigma, self.average = 0, float(plan.sigmas[0]), None
         self.uncond = np.empty(0)
 
@@ -103,8 +108,11 @@ class GuidedNetwork:
         outputs = {}
         for name, condition in self.conditions.items():
             without = skips if name == "uncond" and rule.slg_uncond else {}
-            outputs[name] = self._output(condition, x, timesteps, **without)
+            compute = partial(self._output, condition, x, timesteps, **without)
+            outputs[name] = self.cached.output(name, self.calls, x, compute) if self.cached else compute()
             self.tell(f"{call}.{name}", outputs[name])
+            if self.cached:
+                self.tell(f"{call}.{name}.reused", np.array(self.cached.reused))
         if skips and rule.slg_scale:
             outputs["skipped"] = self._output(self.conditions["cond"], x, timesteps, **skips)
             self.tell(f"{call}.skipped", outputs["skipped"])

@@ -224,6 +224,17 @@ OPTIONS: tuple[Option, ...] = (
         "guidance with less of what oversaturates), guidance_schedule (7x10+1x5: scale 7 in ten steps, then "
         "1 in five), slg_uncond (true: skip layers without the prompt too).",
     ),
+    Option(
+        "cache_mode", str | None, None,
+        "A cache that skips work in some steps and changes the picture: easycache, ucache, dbcache (sd-cli's), "
+        "first-block, taylorseer, magcache (diffusers'), teacache.",
+        panel="Caches",
+    ),
+    Option(
+        "cache_option", str, "",
+        "NAME=VALUE,...: threshold=0.2,start=0.15,end=0.95; an unknown name lists the cache's options.",
+        panel="Caches",
+    ),
     _hires("hires", bool, False, "Draw, enlarge, and sample again from part of the noise."),
     _hires(
         "hires_upscaler", str, "Latent",

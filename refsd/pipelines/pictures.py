@@ -118,6 +118,8 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
                 report.begin(f"{b + 1}/{len(paths)}", len(plan.sigmas) - 1)
                 latent = txt2img.sample(pipe, plan, conditioning, seed, on_step, listener, start)
                 _check_finite(latent, seed)
+                if plan.cache is not None:
+                    report.say(f"{plan.cache}: {_reused(taps, b)} of {len(plan.sigmas) - 1} steps reused")
                 if second is not None:
                     report.begin(f"{b + 1}/{len(paths)}, enlarged", len(second.plan.sigmas) - 1)
                     heard = lambda name, array, tell=listener: tell(f"hires.{name}", array)
@@ -141,6 +143,12 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
         recorded = plan.record() | ({} if second is None else {"hires": second.record()})
         print(json.dumps({"family": pipe.variant.name, "pictures": pictures, "settings": recorded}))
     return paths
+
+
+def _reused(taps: Mapping[str, np.ndarray], picture: int) -> int:
+    """Count the steps in which a cache answered the call with the prompt."""
+    end = ".cond.reused"
+    return sum(int(y) for name, y in taps.items() if name.startswith(f"{picture}.calls.") and name.endswith(end))
 
 
 def _check_finite(latent: np.ndarray, seed: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.caches import CacheSettings
 from refsd.circular import CircularAxes
 from refsd.conventions import CONVENTIONS
 from refsd.conventions.pictures import Convention
@@ -18,6 +19,7 @@ from refsd.conventions.sampling import Truncation
 from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
+from refsd.pipelines.cached_network import check_cache
 from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.guidance_rule import GuidanceRule
 from refsd.pipelines.noise_levels import SamplingRule, noise_levels
@@ -87,6 +89,7 @@ class Plan:
     control_strength: float
     control_type: str | None
     ip_scale: float
+    cache: CacheSettings | None
     tiling: Tiling | None
     circular: CircularAxes
     notices: tuple[str, ...]
@@ -97,9 +100,10 @@ class Plan:
 
     def record(self) -> dict[str, Any]:
         """Return every setting that decides the pictures' values, by its name in Settings, for --json."""
-        apart = "tiling", "circular", "seed", "batch_count", "guidance_rule"
+        apart = "tiling", "circular", "seed", "batch_count", "guidance_rule", "cache"
         same = {name: getattr(self, name) for name in Settings._fields if name not in apart}
-        return same | {"sigmas": self.sigmas.tolist()} | self.guidance_rule.changed()
+        cache = {} if self.cache is None else {"cache": str(self.cache)}
+        return same | {"sigmas": self.sigmas.tolist()} | self.guidance_rule.changed() | cache
 
 
 class _Guidance(NamedTuple):
@@ -136,6 +140,8 @@ def resolve(
     rule = _sampling_rule(pipe, convention, settings)
     noise = noise_levels(pipe, convention, settings, images, rule, latent_shape, second_pass)
     guidance = _guidance(pipe, convention, settings, noise.method)
+    if settings.cache is not None:
+        check_cache(pipe.denoiser, settings, images, noise, pipe.variant.title)
     return Plan(
         convention=convention,
         prompt=settings.prompt,
@@ -164,6 +170,7 @@ def resolve(
         control_strength=settings.control_strength,
         control_type=settings.control_type,
         ip_scale=settings.ip_scale,
+        cache=settings.cache,
         tiling=settings.tiling,
         circular=settings.circular,
         notices=notices + ((guidance.notice,) if guidance.notice else ()),

@@ -48,6 +48,7 @@ def parameters_text(plan: Plan, seed: int, of_files: Mapping[str, str]) -> str:
         **({"Clip skip": plan.clip_skip} if plan.clip_skip and plan.clip_skip > 1 else {}),
         **({} if plan.guidance is None else {"Distilled CFG Scale": f"{plan.guidance:g}"}),
         **{name: _words(value) for name, value in plan.guidance_rule.changed().items()},
+        **({} if plan.cache is None else {"Cache": str(plan.cache)}),
         **({} if plan.convention is DEFAULT else {"Like": plan.like}),
         **of_files,
         **_decoding(plan.tiling, plan.circular),

@@ -4,6 +4,7 @@ import math
 import re
 from typing import NamedTuple
 
+from refsd.caches import CacheSettings, read_cache
 from refsd.circular import CircularAxes
 from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
@@ -34,6 +35,7 @@ class Settings(NamedTuple):
     control_strength: factor of a ControlNet's output
     control_type:    kind of the control image, for a ControlNet that reads several
     ip_scale:        factor of what an IP-Adapter adds
+    cache:           what skips work in some steps; None: every step is computed
     seed:            seed of the first picture; the following pictures of a batch count up from it
     """
 
@@ -62,6 +64,7 @@ class Settings(NamedTuple):
     control_strength: float = default("Settings.control_strength")
     control_type: str | None = default("Settings.control_type")
     ip_scale: float = default("Settings.ip_scale")
+    cache: CacheSettings | None = None
     seed: int = default("Settings.seed")
     batch_count: int = default("Settings.batch_count")
 
@@ -74,6 +77,13 @@ def read_sigmas(text: str | None) -> tuple[float, ...] | None:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise BadInput(f"--sigmas {text[:60]}: expected numbers and commas, as 14.61,7.8,3.5,0") from None
+
+
+def read_cache_mode(mode: str | None, options: str) -> CacheSettings | None:
+    """Read --cache-mode and --cache-option. Raises BadInput as `read_cache` does, and without a mode."""
+    if mode is None and options:
+        raise BadInput(f"--cache-option {options[:60]}: give the cache with --cache-mode")
+    return None if mode is None else read_cache("--cache-mode", mode, options)
 
 
 _INTEGER, _DECIMAL = r"\d{1,9}", r"(?:\d+\.?\d*|\.\d+)"

@@ -75,8 +75,8 @@ def sample(
     seed:     one of plan.seeds
     callback: called at each step, before x changes, with (i, sigma, x, denoised)
     listener: called with (name, array): "noise"; for network call n "calls.{n}.x", ".timesteps", ".cond",
-              ".image", ".uncond", ".skipped"; for step i "steps.{i}.x", ".sigma", ".denoised", ".eps" (guided);
-              "latent"
+              ".image", ".uncond", ".skipped", with a cache ".cond.reused", ...; for step i "steps.{i}.x",
+              ".sigma", ".denoised", ".eps" (guided); "latent"
     start:    None: initial_latent of the seed
     -> [1, C, h, w], in the compute dtype, in the denoiser's scale
     """

@@ -8,6 +8,7 @@ import transformers
 from float64_peers import distance, draw, draw_weights, float64_throughout, redraw
 from test_models_chroma import peer_chroma
 from test_models_clip import peer_clip, prompts
+from test_models_ernie_image import peer_ernie_image
 from test_models_flux2 import answer as answer_of_flux2
 from test_models_flux2 import peer_flux2
 from test_models_flux3 import answer as answer_of_flux3
@@ -253,6 +254,12 @@ def _qwen_image21(peer, x, timesteps, context):
     return torch.from_numpy(pack(picture_of(tokens, x.shape).detach().numpy()))
 
 
+def _ernie_image(peer, x, timesteps, context):
+    told = map(torch.from_numpy, (x, 1000 * timesteps, context))
+    y = peer(*told, torch.full((len(x),), context.shape[1])).sample
+    return torch.from_numpy(pack(y.numpy()))
+
+
 _NOISY = {"x": draw((2, 4, 6, 10), 1), "timesteps": np.array([0.25, 0.8]), "context": draw((2, 7, 11), 2)}
 _FLUX3 = Flux3Size(60, 1, 2, 20, 120, 4, 4, 11, 32)
 _STATES = {**_NOISY, "x": draw((2, 16, 6, 10), 1), "context": draw((2, 7, STATES, 2 * TEXT_HEAD), 2)}
@@ -273,6 +280,7 @@ DENOISERS = {
     ),
     "krea2": (lambda: peer_krea2(2, 1, 2, (4, 6, 2), rope_theta=40.0, norm_eps=0.02), _krea2, _STATES),
     "qwen-image21": (lambda: peer_qwen_image21(3, (4, 6, 2), 4, 11, eps=0.02), _qwen_image21, _NOISY),
+    "ernie-image": (lambda: peer_ernie_image(3, (4, 6, 2), 11, 4, rope_theta=40, eps=0.02), _ernie_image, _NOISY),
 }
 
 

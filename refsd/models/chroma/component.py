@@ -4,7 +4,7 @@ from refsd.models.chroma import chroma
 from refsd.models.flux import AXES_DIM
 from refsd.models.flux.component import CONTEXT, TIMESTEPS, X, latent_fits
 from refsd.module import Module
-from refsd.networks.component import MASK, Argument, Component
+from refsd.networks.component import MASK, Argument, Component, Stack
 
 CONTEXT_MASK = Argument("N J", MASK, "1 where a token of the text is seen", optional=True)
 
@@ -26,5 +26,6 @@ COMPONENTS = {
         {"out": "N C H W"},
         {"axes_dim": [*AXES_DIM]},
         latent_fits,
+        stack=Stack(("double_blocks", "single_blocks"), picture=0),
     ),
 }

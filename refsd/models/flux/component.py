@@ -11,6 +11,7 @@ from refsd.networks.component import (
     Argument,
     Component,
     Fit,
+    Stack,
     exactly,
     layers_below,
     multiple_of,
@@ -69,6 +70,7 @@ COMPONENTS = {
         {"out": "N K H W"},
         {"skip_layers": [], "axes_dim": [*AXES_DIM]},
         _fits,
+        stack=Stack(("double_blocks", "single_blocks"), picture=0, modulated="modulate"),
     ),
     "flux-double": Component(
         None,

@@ -9,6 +9,7 @@ from refsd.networks.component import (
     Argument,
     Component,
     Fit,
+    Stack,
     exactly,
     needed,
     refused,
@@ -55,5 +56,6 @@ COMPONENTS = {
         {"out": "N C H W"},
         {"axes_dim": [*AXES_DIM], "theta": THETA, "eps": EPS},
         _fits,
+        stack=Stack(("double_blocks", "single_blocks"), picture=0),
     ),
 }

@@ -10,6 +10,7 @@ from refsd.networks.component import (
     Argument,
     Component,
     Fit,
+    Stack,
     exactly,
     multiple_of,
     rotary_axes,
@@ -49,5 +50,6 @@ COMPONENTS = {
         {"out": "N C H W"},
         {"axes_dim": [*AXES_DIM], "theta": THETA, "eps": EPS},
         _fits,
+        stack=Stack(("transformer_blocks",)),
     ),
 }

@@ -10,6 +10,7 @@ from refsd.networks.component import (
     Argument,
     Component,
     Fit,
+    Stack,
     exactly,
     multiple_of,
     rotary_axes,
@@ -56,6 +57,7 @@ COMPONENTS = {
         {"out": "N C H W"},
         {"zero_cond_t": False, "axes_dim": [*AXES_DIM]},
         _fits,
+        stack=Stack(("transformer_blocks",), picture=1),
     ),
     "qwen-image-layered": Component(
         "qwen-image-layered",

@@ -11,6 +11,7 @@ from refsd.networks.component import (
     Argument,
     Component,
     Fit,
+    Stack,
     exactly,
     multiple_of,
     rotary_axes,
@@ -48,5 +49,6 @@ COMPONENTS = {
         {"out": "N C H W"},
         {"places": [], "axes_dim": [*AXES_DIM], "eps": EPS},
         _fits,
+        stack=Stack(("transformer_blocks",)),
     ),
 }

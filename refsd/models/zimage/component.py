@@ -14,6 +14,7 @@ from refsd.networks.component import (
     Argument,
     Component,
     Fit,
+    Stack,
     exactly,
     multiple_of,
     refused,
@@ -88,5 +89,6 @@ COMPONENTS = {
         {"axes_dim": [*AXES_DIM], "theta": THETA, "eps": EPS, "control_strength": 1.0},
         _fits,
         beside={"zimage-controlnet": _controlnet_beside},
+        stack=Stack(("layers",)),
     ),
 }

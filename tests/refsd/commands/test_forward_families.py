@@ -19,6 +19,7 @@ from refsd.models import (
     chroma_radiance,
     clip,
     controlnet,
+    ernie_image,
     esrgan,
     flux,
     flux2,
@@ -91,6 +92,9 @@ PAGES = {
         m, **given, reference=[reference, reference_2, reference_3, reference_4]
     ),
     "krea2": krea2.krea2,
+    "ernie-image": lambda m, context_mask, **given: ernie_image.ernie_image(
+        m, **given, lengths=context_mask.sum(axis=1)
+    ),
     "anima": anima.anima,
     "anima-conditioner": anima_conditioner.anima_conditioner,
     "qwen-image21": lambda m, reference, reference_2, reference_3, reference_4, **given: qwen_image21.qwen_image21(
@@ -282,6 +286,7 @@ LOSSLESS = (
     "zimage",
     "qwen-image",
     "krea2",
+    "ernie-image",
     "qwen-image21",
     "flux-vae",
     "t5xxl",
@@ -324,7 +329,7 @@ def test_heads_that_the_positions_do_not_fill_are_refused():
 
 
 @pytest.mark.parametrize(
-    "family", ["flux-dev", "chroma", "flux2-klein", "flux3", "qwen-image", "krea2", "qwen-image21"]
+    "family", ["flux-dev", "chroma", "flux2-klein", "flux3", "qwen-image", "krea2", "ernie-image", "qwen-image21"]
 )
 def test_axes_that_do_not_fill_the_heads_are_refused(family):
     """Norms show the width of a head; its axes share it."""

@@ -41,6 +41,7 @@ BROKEN = (
     "qwen-image-edit-2511/qwen-image/edit",
     "lumina2/lumina2/masked",
     "krea2/krea2/masked",
+    "ernie-image/ernie-image/masked",
     "anima/anima/whole",
     "anima-conditioner/anima-conditioner/masked",
     "qwen-image21/qwen-image21/masked",

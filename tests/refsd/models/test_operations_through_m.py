@@ -26,6 +26,7 @@ NAMES = (
     "flux2-dev/flux2/reference",
     "flux3-distilled/flux3/jump",
     "zimage/zimage/masked",
+    "ernie-image/ernie-image/masked",
     "lone/zimage-control/zimage/controlled",
     "flux-vae/vae-encoder/tall",
     "flux2-vae/flux2-vae-decoder/wide",

@@ -57,6 +57,7 @@ def errors(case, tmp_path):
         "controlnet-union/controlnet/kind",
         "lone/zimage-control/zimage/controlled",
         "krea2/krea2/masked",
+        "ernie-image/ernie-image/masked",
         "anima/anima/whole",
         "anima-conditioner/anima-conditioner/masked",
         "flux3-distilled/flux3/jump",

@@ -193,6 +193,7 @@ def test_a_model_that_refsd_does_not_have():
         "wan",
         "qwen-image",
         "krea2",
+        "ernie-image",
         "qwen-image21",
     ],
 )

@@ -17,6 +17,12 @@ from refsd.models.anima_conditioner.network import (
 )
 from refsd.models.chroma.network import CHROMA, ChromaSize, chroma_shapes, chroma_size
 from refsd.models.controlnet.network import CONTROLNET_SD15, ControlNetSize, controlnet_shapes, controlnet_size
+from refsd.models.ernie_image.network import (
+    ERNIE_IMAGE,
+    ErnieImageSize,
+    ernie_image_shapes,
+    ernie_image_size,
+)
 from refsd.models.esrgan.network import ESRGAN_ANIME_6B, ESRGAN_X4, ESRGANSize, esrgan_shapes, esrgan_size
 from refsd.models.flux.network import FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize, flux_shapes, flux_size
 from refsd.models.flux2.network import (
@@ -253,6 +259,7 @@ TABLES = {
         LUMINA2,
         sizes(Lumina2Size, layers=few, noise_refiners=few, context_refiners=few),
     ),
+    "ernie-image": Table(ernie_image_shapes, ernie_image_size, ERNIE_IMAGE, sizes(ErnieImageSize, layers=few)),
     "krea2": Table(
         krea2_shapes,
         krea2_size,
@@ -381,6 +388,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (lumina2_shapes, LUMINA2, 2_609_769_152),
         (qwen_image_shapes, QWEN_IMAGE, 20_430_401_088),
         (krea2_shapes, KREA2, 12_820_073_036),
+        (ernie_image_shapes, ERNIE_IMAGE, 2_821_119_104),
         (qwen_image21_shapes, QWEN_IMAGE21, 7_115_124_736),
         (flux2_shapes, FLUX2_DEV, 32_223_281_152),
         (flux2_shapes, FLUX2_KLEIN_4B, 3_875_544_576),

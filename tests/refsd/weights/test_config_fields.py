@@ -73,6 +73,8 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("flux3", "eps", [1e-5], [0]),
         ("flux3", "rope_theta", [2e3, 500], [-1]),
         ("krea2", "norm_eps", [1e-6], [None]),
+        ("ernie-image", "eps", [1e-5], [0]),
+        ("ernie-image", "rope_theta", [1e4, 500], [-2]),
         ("krea2", "rope_theta", [256.0], [True]),
         ("qwen-image21", "eps", [1e-5], [0, "1e-6"]),
         ("clip", "layer_norm_eps", [1e-6], [0, "1e-5"]),

@@ -17,6 +17,7 @@ DENOISERS = {
     "zimage": "zimage",
     "lumina2": "lumina2",
     "krea2": "krea2",
+    "ernie-image": "ernie-image",
     "qwen-image21": "qwen-image21",
     "wan": "wan",
     "qwen-image": "qwen-image",

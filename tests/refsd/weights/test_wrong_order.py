@@ -23,6 +23,7 @@ def _narrow_bigg(monkeypatch):
         "zimage",
         "lumina2",
         "krea2",
+        "ernie-image",
         "qwen-image",
         "qwen-image21",
         "flux-dev",

@@ -1,0 +1,53 @@
+"""Ernie-Image: a transformer conditioned on Ministral's hidden states, with FLUX.2's autoencoder."""
+
+from refsd.families.family import (
+    Condition,
+    EncodedPrompt,
+    Family,
+    Flow,
+    TextEncoder,
+    Variant,
+    constant_shift,
+    unit_time,
+)
+from refsd.families.text_encoders import DIFFUSERS
+from refsd.models.ernie_image.network import ERNIE_IMAGE as SIZE
+from refsd.networks.recipe import alone
+from refsd.tokenizers.text_rules import TextRule, as_long_as_it_is
+
+# The prompt as it is, without a template. diffusers cuts at the tokenizer's own length, which no prompt reaches.
+RULE = TextRule(None, as_long_as_it_is, bos=True, mask=True, source=DIFFUSERS + "ernie_image, encode_prompt")
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """Return the hidden states of one prompt, none of which is padding."""
+    (encoded,) = prompt.encoders.values()
+    return Condition(encoded.hidden)
+
+
+# txt2img does not draw it: the released Ministral has YaRN positions, and the pipeline undoes the autoencoder's
+# batch norm with eps 1e-5 where FLUX.2 has 1e-4; refsd computes neither.
+ERNIE_IMAGE = Variant(
+    "ernie-image",
+    "Ernie-Image",
+    {"mistral": TextEncoder({"diffusers": RULE, "sdcpp": RULE}, "penultimate")},
+    join,
+    {"sdcpp": "flow_uniform", "diffusers": "flow_uniform"},
+    Flow(constant_shift(3.0), levels=unit_time),
+    steps=50,
+    cfg_scale=4.0,
+    latent_format="flux2",
+    draws=False,
+)
+_TINY = SIZE._replace(hidden=256, layers=2, mlp=384, channels=16, context_dim=128)
+FAMILIES = (
+    Family(
+        "ernie-image",
+        "2026-04",
+        "ernie-image",
+        lambda shapes: ("ernie-image", "its blocks share one modulation, and its norms are named adaLN_sa_ln"),
+        (ERNIE_IMAGE,),
+        sizes={"Ernie-Image": {"ernie-image": SIZE}},
+        recipes={"ernie-image": alone("ernie-image", SIZE, _TINY, "ernie_image")},
+    ),
+)

@@ -1,0 +1,102 @@
+"""Ernie-Image's transformer: sizes, tensors, names in files. Single files have diffusers' names."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from refsd.networks.config import positive, rotary_axes
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear
+from refsd.networks.naming import denoiser_namings
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, same
+
+
+class ErnieImageSize(NamedTuple):
+    """Dimensions of the transformer; the defaults are Ernie-Image's.
+
+    channels:    of the packed latent, whose pixels are tokens
+    context_dim: channels of Ministral's hidden states
+    """
+
+    hidden: int = 3072
+    layers: int = 24
+    head_dim: int = 128
+    mlp: int = 8192
+    channels: int = 128
+    context_dim: int = 2560
+
+
+ERNIE_IMAGE = ErnieImageSize()
+_AROUND = ("x_embedder.proj.weight", "text_proj.weight", "final_linear.weight", "adaLN_modulation.1.weight")
+
+
+def ernie_image_shapes(size: ErnieImageSize) -> Shapes:
+    """Return the shapes of all tensors. Source: diffusers transformer_ernie_image.py."""
+    D = size.hidden
+    shapes: Shapes = {"x_embedder.proj.weight": (D, size.channels, 1, 1), "x_embedder.proj.bias": (D,)}
+    shapes |= linear("text_proj", size.context_dim, D, bias=False)
+    shapes |= linear("time_embedding.linear_1", D, D) | linear("time_embedding.linear_2", D, D)
+    shapes |= linear("adaLN_modulation.1", D, 6 * D)
+    for i in range(size.layers):
+        shapes |= _block(f"layers.{i}", size)
+    return shapes | linear("final_norm.linear", D, 2 * D) | linear("final_linear", D, size.channels)
+
+
+def _block(at: str, size: ErnieImageSize) -> Shapes:
+    D, shapes = size.hidden, {f"{at}.{norm}.weight": (size.hidden,) for norm in ("adaLN_sa_ln", "adaLN_mlp_ln")}
+    for name in ("to_q", "to_k", "to_v", "to_out.0"):
+        shapes |= linear(f"{at}.self_attention.{name}", D, D, bias=False)
+    shapes |= {f"{at}.self_attention.norm_{which}.weight": (size.head_dim,) for which in "qk"}
+    for name in ("gate_proj", "up_proj"):
+        shapes |= linear(f"{at}.mlp.{name}", D, size.mlp, bias=False)
+    return shapes | linear(f"{at}.mlp.linear_fc2", size.mlp, D, bias=False)
+
+
+def ernie_image_size(shapes: Mapping[str, Shape]) -> ErnieImageSize:
+    """Infer the size from shapes. Dimensions of missing tensors are Ernie-Image's."""
+    usual = ErnieImageSize()
+    return ErnieImageSize(
+        hidden=dim(shapes, "x_embedder.proj.weight", 0, dim(shapes, "x_embedder.proj.bias", 0, usual.hidden)),
+        layers=blocks(shapes, "layers.", usual.layers, _AROUND),
+        head_dim=dim(shapes, "layers.0.self_attention.norm_q.weight", 0, usual.head_dim),
+        mlp=dim(shapes, "layers.0.mlp.gate_proj.weight", 0, usual.mlp),
+        channels=dim(shapes, "x_embedder.proj.weight", 1, dim(shapes, "final_linear.bias", 0, usual.channels)),
+        context_dim=dim(shapes, "text_proj.weight", 1, usual.context_dim),
+    )
+
+
+def _config(size: ErnieImageSize) -> dict[str, Any]:
+    return {
+        "_class_name": "ErnieImageTransformer2DModel",
+        "hidden_size": size.hidden,
+        "num_attention_heads": size.hidden // size.head_dim,
+        "num_layers": size.layers,
+        "ffn_hidden_size": size.mlp,
+        "in_channels": size.channels,
+        "out_channels": size.channels,
+        "patch_size": 1,
+        "text_in_dim": size.context_dim,
+        "rope_theta": 256,
+        "rope_axes_dim": [32, 48, 48],
+        "eps": 1e-06,
+        "qk_layernorm": True,
+    }
+
+
+_NAMES = same("diffusers")
+
+ERNIE_IMAGE_NETWORK = Network(
+    "ernie-image",
+    "Ernie-Image",
+    "denoiser",
+    ernie_image_size,
+    ernie_image_shapes,
+    places=(Location(_NAMES, (*DENOISER, *FOLDER), ("layers.0.adaLN_sa_ln.", "layers.0.mlp.linear_fc2.")),),
+    folder=Folder("transformer", DIFFUSERS_FILE, _NAMES, _config),
+    computed={"patch_size": (1,), "qk_layernorm": (True,)},
+    config=lambda path, shapes, given: {
+        "axes_dim": rotary_axes(path, given, "rope_axes_dim", [32, 48, 48]),
+        "theta": positive(path, given, "rope_theta", 256.0),
+        "eps": positive(path, given, "eps", 1e-6),
+    },
+    adapters=denoiser_namings(),
+)
+NETWORKS = (ERNIE_IMAGE_NETWORK,)
