@@ -96,7 +96,7 @@ def _beside(node: ast.FunctionDef | ast.ClassDef, said: str, include: str, first
 
 def _code(include: str, language: str, ranges: list[tuple[int, int]]) -> str:
     lines = ",".join(f"{begin}-{end}" for begin, end in ranges)
-    return f"```{{literalinclude}} {include}\n:language: {language}\n:lines: {lines}\n```\n\n"
+    return f"```{{listing}} {include}\n:language: {language}\n:lines: {lines}\n```\n\n"
 
 
 def _prose(said: str) -> str:

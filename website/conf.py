@@ -2,7 +2,7 @@
 
 project = "refsd"
 copyright = "2026 The refsd authors"
-extensions = ["myst_nb", "mathml"]
+extensions = ["myst_nb", "mathml", "listing"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"
