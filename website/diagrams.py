@@ -209,9 +209,10 @@ def pages() -> dict[str, str]:
         made[f"learn/diagrams/{page}.md"] = (
             f"# {title}\n\nDrawn from a run of `{case_name}` by a tiny copy of the model: an arrow leads from an "
             "operation to each that took its result. The names are those of the weights, the shapes those of this "
-            f"run of {operations} operations. A click leads to [the line of code](../../{code_pages.page_of(code)}).\n"
-            "\nBlue: products with weights; green: norms; red: attention; violet: positions and times; yellow: sums "
-            "and modulation. Dashed lines enter from the side: shift, scale and gate. Coloured lines skip.\n\n"
+            f"run of {operations} operations. A click leads to "
+            f"[the line of code](../../{code_pages.page_of(code)}).\n\n"
+            "Blue: products with weights; green: norms; red: attention; violet: positions and times; yellow: "
+            "sums and modulation. Dashed lines enter from the side: shift, scale and gate. Coloured lines skip.\n\n"
             f'```{{raw}} html\n<div class="flowcharts">{"".join(figures(run, case_name, title))}</div>\n```\n'
         )
         entries.append(f"{title} <{page}>")

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import code_pages
 import data_flow
 import diagrams
 import drawing
@@ -99,6 +100,25 @@ def test_another_wiring_has_other_arrows(flux, wrong, monkeypatch):
     monkeypatch.setattr(flux_model, "double_stream", double_stream)
     changed = data_flow.trace("flux-dev/flux/between")
     assert data_flow.arrows(changed) != data_flow.arrows(flux)
+
+
+def test_a_kernel_page_has_equation_then_naive_then_kernel(site):
+    for kernel, naive in (("conv2d_im2col", "sliding_window_view"), ("group_norm", "longdouble")):
+        text = (site / f"code/kernels/{kernel}.py.html").read_text(encoding="utf-8")
+        text = re.sub(r"<[^>]+>", "", text.partition("<article")[2])
+        at = [
+            text.index(words) for words in ("Equation", "sum" if "conv" in kernel else "sqrt(Var", naive, "@kernel")
+        ]
+        assert at == sorted(at)
+    assert text.count("sqrt(Var[x] + eps)") == 1, "an equation stands once"
+
+
+def test_a_naive_version_is_that_of_the_longest_name():
+    root = Path(__file__).parents[2]
+    naive = lambda name: code_pages.naive_of(root, f"kernels/{name}.py")
+    assert naive("conv2d_im2col") == "tests/naive/conv2d.py"
+    assert naive("attention_softcap") == "tests/naive/attention_softcap.py"
+    assert naive("scratch") == ""
 
 
 def test_nodes_do_not_overlap_and_lines_lead_down():
