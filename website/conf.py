@@ -25,3 +25,5 @@ html_theme_options = {
 }
 # Without a network: MathJax would be fetched from elsewhere.
 html_math_renderer = "mathml"
+nb_code_prompt_show = "Show the code that imports or plots"
+nb_code_prompt_hide = "Hide it"
