@@ -12,6 +12,7 @@ import code_pages
 import diagrams
 import lookup
 import notebook_pages
+import rounding
 import tolerance
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +43,13 @@ def assemble(source: Path) -> None:
         _write(source / name, json.dumps(notebook))
     code = code_pages.write(ROOT, source, linked)
     _name_files(source / "kernels" / "README.md", code)
-    for name, text in {**lookup.pages(), **api_pages.pages(), **diagrams.pages(), **tolerance.pages()}.items():
+    for name, text in {
+        **lookup.pages(),
+        **api_pages.pages(),
+        **diagrams.pages(),
+        **tolerance.pages(),
+        **rounding.pages(),
+    }.items():
         _write(source / name, text)
     _place_others(source)
 
