@@ -10,6 +10,7 @@ import drawing
 import pytest
 from check_links import wrong_links
 
+from refsd.golden.operations import OPERATIONS
 from refsd.models import flux as flux_model
 
 pytestmark = pytest.mark.site
@@ -151,3 +152,16 @@ def test_a_wrong_link_an_anchor_and_an_orphan_are_found(tmp_path):
         "index.html: c.png: no such file",
         "lost.html: no link leads to it",
     ]
+
+
+def test_the_numbers_that_open_how_refsd_is_tested():
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "testing.md").read_text(encoding="utf-8")
+    bugs = sum(len(operation.mutants) for operation in OPERATIONS.values())
+    (said,) = re.findall(r"\*\*(\d+)\*\* \| known bugs", page)
+    assert int(said) <= bugs < int(said) + 100
+    text = (docs / "generalisation.md").read_text(encoding="utf-8")
+    measures = re.findall(r"^## (?:The (?:fifth|fourth|third|second) measure|61 bugs)[^#]*", text, re.M)
+    rows = [re.search(r"^\| all \| (\d+) \| (\d+)[^|]*\| \d+[^|]*\| (\d+)", one, re.M).groups() for one in measures]
+    total, seen, named = (sum(map(int, column)) for column in zip(*rows, strict=True))
+    assert len(rows) == 5 and f"**{seen} of {total}**" in page and f"{named} are named first" in page
