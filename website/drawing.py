@@ -207,11 +207,12 @@ def _head(x: float, y: float, towards: str) -> str:
 
 def _box(node: Node, x: float, y: float) -> str:
     middle = x + WIDTH / 2
-    lines = [(node.label, "long" if len(node.label) > _LONG else "", y + (14 if node.below else 21))]
+    size = "long" if len(node.label) > _LONG else ""
+    lines = [(_short(node.label, 20), size, y + (14 if node.below else 21))]
     if node.below:
-        lines.append((_short(node.below), "below", y + 28))
+        lines.append((_short(node.below, 17), "below", y + 28))
     text = "".join(
-        f'<text class="{kind}" x="{middle:.0f}" y="{line:.0f}">{html.escape(_short(words))}</text>'
+        f'<text class="{kind}" x="{middle:.0f}" y="{line:.0f}">{html.escape(words)}</text>'
         for words, kind, line in lines
     )
     shape = f'<text class="shape" x="{middle + 4:.0f}" y="{y + HEIGHT + 11:.0f}">{html.escape(node.shape)}</text>'
@@ -222,5 +223,5 @@ def _box(node: Node, x: float, y: float) -> str:
     return (f'<a href="{html.escape(node.link)}">{box}</a>' if node.link else f"<g>{box}</g>") + shape
 
 
-def _short(name: str, room: int = 17) -> str:
+def _short(name: str, room: int) -> str:
     return name if len(name) <= room else "..." + name[-room + 3 :]
