@@ -265,7 +265,7 @@ def page(name: str, case_file: CaseFile, outcome, relative: float) -> str:
         f"## What refsd says\n\nFailing cases: {outcome.failing} of {outcome.cases}. The one above is "
         f"`{outcome.case}`, where the output is "
         f"{_percent(relative)} off (relative L2):\n\n{said}\n\n"
-        f"The cause named first: **{outcome.cause}**.\n\n## Why\n\n{case_file.lesson}\n\n"
+        f"## Why\n\n{case_file.lesson}\n\n"
         f"```diff\n{case_file.line.strip(chr(10))}\n```\n\n{case_file.mended}\n"
     )
 
