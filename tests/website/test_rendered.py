@@ -24,8 +24,10 @@ for (const element of article.querySelectorAll("*")) {
   if (["hidden", "clip"].includes(style.overflowX) && element.scrollWidth > element.clientWidth + 1)
     tell(element, "hides its right end");
   let outer = element;
-  while (outer && !scrolls(outer)) outer = outer.parentElement;
-  if (!outer && box.right > document.documentElement.clientWidth + 1) tell(element, "reaches beyond the window");
+  // Only up to the article: the theme lets that scroll.
+  while (outer !== article && !scrolls(outer)) outer = outer.parentElement;
+  if (outer === article && box.right > document.documentElement.clientWidth + 1)
+    tell(element, "reaches beyond the window");
 }
 for (const equation of article.querySelectorAll("math[display=block]")) {
   const box = equation.getBoundingClientRect(), holder = equation.parentElement.getBoundingClientRect();
