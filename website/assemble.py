@@ -11,6 +11,8 @@ import api_pages
 import code_pages
 import diagrams
 import lookup
+import notebook_pages
+import rounding
 import tolerance
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,14 +36,20 @@ def assemble(source: Path) -> None:
         _write(source / name, _led(text, name, source, linked))
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         name = path.relative_to(ROOT).as_posix()
-        notebook = json.loads(path.read_text(encoding="utf-8"))
+        notebook = notebook_pages.page(path, source / name)
         for cell in notebook["cells"]:
             if cell["cell_type"] == "markdown":
-                cell["source"] = _led("".join(cell["source"]), name, source, linked)
+                cell["source"] = _led(cell["source"], name, source, linked)
         _write(source / name, json.dumps(notebook))
     code = code_pages.write(ROOT, source, linked)
     _name_files(source / "kernels" / "README.md", code)
-    for name, text in {**lookup.pages(), **api_pages.pages(), **diagrams.pages(), **tolerance.pages()}.items():
+    for name, text in {
+        **lookup.pages(),
+        **api_pages.pages(),
+        **diagrams.pages(),
+        **tolerance.pages(),
+        **rounding.pages(),
+    }.items():
         _write(source / name, text)
     _place_others(source)
 

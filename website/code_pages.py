@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import textwrap
 from pathlib import Path
 
 # Folders whose files all have a page, and their headings.
@@ -61,16 +62,61 @@ def _page(root: Path, name: str, there: Path) -> str:
     if path.suffix != ".py":
         return f"{title}{_code(include, language, [(1, text.count(chr(10)))])}"
     tree = ast.parse(text)
-    parts = [title, _prose(ast.get_docstring(tree) or "")]
+    parts = [title, _prose(ast.get_docstring(tree) or ""), *_steps_to(root, name, there)]
     begin = tree.body[0].end_lineno + 1 if _is_docstring(tree.body[0]) else 1
+    lifted = _equation(path, path.stem) if naive_of(root, name) else ""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and (said := ast.get_docstring(node)):
+            if node.name == path.stem and lifted:
+                said = said.replace(textwrap.indent(lifted, "    ") + "\n\n", "", 1)
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             parts += _between(text, begin, first - 1, include)
             parts.append(_beside(node, said, include, first))
             begin = node.end_lineno + 1
     parts += _between(text, begin, len(text.splitlines()), include)
     return "".join(parts)
+
+
+def naive_of(root: Path, name: str) -> str:
+    """Return the naive version of a kernel or of the operation that it is another algorithm of; "" if none."""
+    folder, stem = os.path.dirname(name), Path(name).stem
+    if folder.partition("/")[0] != "kernels":
+        return ""
+    there = Path("tests/naive", os.path.relpath(folder, "kernels"))
+    words = stem.split("_")
+    longest_first = (f"{'_'.join(words[:n])}.py" for n in range(len(words), 0, -1))
+    return next((str(there / file) for file in longest_first if (root / there / file).is_file()), "")
+
+
+def _steps_to(root: Path, name: str, there: Path) -> list[str]:
+    """Return what a kernel's page shows before its code: the equation, then the naive version."""
+    naive = naive_of(root, name)
+    if not naive:
+        return []
+    text = (root / naive).read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    said = ast.get_docstring(tree) or ""
+    equation = _equation(root / os.path.dirname(name) / Path(naive).name, Path(naive).stem)
+    begin = (tree.body[0].end_lineno or 0) + 1 if said else 1
+    shown = "".join(_between(text, begin, len(text.splitlines()), os.path.relpath(root / naive, there.parent)))
+    return [
+        f"## Equation\n\n::::{{container}} said\n{_prose(_joined(equation))}::::\n\n" if equation else "",
+        f"## Naive version\n\n{_prose(said)}From `{naive}`, which the tests hold the kernel to.\n\n{shown}",
+        "## Kernel\n\n",
+    ]
+
+
+def _joined(equation: str) -> str:
+    """Join the lines of a sum that goes on far to the right, so that a narrow page can break it elsewhere."""
+    return textwrap.indent(re.sub(r"\n {12,}(?=[a-z(])", " ", equation), "    ")
+
+
+def _equation(path: Path, function: str) -> str:
+    """Return the equation of a function's docstring: its first indented block."""
+    tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
+    said = next((ast.get_docstring(node) for node in tree.body if getattr(node, "name", "") == function), None)
+    blocks = re.split(r"\n\s*\n", said or "")
+    return next((textwrap.dedent(block) for block in blocks if block.startswith("    ") and "=" in block), "")
 
 
 def _is_docstring(node: ast.stmt) -> bool:
@@ -96,7 +142,7 @@ def _beside(node: ast.FunctionDef | ast.ClassDef, said: str, include: str, first
 
 def _code(include: str, language: str, ranges: list[tuple[int, int]]) -> str:
     lines = ",".join(f"{begin}-{end}" for begin, end in ranges)
-    return f"```{{literalinclude}} {include}\n:language: {language}\n:lines: {lines}\n```\n\n"
+    return f"```{{listing}} {include}\n:language: {language}\n:lines: {lines}\n```\n\n"
 
 
 def _prose(said: str) -> str:

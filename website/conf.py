@@ -2,7 +2,7 @@
 
 project = "refsd"
 copyright = "2026 The refsd authors"
-extensions = ["myst_nb", "mathml"]
+extensions = ["myst_nb", "mathml", "listing"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"
@@ -25,3 +25,5 @@ html_theme_options = {
 }
 # Without a network: MathJax would be fetched from elsewhere.
 html_math_renderer = "mathml"
+nb_code_prompt_show = "Show the code that imports or plots"
+nb_code_prompt_hide = "Hide it"

@@ -1,28 +1,24 @@
-"""Block diagrams of models, drawn from what runs: each box is a tap, in the order of computation, with its shape.
+"""Block diagrams of models, from the data flow of a run: the whole model, and each kind of its blocks.
 
-A tiny copy of the model answers one of refsd's own cases. Neighbouring blocks that compute the same are one box;
+A tiny copy of the model answers one of refsd's own cases. Neighbouring blocks that are wired alike are one box;
 how many of them the published model has is counted in the shapes of its tensors.
 """
 
-import html
+import math
 import re
-import sys
-from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
 import code_pages
+import data_flow
+from data_flow import Block, Run
+from drawing import Arrow, Node, draw
 
 from refsd.cases import CASES
-from refsd.components import COMPONENTS, forward, load
+from refsd.components import COMPONENTS
 from refsd.families import FAMILIES
 from refsd.golden.wording import counted
 from refsd.models.catalogue import NETWORKS
-from refsd.module import Module, Taps
-from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.profiles import PROFILES
-from refsd.weights.checkpoint import open_checkpoint
-from refsd.weights.model_files import model_files
 
 # Page, heading, a case that runs the model, and the file of its code.
 MODELS = (
@@ -31,199 +27,199 @@ MODELS = (
     ("mmdit", "MMDiT of Stable Diffusion 3", "sd3-medium/mmdit/between", "refsd/models/mmdit/__init__.py"),
     ("flux", "FLUX.1", "flux-dev/flux/between", "refsd/models/flux/__init__.py"),
     ("zimage", "Z-Image", "zimage/zimage/whole", "refsd/models/zimage/__init__.py"),
+    ("qwen_image", "Qwen-Image", "qwen-image/qwen-image/first-step", "refsd/models/qwen_image/__init__.py"),
+    ("krea2", "Krea 2", "krea2/krea2/whole", "refsd/models/krea2/__init__.py"),
+    ("qwen_image21", "Qwen-Image 2.1", "qwen-image21/qwen-image21/whole", "refsd/models/qwen_image21/__init__.py"),
 )
 _KINDS = {
     "product": ("linear", "conv2d", "embedding", "text_projection"),
     "norm": ("group_norm", "layer_norm", "rms_norm", "rms_norm_apart", "l2_norm", "adaptive_layer_norm"),
     "attention": ("attention",),
     "position": ("rope", "rope_halves", "timestep_embedding"),
+    "join": ("add", "gated_add", "modulate", "multiply"),
 }
-_ROW, _GAP, _WIDTH, _PANEL = 22, 18, 260, 420
+_MODULATION = ("shift", "scale", "gate")  # parameters that enter from the side
+_LEAST = 4  # operations of a block that has a diagram of its own
 
 
-class Step(NamedTuple):
-    """An operation that ran: the tap's name, the operation's, the shape of its result."""
+class Part(NamedTuple):
+    """Neighbouring blocks that are wired alike. members: numbers of all their steps"""
 
-    name: str
-    op: str
-    shape: tuple[int, ...]
-
-
-class Unit(NamedTuple):
-    """A block at the top of the model's names, and its steps."""
-
-    name: str
-    steps: tuple[Step, ...]
-
-    @property
-    def signature(self) -> tuple[str, ...]:
-        return tuple(step.op for step in self.steps)
+    first: Block
+    last: Block
+    members: tuple[int, ...]
 
 
-class _Recorder(Taps):
-    """Taps without their numbers."""
-
-    def __init__(self):
-        super().__init__(pattern="", ops=True)
-        self.steps: list[Step] = []
-        self.op = ""
-
-    def record(self, name, value):
-        super().record(name, value)
-        if self.op:
-            self.steps.append(Step(self.recorded[-1], self.op, value.shape))
-        return value
+def signature(run: Run, block: Block) -> tuple:
+    """Return the wiring inside a block: each operation, and which of the block's own results it takes."""
+    place = {number: i for i, number in enumerate(block.members)}
+    return tuple(
+        (run.steps[i].op, *sorted((one, place[j]) for one, j in run.steps[i].takes if j in place))
+        for i in block.members
+    )
 
 
-class _Traced(Module):
-    """A module that tells its recorder which of its methods computed."""
-
-    def _tap(self, name, y):
-        assert isinstance(self.taps, _Recorder)
-        op = sys._getframe(1).f_code.co_name
-        self.taps.op = name if op == "apply" else op
-        y = super()._tap(name, y)
-        self.taps.op = ""
-        return y
+def parts(run: Run) -> list[Part]:
+    """Join neighbours of one kind that are wired alike."""
+    kind = lambda block: (re.sub(r"\.\d+", "", block.name), signature(run, block))
+    groups = [list(same) for _, same in groupby(data_flow.blocks(run), kind)]
+    return [Part(group[0], group[-1], tuple(i for one in group for i in one.members)) for group in groups]
 
 
-def trace(case_name: str) -> list[Step]:
-    """Run a case's model. -> its operations, in order of computation"""
+def kinds(run: Run) -> dict[tuple, Block]:
+    """Return the first block of each wiring that is large enough for a diagram of its own."""
+    found: dict[tuple, Block] = {}
+    for part in parts(run):
+        if len(part.first.members) >= _LEAST:
+            found.setdefault(signature(run, part.first), part.first)
+    return found
+
+
+def published(case_name: str, block: str) -> int:
+    """Count the blocks of this kind in the published model's tensors; 0 if the kind is not numbered."""
     case = CASES[case_name]
     assert case.model is not None
-    component = case.op.removeprefix("model/")
-    checkpoint = open_checkpoint(model_files(case.model, "ldm"))
-    m, params = load(checkpoint, component, Arithmetic(PROFILES["float32"]))
-    recorder = _Recorder()
-    traced = _Traced(m.weights, m.arithmetic, taps=recorder)
-    values = {name: tensor.values() for name, tensor in case.realize().items()}
-    forward(component, traced, values, {**params, **case.params}, case_name)
-    return recorder.steps
-
-
-def units(steps: Iterable[Step]) -> list[Unit]:
-    """Gather steps that follow each other in a block: the first name of a tap, with its number if it has one."""
-
-    def block(step: Step) -> str:
-        first = re.match(r"(decoder\.(?:up|mid)\.\w+(?:\.\d+)?|[^.]+(?:\.\d+(?=\.))?)", step.name)
-        assert first is not None
-        return first[1] if "." in step.name.removeprefix("decoder.") else "about"
-
-    gathered = [(name, tuple(group)) for name, group in groupby(steps, block)]
-    together = lambda group: ", ".join(step.name for step in group)
-    return [
-        Unit(together(group) if name == "about" or len(group) == 1 else name, group) for name, group in gathered
-    ]
-
-
-def runs(found: list[Unit]) -> list[tuple[Unit, Unit]]:
-    """Join neighbours of one kind that compute the same. -> (the first, the last)"""
-    kind = lambda unit: (re.sub(r"\.\d+", "", unit.name), unit.signature)
-    return [(group[0], group[-1]) for group in (list(same) for _, same in groupby(found, kind))]
-
-
-def published(case_name: str, unit: str) -> int:
-    """Count the blocks of a unit's kind in the published model's tensors; 0 if the kind is not numbered."""
-    case = CASES[case_name]
-    assert case.model is not None
-    numbered = re.fullmatch(r"(.*\.)?(\w+)\.\d+", unit)
-    if numbered is None:
+    if re.fullmatch(r".+\.\d+", block) is None:
         return 0
     part = COMPONENTS[case.op.removeprefix("model/")].part or ""
     recipes = {name: recipe for family in FAMILIES.values() for name, recipe in family.recipes.items()}
     names = NETWORKS[part].shapes(recipes[case.model.family].parts[part].full)
-    base = re.escape(unit.rpartition(".")[0])
+    base = re.escape(block.rpartition(".")[0])
     return len({found[1] for name in names if (found := re.match(rf"{base}\.(\d+)\.", name))})
 
 
-def draw(title: str, case_name: str, steps: list[Step]) -> str:
-    """The model as SVG: its blocks from top to bottom, and beside them the steps of each kind of block."""
-    overview = runs(units(steps))
-    panels: dict[tuple[str, ...], Unit] = {}
-    for unit, _ in overview:
-        if len(unit.steps) > 3:
-            panels.setdefault(unit.signature, unit)
-    boxes, y = [], 34
-    bases = [unit.name.rpartition(".")[0] for unit, _ in overview]
-    for unit, last in overview:
-        alike = len(unit.steps) > 3 and bases.count(unit.name.rpartition(".")[0]) == 1
-        label = _label(unit, last, published(case_name, unit.name) if alike else 0)
-        below = f"{counted(len(unit.steps), 'operation')}, {_shape(unit.steps[-1].shape)}"
-        boxes.append(_box(10, y, _WIDTH, 40, "block", label, below))
-        boxes.append(f'<path class="flow" d="M{10 + _WIDTH / 2} {y + 40}v{_GAP}"/>')
-        y += 40 + _GAP
-    boxes.pop()
-    height, columns = y, []
-    top = 34
-    for unit in list(panels.values())[:6]:
-        columns += _panel(unit, 10 + _WIDTH + 40, top)
-        top += 46 + len(unit.steps) * _ROW + 20
-    width, height = 10 + _WIDTH + 40 + _PANEL + 10, max(height, top)
-    words = html.escape(
-        f"{title}, from top to bottom: {', '.join(_label(first, last, 0) for first, last in overview)}"
+def whole(run: Run, case_name: str) -> tuple[list[Node], list[Arrow]]:
+    """The model: its inputs, its blocks and its output. A picture's levels are lanes."""
+    found, drawn_as = parts(run), kinds(run)
+    owner = {i: n for n, part in enumerate(found) for i in part.members}
+    inputs = [i for i, step in enumerate(run.steps) if not step.op]
+    names = [part.first.name.rpartition(".")[0] for part in found]
+    widest = max((run.steps[part.members[-1]].shape[-1] for part in found if _picture(run, part)), default=0)
+    nodes = [Node(run.steps[i].name, "", "input", _shape(run.steps[i].shape)) for i in inputs]
+    for name, part in zip(names, found, strict=True):
+        last = run.steps[part.members[-1]]
+        alone = len(part.first.members) >= _LEAST and names.count(name) == 1
+        full = published(case_name, part.first.name) if alone else 0
+        below = f"published: {full}" if full else counted(len(part.first.members), "operation")
+        lane = (widest // last.shape[-1]).bit_length() - 1 if _picture(run, part) else None
+        drawn = drawn_as.get(signature(run, part.first))
+        link = f"#{_id(drawn)}" if drawn else _link_of(run.steps[part.first.members[0]])
+        nodes.append(Node(_label(part), below, "block", _shape(last.shape), link, lane))
+    nodes.append(Node("out", "", "input", "", "", 0 if widest else None))
+    number = lambda i: len(inputs) + owner[i] if i in owner else inputs.index(i)
+    first = lambda part: all(
+        j not in owner or j in part.members for i in part.members for _, j in run.steps[i].takes
     )
+    pairs: dict[tuple[int, int], bool] = {}
+    for i, step in enumerate(run.steps):
+        for _, j in step.takes:
+            if number(i) != number(j):
+                side = _is_side(run, j, found[owner[i]]) or (j not in owner and not first(found[owner[i]]))
+                pairs.setdefault((number(j), number(i)), side)
+    arrows = [Arrow(source, target, side) for (source, target), side in pairs.items()]
+    arrows += [Arrow(source, len(nodes) - 1) for source in dict.fromkeys(number(i) for i in run.outputs)]
+    return nodes, arrows
+
+
+def inside(run: Run, block: Block) -> tuple[list[Node], list[Arrow]]:
+    """A block: what it is given, by the names of its code, its operations, and what it gives."""
+    own = set(block.members)
+    given = list(dict.fromkeys(j for i in block.members for _, j in run.steps[i].takes if j not in own))
+    passed = run.arguments.get(block.name, {})
+    named: dict[str, list[int]] = {}
+    for j in given:
+        named.setdefault(passed.get(j, run.steps[j].name), []).append(j)
+    order = list(passed.values())
+    named = dict(sorted(named.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+    number = {j: n for n, sources in enumerate(named.values()) for j in sources}
+    nodes = [Node(name, "", "input", _shape(run.steps[sources[0]].shape)) for name, sources in named.items()]
+    for i in block.members:
+        step = run.steps[i]
+        number[i] = len(nodes)
+        kind = next((kind for kind, ops in _KINDS.items() if step.op in ops), "other")
+        name = step.name.removeprefix(f"{block.name}.")
+        below = "" if re.fullmatch(rf"(.*\.)?{step.op}(\.\d+)?", name) else name
+        nodes.append(Node(step.op, below, kind, _shape(step.shape), _link_of(step)))
+    arrows: dict[tuple[int, int], list[str]] = {}
+    for i in block.members:
+        for one, j in run.steps[i].takes:
+            arrows.setdefault((number[j], number[i]), []).append(one)
+    drawn = [Arrow(*ends, names[0] in _MODULATION, ", ".join(names)) for ends, names in arrows.items()]
+    later = {j for i, step in enumerate(run.steps) if i not in own for _, j in step.takes} | set(run.outputs)
+    for i in block.members:
+        if i in later:
+            drawn.append(Arrow(number[i], len(nodes)))
+            nodes.append(Node("out", "", "input", ""))
+    return nodes, drawn
+
+
+def _picture(run: Run, part: Part) -> bool:
     return (
-        f'<svg class="diagram" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{words}">'
-        f'<text class="head" x="10" y="20">the model</text>'
-        f'<text class="head" x="{10 + _WIDTH + 40}" y="20">its kinds of block, an operation a line</text>'
-        f"{''.join(boxes)}{''.join(columns)}</svg>"
+        len(run.steps[part.members[-1]].shape) == 4 and run.steps[0].shape[-1] > 1 and len(run.steps[0].shape) == 4
     )
 
 
-def _label(first: Unit, last: Unit, full: int) -> str:
-    """full: how many the published model has; 0: not told"""
-    name = first.name if first is last else f"{first.name}..{last.name.rpartition('.')[2]}"
-    return f"{name} (published: {full})" if full else name
+def _is_side(run: Run, source: int, target: Part) -> bool:
+    """True if one vector for each item of the batch enters a block of many tokens or pixels."""
+    vector = lambda shape: math.prod(shape[1:-1]) == 1
+    return vector(run.steps[source].shape) and not vector(run.steps[target.members[-1]].shape)
+
+
+def _id(block: Block) -> str:
+    return block.name.replace(".", "-")
+
+
+def _label(part: Part) -> str:
+    if part.first is part.last:
+        return part.first.name
+    return f"{part.first.name}..{part.last.name.rpartition('.')[2]}"
 
 
 def _shape(shape: tuple[int, ...]) -> str:
-    return "[" + ", ".join(map(str, shape)) + "]"
+    return "\u00d7".join(map(str, shape))
 
 
-def _box(x: float, y: float, width: float, height: float, kind: str, label: str, below: str) -> str:
-    return (
-        f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="5"/>'
-        f'<text x="{x + 10}" y="{y + 17}">{html.escape(label)}</text>'
-        f'<text class="shape" x="{x + 10}" y="{y + 33}">{html.escape(below)}</text>'
-    )
+def _link_of(step: data_flow.Step) -> str:
+    name, line = step.line
+    return f"../../{code_pages.page_of(f'refsd/models/{name}')}.html#L{line}".replace(".md.html", ".html")
 
 
-def _panel(unit: Unit, x: float, y: float) -> list[str]:
-    drawn = [f'<text class="head" x="{x}" y="{y + 14}">{html.escape(unit.name)}</text>']
-    for i, step in enumerate(unit.steps):
-        top = y + 24 + i * _ROW
-        kind = next((kind for kind, ops in _KINDS.items() if step.op in ops), "other")
-        name = step.name.removeprefix(f"{unit.name}.")
-        drawn.append(
-            f'<rect class="{kind}" x="{x}" y="{top}" width="{_PANEL}" height="{_ROW - 3}" rx="3"/>'
-            f'<text class="small" x="{x + 8}" y="{top + 14}">{html.escape(_short(name))}</text>'
-            f'<text class="small op" x="{x + 232}" y="{top + 14}">{html.escape(step.op)}</text>'
-            f'<text class="small shape" text-anchor="end" x="{x + _PANEL - 8}" y="{top + 14}">'
-            f"{_shape(step.shape)}</text>"
-        )
+def figures(run: Run, case_name: str, title: str) -> list[str]:
+    """The drawings of a model's page, as HTML."""
+    nodes, arrows = whole(run, case_name)
+    words = f"{title}: " + ", ".join(f"{nodes[a.source].label} to {nodes[a.target].label}" for a in arrows)
+    drawn = [_figure("whole", "The model", draw(nodes, arrows, words))]
+    for kind, block in kinds(run).items():
+        nodes, arrows = inside(run, block)
+        svg = draw(nodes, arrows, f"{block.name}: {counted(len(kind), 'operation')}")
+        drawn.append(_figure(_id(block), block.name, svg))
     return drawn
 
 
-def _short(name: str, room: int = 34) -> str:
-    return name if len(name) <= room else "..." + name[-room + 3 :]
+def _figure(id: str, title: str, svg: str) -> str:
+    return f'<figure id="{id}" class="flowchart"><figcaption>{title}</figcaption>{svg}</figure>'
 
 
 def pages() -> dict[str, str]:
     """A page for each model, and their list."""
     made, entries = {}, []
     for page, title, case_name, code in MODELS:
-        steps = trace(case_name)
+        run = data_flow.trace(case_name)
+        operations = sum(1 for step in run.steps if step.op)
         made[f"learn/diagrams/{page}.md"] = (
-            f"# {title}\n\nDrawn from a run of `{case_name}` by a tiny copy of the model: the names are those of "
-            f"its weights, the shapes those of this run. In all {len(steps)} operations. The same as text: "
-            f"[{code}](../../{code_pages.page_of(code)}).\n\nBlue: products with weights; green: norms; red: "
-            "attention; violet: positions and times.\n\n"
-            f'```{{raw}} html\n<div class="scroll" tabindex="0">{draw(title, case_name, steps)}</div>\n```\n'
+            f"# {title}\n\nDrawn from a run of `{case_name}` by a tiny copy of the model: an arrow leads from an "
+            "operation to each that took its result. The names are those of the weights, the shapes those of this "
+            f"run of {operations} operations. A click leads to "
+            f"[the line of code](../../{code_pages.page_of(code)}).\n\n"
+            "Blue: products with weights; green: norms; red: attention; violet: positions and times; yellow: "
+            "sums and modulation. Dashed lines enter from the side: shift, scale and gate. Coloured lines skip.\n\n"
+            f'```{{raw}} html\n<div class="flowcharts">{"".join(figures(run, case_name, title))}</div>\n```\n'
         )
         entries.append(f"{title} <{page}>")
     listed = "\n".join(entries)
     made["learn/diagrams/index.md"] = (
-        "# Block diagrams\n\nNobody drew these: each box is an operation that ran, in the order of computation.\n\n"
+        "# Block diagrams\n\nNobody drew these: each box is an operation that ran, each arrow a result that "
+        "another operation took.\n\n"
         f"```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
     )
     return made

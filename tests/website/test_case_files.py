@@ -30,6 +30,13 @@ def test_a_page_is_what_its_script_makes(name, folder):
     assert (there / f"{name}.svg").stat().st_size < 200_000
 
 
+def test_a_page_shows_the_wrong_line_the_right_one_and_the_mend():
+    for one in case_files.FILES.values():
+        marks = [line[0] for line in one.line.strip("\n").splitlines()]
+        assert {"-", "+", " "} == set(marks) and max(map(len, one.line.splitlines())) < 80
+        assert "ended in" in one.mended or "No one engine" in one.mended or "#1848" in one.mended
+
+
 def test_the_list_is_complete():
     there = case_files.ROOT / "docs" / "cases"
     assert (there / "README.md").read_text() == case_files.contents()

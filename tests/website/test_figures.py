@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rounding
 import tolerance
 
 from refsd.kernels.quant import BLOCK_TYPES
@@ -101,3 +102,23 @@ def test_what_the_page_says_of_heun_and_euler():
     (h9, e9, m9), (h15, e15, m15), (h39, e39, m39) = node(script)
     assert [f"{x:.2g}" for x in (h9, e9, h15, e15, e39 / h39)] == ["0.36", "0.2", "0.085", "0.11", "4.6"]
     assert m9 < e9 and m15 < h15 and m39 < h39
+
+
+def test_formats_of_the_rounding_page_lie_apart_as_their_units():
+    data = rounding.numbers()
+    errors = {name: np.array(values) for name, values in data["errors"].items()}
+    assert list(errors) == ["float32", "float16", "bfloat16"] and "attention" not in data["steps"]
+    assert data["steps"][0] == "layer_norm" and data["steps"][-1] == "gated_add.2"
+    np.testing.assert_allclose(np.log2(errors["bfloat16"] / errors["float16"]), 3, atol=0.4)
+    assert (errors["float32"] < 0.05 * errors["float16"]).all()
+    assert errors["float32"][0] < 3 * 2.0**-24 < 50 * 2.0**-24 < errors["float32"][1], (
+        "what the page says of the time"
+    )
+
+
+@needs_node
+def test_digits_in_bold_are_those_that_agree():
+    script = """const R = require("./rounding.js");
+    const agreeing = [["-0.123", "-0.129"], ["1.5", "1.5"], ["2", "-2"]].map(pair => R.agreeing(...pair));
+    console.log(JSON.stringify(agreeing))"""
+    assert node(script) == [5, 3, 0]

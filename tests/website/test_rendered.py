@@ -1,5 +1,6 @@
 """Pages as Chromium draws them: no equation, figure or line of code is cut off."""
 
+import html
 import json
 import re
 import shutil
@@ -23,8 +24,10 @@ for (const element of article.querySelectorAll("*")) {
   if (["hidden", "clip"].includes(style.overflowX) && element.scrollWidth > element.clientWidth + 1)
     tell(element, "hides its right end");
   let outer = element;
-  while (outer && !scrolls(outer)) outer = outer.parentElement;
-  if (!outer && box.right > document.documentElement.clientWidth + 1) tell(element, "reaches beyond the window");
+  // Only up to the article: the theme lets that scroll.
+  while (outer !== article && !scrolls(outer)) outer = outer.parentElement;
+  if (outer === article && box.right > document.documentElement.clientWidth + 1)
+    tell(element, "reaches beyond the window");
 }
 for (const equation of article.querySelectorAll("math[display=block]")) {
   const box = equation.getBoundingClientRect(), holder = equation.parentElement.getBoundingClientRect();
@@ -33,13 +36,22 @@ for (const equation of article.querySelectorAll("math[display=block]")) {
   if (!scrolls(equation.parentElement) && (left < -1 || right < -1)) tell(equation, "is cut off");
   if (left > 4 * Math.max(right, 8)) tell(equation, "stands at the right edge");
 }
-document.body.innerHTML = "<pre id=cut></pre>";
-document.getElementById("cut").textContent = JSON.stringify(cut);
+parent.postMessage([document.documentElement.clientWidth, cut], "*");
 """
+# Chromium's windows are at least 500 pixels wide, frames are not.
+_FRAME = """<iframe src="{page}" style="width: {width}px; height: 2000px; border: 0"></iframe><script>
+addEventListener("message", told => {{
+  document.body.innerHTML = "<pre id=cut></pre>";
+  document.getElementById("cut").textContent = JSON.stringify(told.data);
+}});
+</script>"""
 _QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=4000"),
 )
+
+
+WIDTHS = 1300, 800, 400
 
 
 def cut_off(page: Path, width: int, profile: Path) -> list[str]:
@@ -48,18 +60,56 @@ def cut_off(page: Path, width: int, profile: Path) -> list[str]:
     assert chromium, "install chromium"
     copy = page.with_name(f"rendered-{page.name}")
     copy.write_text(page.read_text(encoding="utf-8") + f"<script>{_SCRIPT}</script>", encoding="utf-8")
-    where = [f"--user-data-dir={profile}", f"--window-size={width},2000", "--dump-dom", copy.as_uri()]
+    frame = page.with_name(f"frame-{page.name}")
+    frame.write_text(_FRAME.format(page=copy.name, width=width), encoding="utf-8")
+    where = [f"--user-data-dir={profile}", "--window-size=1400,2000", "--dump-dom", frame.as_uri()]
     done = subprocess.run([chromium, *_QUIET, *where], capture_output=True, text=True, timeout=120)
     copy.unlink()
+    frame.unlink()
     (found,) = re.findall(r'<pre id="cut">(.*?)</pre>', done.stdout, re.DOTALL)
-    return json.loads(found.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    seen, cut = json.loads(html.unescape(found))
+    assert width - 20 < seen <= width
+    return cut
 
 
-@pytest.mark.parametrize("width", [1300, 400])
+# A page of each kind, beside all notebooks.
+KINDS = (
+    "index.html",
+    "learn.html",
+    "learn/sampler.html",
+    "learn/block.html",
+    "learn/tolerance.html",
+    "learn/rounding.html",
+    "learn/diagrams/unet.html",
+    "learn/diagrams/flux.html",
+    "learn/diagrams/krea2.html",
+    "code/kernels/conv2d_im2col.py.html",
+    "code/kernels/conv2d_winograd4.py.html",
+    "code/golden/operations/linear.py.html",
+    "code/refsd/models/unet.py.html",
+    "code/index.html",
+    "docs/cases/README.html",
+    "docs/cases/lms-history.html",
+    "docs/findings/torch-amx-bf16-convolution.html",
+    "docs/testing.html",
+    "docs/verdict.html",
+    "kernels/README.html",
+    "lookup/cli.html",
+    "lookup/api.html",
+    "lookup/cases.html",
+)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_of_a_notebook_is_cut_off(site, tmp_path, width):
     pages = sorted((site / "notebooks").glob("*.html"))
     assert len(pages) > 9
     assert {page.name: cut for page in pages if (cut := cut_off(page, width, tmp_path))} == {}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_of_any_kind_of_page_is_cut_off(site, tmp_path, width):
+    assert {name: cut for name in KINDS if (cut := cut_off(site / name, width, tmp_path))} == {}
 
 
 def test_the_check_sees_what_is_cut_off(site, tmp_path):
@@ -70,3 +120,12 @@ def test_the_check_sees_what_is_cut_off(site, tmp_path):
     found = cut_off(narrow, 1300, tmp_path)
     narrow.unlink()
     assert any("right edge" in one for one in found)
+
+
+def test_the_check_sees_at_400_pixels_what_500_would_hide(site, tmp_path):
+    text = (site / "docs" / "testing.html").read_text(encoding="utf-8")
+    wide = site / "docs" / "wide.html"
+    wide.write_text(text.replace("</h1>", '</h1><p style="width: 440px">wide</p>', 1), encoding="utf-8")
+    assert cut_off(wide, 500, tmp_path) == []
+    assert any("beyond the window" in one for one in cut_off(wide, 400, tmp_path))
+    wide.unlink()

@@ -3,9 +3,15 @@
 import re
 from pathlib import Path
 
+import code_pages
+import data_flow
 import diagrams
+import drawing
 import pytest
 from check_links import wrong_links
+
+from refsd.golden.operations import OPERATIONS
+from refsd.models import flux as flux_model
 
 pytestmark = pytest.mark.site
 
@@ -53,13 +59,87 @@ def test_equations_are_mathml(site):
     assert text.count("<math ") >= 10 and "$$" not in text
 
 
-def test_a_diagram_holds_every_operation_that_ran():
-    _, title, case, _ = diagrams.MODELS[3]
-    steps = diagrams.trace(case)
-    drawn = diagrams.draw(title, case, steps)
-    assert [s.op for s in steps].count("attention") == 3, "a double block and two single ones"
+@pytest.fixture(scope="module")
+def flux():
+    return data_flow.trace("flux-dev/flux/between")
+
+
+def test_a_diagram_holds_every_operation_that_ran(flux):
+    assert [s.op for s in flux.steps].count("attention") == 3, "a double block and two single ones"
+    drawn = "".join(diagrams.figures(flux, "flux-dev/flux/between", "FLUX.1"))
     assert "published: 19" in drawn and "published: 38" in drawn
-    assert drawn.count(">attention<") == 2 * 2, "name and operation, in the panels of two kinds of block"
+    assert drawn.count(">attention</text>") == 2, "one in each kind of block"
+    for block in diagrams.kinds(flux).values():
+        nodes, _ = diagrams.inside(flux, block)
+        assert [n.label for n in nodes if n.kind != "input"] == [flux.steps[i].op for i in block.members]
+
+
+def test_arrows_are_the_wiring_of_the_code(flux):
+    arrows = {(a.removeprefix("double_blocks.0."), one, b) for a, one, b in data_flow.arrows(flux)}
+    assert ("img_attn.qkv", "x", "double_blocks.0.modulate") in arrows
+    assert ("gated_add", "x", "img_in") in arrows and ("gated_add", "h", "double_blocks.0.img_attn.proj") in arrows
+    assert ("gated_add", "gate", "double_blocks.0.img_mod.lin") in arrows
+    assert {b for a, one, b in arrows if (a, one) == ("attention", "v")} == {
+        "double_blocks.0.img_attn.qkv",
+        "double_blocks.0.txt_attn.qkv",
+    }
+    assert set(flux.arguments["double_blocks.0"].values()) == {"img", "txt", "vec"}
+
+
+@pytest.mark.parametrize("wrong", ["gate", "residual", "streams"])
+def test_another_wiring_has_other_arrows(flux, wrong, monkeypatch):
+    right = flux_model.double_stream
+
+    def double_stream(m, img, txt, img_mod, txt_mod, angle, num_heads, mask=None):
+        if wrong == "gate":
+            txt_mod = img_mod
+        if wrong == "residual":
+            img = m.add(img, img)
+        y, z = right(m, img, txt, img_mod, txt_mod, angle, num_heads, mask)
+        return (y + 0 * y, y[:, : z.shape[1]]) if wrong == "streams" else (y, z)
+
+    monkeypatch.setattr(flux_model, "double_stream", double_stream)
+    changed = data_flow.trace("flux-dev/flux/between")
+    assert data_flow.arrows(changed) != data_flow.arrows(flux)
+
+
+def test_a_kernel_page_has_equation_then_naive_then_kernel(site):
+    for kernel, naive in (("conv2d_im2col", "sliding_window_view"), ("group_norm", "longdouble")):
+        text = (site / f"code/kernels/{kernel}.py.html").read_text(encoding="utf-8")
+        text = re.sub(r"<[^>]+>", "", text.partition("<article")[2])
+        at = [
+            text.index(words) for words in ("Equation", "sum" if "conv" in kernel else "sqrt(Var", naive, "@kernel")
+        ]
+        assert at == sorted(at)
+    assert text.count("sqrt(Var[x] + eps)") == 1, "an equation stands once"
+
+
+def test_a_naive_version_is_that_of_the_longest_name():
+    root = Path(__file__).parents[2]
+    naive = lambda name: code_pages.naive_of(root, f"kernels/{name}.py")
+    assert naive("conv2d_im2col") == "tests/naive/conv2d.py"
+    assert naive("attention_softcap") == "tests/naive/attention_softcap.py"
+    assert naive("scratch") == ""
+
+
+def test_nodes_do_not_overlap_and_lines_lead_down():
+    nodes = [drawing.Node(str(i), "", "other", "") for i in range(9)]
+    arrows = [drawing.Arrow(i, j) for j in range(2, 9) for i in (j - 2, j - 1)]
+    at = drawing.places(nodes, arrows, lanes=2)
+    assert len(set(at)) == len(at)
+    assert all(at[arrow.source][0] < at[arrow.target][0] for arrow in arrows)
+
+
+def test_a_click_on_an_operation_leads_to_its_line(site):
+    page = site / "learn" / "diagrams" / "flux.html"
+    links = re.findall(r'<a href="([^"]+)#L(\d+)"><rect class="attention"', page.read_text(encoding="utf-8"))
+    assert links
+    for link, line in links:
+        code = (page.parent / link).read_text(encoding="utf-8")
+        (shown,) = re.findall(
+            rf'<span class="line" id="L{line}"[^>]*>(.*?)</span>\n?(?=<span class="line"|</pre>)', code
+        )
+        assert "attention" in shown
 
 
 def test_a_wrong_link_an_anchor_and_an_orphan_are_found(tmp_path):
@@ -72,3 +152,16 @@ def test_a_wrong_link_an_anchor_and_an_orphan_are_found(tmp_path):
         "index.html: c.png: no such file",
         "lost.html: no link leads to it",
     ]
+
+
+def test_the_numbers_that_open_how_refsd_is_tested():
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "testing.md").read_text(encoding="utf-8")
+    bugs = sum(len(operation.mutants) for operation in OPERATIONS.values())
+    (said,) = re.findall(r"\*\*(\d+)\*\* \| known bugs", page)
+    assert int(said) <= bugs < int(said) + 100
+    text = (docs / "generalisation.md").read_text(encoding="utf-8")
+    measures = re.findall(r"^## (?:The (?:fifth|fourth|third|second) measure|61 bugs)[^#]*", text, re.M)
+    rows = [re.search(r"^\| all \| (\d+) \| (\d+)[^|]*\| \d+[^|]*\| (\d+)", one, re.M).groups() for one in measures]
+    total, seen, named = (sum(map(int, column)) for column in zip(*rows, strict=True))
+    assert len(rows) == 5 and f"**{seen} of {total}**" in page and f"{named} are named first" in page

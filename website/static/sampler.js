@@ -93,38 +93,65 @@ const Sampler = (() => {
 if (typeof module !== "undefined") module.exports = Sampler;
 
 if (typeof document !== "undefined") (() => {
-  const root = document.getElementById("sampler"), canvas = root.querySelector("canvas"), told = root.querySelector("output");
-  const [solver, steps, seeds] = ["solver", "steps", "seeds"].map(name => root.querySelector(`[name=${name}]`));
-  const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const root = document.getElementById("sampler"), told = root.querySelector("output");
+  const [plane, errors] = root.querySelectorAll("canvas");
+  const [first, second, steps, seeds] = ["first", "second", "steps", "seeds"].map(name => root.querySelector(`[name=${name}]`));
+  const COLOURS = ["--pst-color-primary", "--pst-color-accent"], fine = Sampler.karras(400), goals = new Map();
+  const calls = (name, n) => name === "heun" ? 2 * n - 1 : n;
+  const start = seed => { const normal = Sampler.normals(seed); return [[normal() * fine[0], normal() * fine[0]], normal]; };
+  const exact = seed => {
+    if (!goals.has(seed)) goals.set(seed, Sampler.SOLVERS.heun(start(seed)[0], fine));
+    return goals.get(seed);
+  };
+  const path = (name, n, seed) => { const [x, normal] = start(seed); return Sampler.SOLVERS[name](x, Sampler.karras(n), normal); };
+
+  // The RMS distance of the ends from those of the exact paths.
+  function distance(name, n, count) {
+    let square = 0;
+    for (let seed = 1; seed <= count; seed++) {
+      const end = path(name, n, seed).pop(), goal = exact(seed).at(-1);
+      square += (end[0] - goal[0]) ** 2 + (end[1] - goal[1]) ** 2;
+    }
+    return Math.sqrt(square / count);
+  }
 
   function draw() {
-    const box = canvas.getBoundingClientRect(), ratio = devicePixelRatio || 1;
-    canvas.width = box.width * ratio; canvas.height = box.height * ratio;
-    const c = canvas.getContext("2d"), unit = canvas.height / 8;
-    const at = ([x, y]) => [canvas.width / 2 + x * unit, canvas.height / 2 - y * unit];
-    c.strokeStyle = c.fillStyle = colour("--pst-color-text-muted");
+    const n = +steps.value, count = +seeds.value, chosen = [first, second];
+    const wide = plane.getBoundingClientRect(), half = 3.2 * wide.width / wide.height;
+    const at = Axes.on(plane, { low: -half, high: half, label: "first coordinate" }, { low: -3.2, high: 3.2, label: "second coordinate" });
+    const c = at.c;
+    at.clip();
+    c.strokeStyle = Axes.colour("--pst-color-text-muted");
     for (const mean of Sampler.MEANS) for (const r of [1, 2]) {
-      c.beginPath(); c.arc(...at(mean), r * Sampler.SPREAD * unit, 0, 7); c.globalAlpha = 0.5 / r; c.stroke();
+      c.globalAlpha = 0.5 / r; c.beginPath();
+      c.ellipse(at.x(mean[0]), at.y(mean[1]), at.x(r * Sampler.SPREAD) - at.x(0), at.y(0) - at.y(r * Sampler.SPREAD), 0, 0, 7); c.stroke();
     }
-    const n = +steps.value, sigmas = Sampler.karras(n), fine = Sampler.karras(400);
-    let square = 0;
-    for (let seed = 1; seed <= +seeds.value; seed++) {
-      const normal = Sampler.normals(seed), start = [normal() * sigmas[0], normal() * sigmas[0]];
-      const path = Sampler.SOLVERS[solver.value](start, sigmas, normal), end = path[path.length - 1];
-      const exact = Sampler.SOLVERS.heun(start, fine), goal = exact[exact.length - 1];
-      square += (end[0] - goal[0]) ** 2 + (end[1] - goal[1]) ** 2;
-      c.globalAlpha = 0.35; c.strokeStyle = colour("--pst-color-primary"); c.lineWidth = ratio;
-      c.beginPath(); path.forEach((p, i) => i ? c.lineTo(...at(p)) : c.moveTo(...at(p))); c.stroke();
-      c.globalAlpha = 1; c.fillStyle = colour("--pst-color-accent");
-      c.beginPath(); c.arc(...at(end), 2.5 * ratio, 0, 7); c.fill();
+    const line = (points, colour, width, dots) => {
+      c.strokeStyle = c.fillStyle = Axes.colour(colour); c.lineWidth = width; c.beginPath();
+      points.forEach(([x, y], i) => i ? c.lineTo(at.x(x), at.y(y)) : c.moveTo(at.x(x), at.y(y))); c.stroke();
+      if (dots) for (const [x, y] of points) { c.beginPath(); c.arc(at.x(x), at.y(y), dots, 0, 7); c.fill(); }
+    };
+    c.globalAlpha = 1;
+    for (let seed = 1; seed <= count; seed++) {
+      line(exact(seed), "--pst-color-text-muted", 3);
+      chosen.forEach((one, i) => line(path(one.value, n, seed), COLOURS[i], 1.3, 2.5));
     }
-    const calls = n * (solver.value === "heun" ? 2 : 1) - (solver.value === "heun" ? 1 : 0);
-    told.textContent = `${n} steps, ${calls} calls of the model; the ends lie ${Math.sqrt(square / seeds.value).toPrecision(3)} (RMS) from those of the exact path`;
+    const counts = [4, 5, 6, 8, 10, 13, 16, 20, 26, 32, 40];
+    const curves = chosen.map(one => counts.map(k => [Math.log10(calls(one.value, k)), Math.log10(distance(one.value, k, 20))]));
+    const on = Axes.on(errors, { low: 0.5, high: 2, label: "calls of the model", log: true, ticks: [1, 2] },
+      { low: -4, high: 0.5, label: "distance of the ends", log: true });
+    curves.forEach((curve, i) => {
+      on.c.strokeStyle = on.c.fillStyle = Axes.colour(COLOURS[i]); on.c.lineWidth = 1.5; on.c.beginPath();
+      curve.forEach(([x, y], k) => k ? on.c.lineTo(on.x(x), on.y(y)) : on.c.moveTo(on.x(x), on.y(y))); on.c.stroke();
+      for (const [x, y] of curve) { on.c.beginPath(); on.c.arc(on.x(x), on.y(y), 2.5, 0, 7); on.c.fill(); }
+    });
+    const named = chosen.map(one => one.selectedOptions[0].textContent);
+    Axes.legend(root, [...named.map((name, i) => [name, COLOURS[i], "dots"]), ["exact path", "--pst-color-text-muted", "thick"]]);
+    told.textContent = chosen.map((one, i) => `${named[i]}: ${n} steps, ${calls(one.value, n)} calls of the model, the ends lie `
+      + `${distance(one.value, n, count).toPrecision(3)} (RMS) from those of the exact paths.`).join("\n");
     root.querySelector("[data-of=steps]").textContent = n;
-    root.querySelector("[data-of=seeds]").textContent = seeds.value;
+    root.querySelector("[data-of=seeds]").textContent = count;
   }
-  for (const input of [solver, steps, seeds]) input.addEventListener("input", draw);
-  addEventListener("resize", draw);
-  new MutationObserver(draw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
-  draw();
+  for (const input of [first, second, steps, seeds]) input.addEventListener("input", draw);
+  Axes.redraw(draw);
 })();

@@ -1,0 +1,180 @@
+"""The data flow of a model: which operation takes which result, read off a run of its code.
+
+Every operation runs, and then its result is replaced by its mark, a number of its own in each element. Models move
+elements (reshape, transpose, split, concatenate) and compute only with a Module's operations, so the marks in an
+operation's arguments are those of the operations that it takes them from.
+"""
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.cases import CASES
+from refsd.components import COMPONENTS, load
+from refsd.module import Module, Taps
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
+from refsd.weights.checkpoint import open_checkpoint
+from refsd.weights.model_files import model_files
+
+_MODELS = str(Path(sys.modules[Module.__module__].__file__ or "").parent / "models")
+_MARK = 2.0**20  # marks are larger than weights, angles and masks
+_CONSTANTS = {"angle", "mask", "diagonal", "sinks", "self", "name"}  # parameters that no operation computes
+
+
+class Step(NamedTuple):
+    """An operation that ran, or an input of the model.
+
+    name:   of its tap
+    op:     its name; "" for an input
+    shape:  of its result
+    takes:  parameter, and number of the step whose result it takes
+    line:   file and line of the model's code that calls it
+    """
+
+    name: str
+    op: str
+    shape: tuple[int, ...]
+    takes: tuple[tuple[str, int], ...] = ()
+    line: tuple[str, int] = ("", 0)
+
+
+class Run(NamedTuple):
+    """A model's run.
+
+    steps:     inputs, then operations in order of computation
+    outputs:   numbers of the steps that the model's results come from
+    arguments: block -> number of a step outside -> the block's name for its result
+    """
+
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    arguments: dict[str, dict[int, str]]
+
+
+class _Recorder(Taps):
+    """Taps that keep the wiring and no numbers."""
+
+    def __init__(self):
+        super().__init__(pattern="", ops=True)
+        self.steps: list[Step] = []
+        self.arguments: dict[str, dict[int, str]] = {}
+
+    def mark(self, step: Step) -> np.ndarray:
+        self.steps.append(step)
+        return np.full(step.shape, _MARK + len(self.steps))
+
+    def sources(self, *values: Any) -> list[int]:
+        """Return the numbers of the steps whose marks are in arrays, tuples of arrays included."""
+        found: list[int] = []
+        for value in values:
+            if isinstance(value, tuple | list):
+                found += self.sources(*value)
+            elif isinstance(value, np.ndarray) and value.dtype == np.float64:
+                found += [i for mark in np.unique(value) if (i := self._source(mark)) is not None]
+        return list(dict.fromkeys(found))
+
+    def _source(self, mark: float) -> int | None:
+        # The time is an input that models compute with outside of operations: 1 - t, 1000 t.
+        for number in (mark, mark / 1000, 1 - mark, 1 - mark / 1000, -mark):
+            i = number - _MARK - 1
+            if i == int(i) and 0 <= i < len(self.steps):
+                return int(i)
+        return None
+
+    def record(self, name, value):
+        caller = sys._getframe(1)
+        frame = (caller.f_back if caller.f_code.co_name == "<listcomp>" and caller.f_back else caller).f_locals
+        if "fn" in frame and frame["m"].prefix:
+            code = frame["fn"].__code__
+            passed = dict(zip(code.co_varnames[1:], frame["args"], strict=False)) | frame["kwargs"]
+            own = self.arguments.setdefault(frame["m"].prefix.rstrip("."), {})
+            for parameter, given in passed.items():
+                for source in self.sources(given):
+                    own.setdefault(source, parameter)
+        return super().record(name, value)
+
+
+class _Traced(Module):
+    """A module whose operations give their marks."""
+
+    def _tap(self, name, y):
+        assert isinstance(self.taps, _Recorder)
+        frame = sys._getframe(1)
+        method, given = frame.f_code.co_name, frame.f_locals
+        parameters = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+        if method == "apply":
+            arguments = {f"x{i}": one for i, one in enumerate(given["arrays"])}
+        else:
+            arguments = {one: given[one] for one in parameters if one not in _CONSTANTS}
+        takes = [(one, source) for one, value in arguments.items() for source in self.taps.sources(value)]
+        self.taps.record(self.prefix + name, y)
+        line = _line(frame)
+        op = name if method == "apply" else method
+        return self.taps.mark(Step(self.taps.recorded[-1], op, y.shape, tuple(takes), line))
+
+
+def _line(frame) -> tuple[str, int]:
+    """Return the file, below refsd/models, and the line of the model's code that called an operation."""
+    while frame is not None and not frame.f_code.co_filename.startswith(_MODELS):
+        frame = frame.f_back
+    assert frame is not None
+    return str(Path(frame.f_code.co_filename).relative_to(_MODELS)), frame.f_lineno
+
+
+def trace(case_name: str) -> Run:
+    """Run a case's model on tiny weights."""
+    case = CASES[case_name]
+    assert case.model is not None
+    name = case.op.removeprefix("model/")
+    m, params = load(open_checkpoint(model_files(case.model, "ldm")), name, Arithmetic(FLOAT64))
+    recorder = _Recorder()
+    values = {argument: tensor.values() for argument, tensor in case.realize().items()}
+    marked = {argument: recorder.mark(Step(argument, "", value.shape)) for argument, value in values.items()}
+    component = COMPONENTS[name]
+    y = component.run(
+        _Traced(m.weights, m.arithmetic, taps=recorder),
+        **marked,
+        **{**component.params, **params, **case.params},
+    )
+    return Run(tuple(recorder.steps), tuple(recorder.sources(y)), recorder.arguments)
+
+
+class Block(NamedTuple):
+    """Steps that follow each other in a block at the top of the model's names. members: numbers of steps"""
+
+    name: str
+    members: tuple[int, ...]
+
+
+def blocks(run: Run) -> list[Block]:
+    """Gather operations by the first names of their tap, up to a number.
+
+    An operation without weights at the top of the model joins the block whose result alone it takes.
+    """
+    found: list[Block] = []
+    for i, step in enumerate(run.steps):
+        if step.op:
+            name = _block_of(step.name)
+            follows = found and name == step.op and {source for _, source in step.takes} <= {found[-1].members[-1]}
+            if found and (found[-1].name == name or follows):
+                found[-1] = Block(found[-1].name, (*found[-1].members, i))
+            else:
+                found.append(Block(name, (i,)))
+    return found
+
+
+def _block_of(name: str) -> str:
+    first = re.match(r"(?:[^.]+\.)+?\d+(?=\.)|(?:decoder\.)?[^.]+", name)
+    assert first is not None
+    return first[0]
+
+
+def arrows(run: Run, inside: Iterable[int] | None = None) -> set[tuple[str, str, str]]:
+    """Return the wiring by name: (step, parameter, the step whose result it takes). inside: only these steps"""
+    chosen = range(len(run.steps)) if inside is None else inside
+    return {(run.steps[i].name, one, run.steps[j].name) for i in chosen for one, j in run.steps[i].takes}
