@@ -166,7 +166,7 @@ def _last_columns_unwritten(y):
         (
             _last_columns_unwritten,
             "(the bound there: X); the reference agrees if nothing is computed: zeros, in the last 5 of 77 along "
-            "axis 1 (channels), after the last whole block of 8 alone",
+            "axis 1 (channels), after the last whole block of 8",
         ),
         (lambda y: y + np.random.default_rng(3).standard_normal(y.shape), "(the bound there: X)"),
     ],

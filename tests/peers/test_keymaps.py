@@ -93,7 +93,7 @@ def test_a_pipeline_folder(unet, vae, tmp_path, variant):
     (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
     checkpoint = open_checkpoint(tmp_path)
     assert (checkpoint.family and checkpoint.family.name, checkpoint.layout) == ("sd15", "diffusers")
-    assert checkpoint.components["clip"].config == {"num_heads": 2, "hidden_act": "quick_gelu"}
+    assert checkpoint.components["clip"].config == {"num_heads": 2, "hidden_act": "quick_gelu", "eps": 1e-5}
     for name, model in (("unet", unet), ("vae", vae)):
         weights = checkpoint.components[name].weights
         back = {"unet": unet_keymap, "vae": vae_keymap}[name]().write({ours: weights[ours] for ours in weights})

@@ -9,6 +9,7 @@ import pytest
 import torch
 from diffusers import (
     ChromaPipeline,
+    ErnieImagePipeline,
     FlowMatchEulerDiscreteScheduler,
     Flux2KleinPipeline,
     Flux2Pipeline,
@@ -147,6 +148,15 @@ MODELS = {
         {"shift": 3.0},
         from_words(ZImagePipeline, {"prompt_embeds": [torch.ones(3, 8)], "guidance_scale": 0.0}, LLM),
     ),
+    "ernie-image": (
+        {"shift": 3.0},
+        from_words(
+            ErnieImagePipeline,
+            {"prompt_embeds": [torch.ones(3, 8)], "guidance_scale": 1.0},
+            ("vae", "text_encoder", "tokenizer"),
+            in_channels=128,
+        ),
+    ),
     "sd3": ({"shift": 3.0}, from_words(StableDiffusion3Pipeline, {**POOLED, "guidance_scale": 1.0}, THREE)),
     "lumina2": (
         {"shift": 6.0},
@@ -171,7 +181,7 @@ VARIANT_OF_SAME_FLOW = {
     "flux-control": "flux-dev",
 }
 SIZES = [(1024, 1024, 4), (1360, 768, 9), (2048, 1536, 50), (1000, 760, 7)]
-EVEN_ONLY = ("krea2", "zimage", "sd3", "lumina2")  # diffusers refuses other sizes, or rounds them up
+EVEN_ONLY = ("krea2", "zimage", "sd3", "lumina2", "ernie-image")  # diffusers refuses other sizes, or rounds them up
 
 
 def theirs(model, width, height, steps):

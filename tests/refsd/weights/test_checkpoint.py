@@ -33,7 +33,7 @@ def test_single_file(single_file, parts):
     assert {name: component.config for name, component in checkpoint.components.items()} == {
         "unet": {"num_heads": 8, "num_groups": 32},
         "vae": {"num_groups": 32, "scaling_factor": 0.18215, "shift_factor": 0.0},
-        "clip": {"num_heads": 1, "hidden_act": "quick_gelu"},
+        "clip": {"num_heads": 1, "hidden_act": "quick_gelu", "eps": 1e-5},
     }
     assert checkpoint.components["unet"].size == UNetSize(32, (32, 64), (0,), 1, 24)
 
@@ -45,7 +45,7 @@ def test_folder(folder, parts):
     assert {name: component.config for name, component in checkpoint.components.items()} == {
         "unet": {"num_heads": 4, "num_groups": 16},
         "vae": {"num_groups": 8, "scaling_factor": 0.5, "shift_factor": 0.0},
-        "clip": {"num_heads": 2, "hidden_act": "quick_gelu"},
+        "clip": {"num_heads": 2, "hidden_act": "quick_gelu", "eps": 1e-5},
     }
 
 
