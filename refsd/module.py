@@ -387,8 +387,7 @@ def block(fn: F) -> F:
     def run(m: Module, *args, **kwargs):
         if m.taps is None or not m.prefix:
             return fn(m, *args, **kwargs)
-        instead = m.taps.enter(m.prefix.rstrip("."), args)
-        if instead is not None:
+        if (instead := m.taps.enter(m.prefix.rstrip("."), args)) is not None:
             return instead
         y = fn(m, *args, **kwargs)
         if not isinstance(y, tuple):

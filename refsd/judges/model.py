@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from refsd.causes.generic.other_shapes import other_shape
+from refsd.causes.generic.other_shapes import other_shapes
 from refsd.causes.model import wrong_operations as operations
 from refsd.causes.model.following import Following, Passing, Reached, as_shaped
 from refsd.causes.model.mutants import MUTANTS, Change, ChangedWeights, in_each_block
@@ -232,7 +232,7 @@ class ModelJudge(Judge):
         outputs = {name: found[name] for name in standard.truth if name in found}
         place = self.place(standard, found, tap)
         causes = place.explain(lambda: self._known(standard, outputs, MUTANTS, end), end)
-        causes = causes or _other_shapes(standard, outputs)
+        causes = causes or other_shapes(outputs, standard.truth)
         return Explanation(causes) if causes else Explanation(causes, place.describe(), place.nearest())
 
     def _nearest(self, standard: Standard, found: Answer) -> Nearest | None:
@@ -330,7 +330,7 @@ class ModelJudge(Judge):
         end = time.process_time() + _SEARCH
         case, inputs, truth, honest, numerics, _ = standard
         if not comparable(standard, found):
-            return _other_shapes(standard, found)
+            return other_shapes(found, standard.truth)
         scene = scene_of(standard, found)
 
         def agrees(y: Answer, right: Answer, near: Answer) -> bool:
@@ -398,8 +398,3 @@ class ModelJudge(Judge):
             with change.in_models():
                 y = run(component_of(case), Module(weights, m.arithmetic), wrong, params, case.name)
         return None if y is None or (change.of_weights and not weights.met) else change.outputs(y)
-
-
-def _other_shapes(standard: Standard, found: Answer) -> list[str]:
-    shapes = {name: other_shape(found[name], y) for name, y in standard.truth.items() if name in found}
-    return [f"{name}: {phrase}" for name, phrase in shapes.items() if phrase]

@@ -1,12 +1,18 @@
 """Describe an answer of another shape whose slices are the right answer's: some left out, some repeated."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 _NEAR = 2.0**-12
 _MOST = 1 << 24
+
+
+def other_shapes(found: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarray]) -> list[str]:
+    """Return a phrase for each such output: "out: of axis 1, 77 long, the first 76 alone are there"."""
+    phrases = {name: other_shape(found[name], y) for name, y in truth.items() if name in found}
+    return [f"{name}: {phrase}" for name, phrase in phrases.items() if phrase]
 
 
 def other_shape(found: np.ndarray, truth: np.ndarray) -> str:

@@ -40,7 +40,7 @@ def _linear_fp8(torch, x, params):
     kind = params["activations"]
     codes, scale = _codes(torch, x["x"], kind, params["scales"], x.get("x_scale"))
     weight, own = x["weight"].to(torch.float8_e4m3fn), x["weight_scale"]
-    if (weight.float() != x["weight"]).any():
+    if (weight.float() != x["weight"]).any():  # the input comes widened to float32: it was E5M2
         weight = x["weight"].to(torch.float8_e5m2)
     if scale.ndim or len(own) > 1:  # torch takes a scale for each row of both, or one for each tensor
         scale, own = (
