@@ -12,6 +12,17 @@ _M0 = np.uint64(0xD2511F53)
 _M1 = np.uint64(0xCD9E8D57)
 _W0 = np.uint64(0x9E3779B9)
 _W1 = np.uint64(0xBB67AE85)
+_RUN = 1024
+
+
+@kernel(parallel=False)
+def _rounds(c0, c1, c2, c3, key):
+    k0, k1 = key & _MASK, key >> _HALF
+    for _ in range(10):
+        p0, p1 = _M0 * c0, _M1 * c2
+        c0, c1, c2, c3 = (p1 >> _HALF) ^ c1 ^ k0, p1 & _MASK, (p0 >> _HALF) ^ c3 ^ k1, p0 & _MASK
+        k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
+    return c0, c1, c2, c3
 
 
 @kernel
@@ -32,15 +43,11 @@ def philox4x32_10(counters, key):
     for i in prange(len(counters)):
         c0, c1 = np.uint64(counters[i, 0]), np.uint64(counters[i, 1])
         c2, c3 = np.uint64(counters[i, 2]), np.uint64(counters[i, 3])
-        k0, k1 = key & _MASK, key >> _HALF
-        for _ in range(10):
-            p0, p1 = _M0 * c0, _M1 * c2
-            c0, c1, c2, c3 = (p1 >> _HALF) ^ c1 ^ k0, p1 & _MASK, (p0 >> _HALF) ^ c3 ^ k1, p0 & _MASK
-            k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
-        words[i, 0], words[i, 1], words[i, 2], words[i, 3] = c0, c1, c2, c3
+        words[i, 0], words[i, 1], words[i, 2], words[i, 3] = _rounds(c0, c1, c2, c3, key)
     return words
 
 
+@kernel
 def philox_successive(first, count, seed, key):
     """Apply philox4x32_10 to `count` successive counters c = (index low, index high, seed low, seed high).
 
@@ -50,8 +57,22 @@ def philox_successive(first, count, seed, key):
     key:      uint64
     -> words: uint32 [count, 4]
     """
-    index = first + np.arange(count, dtype=np.uint64)
-    counters = np.empty((count, 4), np.uint32)
-    counters[:, 0], counters[:, 1] = index & _MASK, index >> _HALF
-    counters[:, 2], counters[:, 3] = seed & _MASK, seed >> _HALF
-    return philox4x32_10(counters, key)
+    words = np.empty((count, 4), np.uint32)
+    for run in prange((count + _RUN - 1) // _RUN):
+        begin = run * _RUN
+        size = min(_RUN, count - begin)
+        # A row for each word of a counter: with their words side by side, counters are not computed in vectors.
+        rows = np.empty((4, _RUN), np.uint32)
+        _successive_rows(first + np.uint64(begin), size, seed, key, rows)
+        for i in range(size):
+            for word in range(4):
+                words[begin + i, word] = rows[word, i]
+    return words
+
+
+@kernel(parallel=False)
+def _successive_rows(first, size, seed, key, rows):
+    for i in range(size):
+        index = first + np.uint64(i)
+        c0, c1, c2, c3 = _rounds(index & _MASK, index >> _HALF, seed & _MASK, seed >> _HALF, key)
+        rows[0, i], rows[1, i], rows[2, i], rows[3, i] = c0, c1, c2, c3
