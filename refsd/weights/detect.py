@@ -1,7 +1,9 @@
 """Identify a set of tensor names: find the components and their layouts, and what refsd cannot run."""
 
-from collections.abc import Collection, Iterable, Mapping
-from fnmatch import fnmatchcase
+import re
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import translate
 from typing import NamedTuple
 
 from refsd.files.stored import shown
@@ -122,7 +124,8 @@ def foreign_family(shapes: Mapping[str, Shape]) -> str | None:
         names = [name for name in names if not name.startswith(PICTURE_TOWERS)]
     if any(_DECODER in name or _QWEN_TOWER in name for name in names):
         names = [name for name in names if _VISION not in name]
-    return next((family for part, family in FOREIGN if any(part in name for name in names)), None)
+    text = "\n".join(names)
+    return next((family for part, family in FOREIGN if part in text), None)
 
 
 def find_components(
@@ -138,8 +141,10 @@ def find_components(
     found: dict[str, FoundComponent] = {}
     taken: set[str] = set()
     towers: set[str] = set()
-    prefixes = tuple({place.prefix for place in CANDIDATES if place.prefix and _witnessed(place, shapes)})
-    for place in CANDIDATES:
+    ordered = sorted(shapes)
+    places = [place for place in CANDIDATES if any(_is_first_part(start, ordered) for start in _starts(place))]
+    prefixes = tuple({place.prefix for place in places if place.prefix})
+    for place in places:
         if place.prefix == "" and _is_bare(found):
             continue
         if place.architectures and architecture not in place.architectures:
@@ -204,8 +209,11 @@ def _explained(place: Candidate, names: Collection[str], shapes: Mapping[str, Sh
     return len(network.shapes(network.size(ours)).keys() & ours.keys())
 
 
+_KNOWN_EXTRA = re.compile("|".join(map(translate, KNOWN_EXTRAS)))
+
+
 def is_known_extra(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in KNOWN_EXTRAS)
+    return _KNOWN_EXTRA.match(name) is not None
 
 
 def _bigg_or(component: str, found: FoundComponent, shapes: Mapping[str, Shape]) -> str:
@@ -235,8 +243,18 @@ def _ambiguous(path: object, one: str, here: FoundComponent, other: str, there: 
 
 
 def _witnessed(place: Candidate, names: Iterable[str]) -> bool:
-    starts = tuple(place.prefix + witness for witness in place.witnesses)
+    starts = _starts(place)
     return any(name.startswith(starts) for name in names)
+
+
+def _starts(place: Candidate) -> tuple[str, ...]:
+    return tuple(place.prefix + witness for witness in place.witnesses)
+
+
+def _is_first_part(start: str, ordered: Sequence[str]) -> bool:
+    """True if one of the sorted names begins with `start`."""
+    here = bisect_left(ordered, start)
+    return here < len(ordered) and ordered[here].startswith(start)
 
 
 def _is_bare(found: Mapping[str, FoundComponent]) -> bool:
