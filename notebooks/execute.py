@@ -1,9 +1,10 @@
-"""Run notebooks and store their outputs in them: python notebooks/execute.py [NAME.ipynb ...]
+"""Run notebooks and store them with their outputs: python notebooks/execute.py [-o FOLDER] [NAME.ipynb ...]
 
-Each runs in an empty folder of its own, with the interpreter that runs this file. What is stored holds no path, no
+Without -o they are stored where they are. Each runs in an empty folder of its own, with the interpreter that runs this file. What is stored holds no path, no
 time stamp and no metadata; pictures are written with 128 colours, so that a notebook stays small.
 """
 
+import argparse
 import base64
 import io
 import sys
@@ -70,15 +71,21 @@ def repack(png: str) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def main(names: list[str]) -> None:
-    for path in [HERE / name for name in names] or sorted(HERE.glob("*.ipynb")):
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--out", type=Path, default=HERE, help="folder for the notebooks with their outputs")
+    parser.add_argument("names", nargs="*", metavar="NAME.ipynb", help="default: all")
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    for path in [HERE / name for name in asked.names] or sorted(HERE.glob("*.ipynb")):
         begun = time.perf_counter()
         notebook = execute(path)
         tidy(notebook)
-        nbformat.write(notebook, path)
-        took, size = time.perf_counter() - begun, path.stat().st_size
-        print(f"{path.name}: {took:.1f} s, {size / 1024:.0f} KB", file=sys.stderr)
+        target = asked.out / path.name
+        nbformat.write(notebook, target)
+        took, size = time.perf_counter() - begun, target.stat().st_size
+        print(f"{target}: {took:.1f} s, {size / 1024:.0f} KB", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -28,7 +28,7 @@ def _how_to_run(path: Path, there: Path) -> dict:
     link = os.path.relpath(path, there.parent)
     text = (
         f"**Run this:** {{download}}`{path.name} <{link}>`, or in a clone of refsd "
-        f"`uv run --group notebooks python notebooks/execute.py {path.name}`\n"
+        f"`uv run --group notebooks python notebooks/execute.py -o mine {path.name}`\n"
     )
     return {"cell_type": "markdown", "id": "how-to-run", "metadata": {}, "source": text}
 

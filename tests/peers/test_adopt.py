@@ -1,6 +1,9 @@
 """Modules of torch are adopted: the graph is the module, honest ports conform, wrong ones are placed and named."""
 
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -33,6 +36,12 @@ def test_the_fixture_is_what_torch_exports_today(tmp_path):
     ]
     assert nodes[0] == nodes[1]
     assert "conv_in [2, 16, 12, 8]" in done.output
+    # examples/adopt/dump.py, as docs/adopt.md has it.
+    environment = {**os.environ, "PYTHONPATH": str(source.parent)}
+    script = [sys.executable, "-P", source.parent / "dump.py", "tiny"]
+    subprocess.run(script, env=environment, cwd=tmp_path, check=True)
+    done = CliRunner().invoke(app, ["compare", str(tmp_path / "dump.safetensors"), str(tmp_path / "tiny")])
+    assert done.exit_code == 0 and "4 of 4 taps right" in done.output, done.output
 
 
 @pytest.mark.parametrize("name", ["prx", "ernie"])

@@ -24,7 +24,7 @@ def test_plotting_is_folded_and_what_asserts_is_not(path):
     stored = json.loads(path.read_text(encoding="utf-8"))["cells"]
     before = "".join("".join(cell["source"]) for cell in stored if cell["cell_type"] == "code")
     assert whole == before.replace("\n", ""), "no line is lost"
-    assert f"execute.py {path.name}" in cells[1]["source"]
+    assert f"execute.py -o mine {path.name}" in cells[1]["source"]
 
 
 def test_a_cell_is_parted_where_its_plotting_begins():
