@@ -62,6 +62,12 @@ class Golden:
     bound: Mapping[str, np.ndarray]
     weights: Path | None = None
 
+    def __repr__(self) -> str:
+        def shapes(arrays: Mapping[str, np.ndarray]) -> str:
+            return ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+
+        return f"Golden({self.name!r}: {shapes(self.inputs)} -> {shapes(self.truth)})"
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -95,7 +95,10 @@ def whole(run: Run, case_name: str) -> tuple[list[Node], list[Arrow]]:
     inputs = [i for i, step in enumerate(run.steps) if not step.op]
     names = [part.first.name.rpartition(".")[0] for part in found]
     widest = max((run.steps[part.members[-1]].shape[-1] for part in found if _picture(run, part)), default=0)
-    nodes = [Node(run.steps[i].name, "", "input", _shape(run.steps[i].shape)) for i in inputs]
+    nodes = [
+        Node(run.steps[i].name, "", "input", _shape(run.steps[i].shape), lane=None if widest else lane)
+        for lane, i in enumerate(inputs)
+    ]
     for name, part in zip(names, found, strict=True):
         last = run.steps[part.members[-1]]
         alone = len(part.first.members) >= _LEAST and names.count(name) == 1
@@ -104,7 +107,8 @@ def whole(run: Run, case_name: str) -> tuple[list[Node], list[Arrow]]:
         lane = (widest // last.shape[-1]).bit_length() - 1 if _picture(run, part) else None
         drawn = drawn_as.get(signature(run, part.first))
         link = f"#{_id(drawn)}" if drawn else _link_of(run.steps[part.first.members[0]])
-        nodes.append(Node(_label(part), below, "block", _shape(last.shape), link, lane))
+        shapes = dict.fromkeys(_shape(run.steps[i].shape) for i in _given(run, part))
+        nodes.append(Node(_label(part), below, "block", ", ".join(shapes), link, lane))
     nodes.append(Node("out", "", "input", "", "", 0 if widest else None))
     number = lambda i: len(inputs) + owner[i] if i in owner else inputs.index(i)
     first = lambda part: all(
@@ -139,18 +143,23 @@ def inside(run: Run, block: Block) -> tuple[list[Node], list[Arrow]]:
         kind = next((kind for kind, ops in _KINDS.items() if step.op in ops), "other")
         name = step.name.removeprefix(f"{block.name}.")
         below = "" if re.fullmatch(rf"(.*\.)?{step.op}(\.\d+)?", name) else name
-        nodes.append(Node(step.op, below, kind, _shape(step.shape), _link_of(step)))
+        nodes.append(Node(step.op, below, kind, _shape(step.shape), _link_of(step), layer=below.rpartition(".")[0]))
     arrows: dict[tuple[int, int], list[str]] = {}
     for i in block.members:
         for one, j in run.steps[i].takes:
             arrows.setdefault((number[j], number[i]), []).append(one)
     drawn = [Arrow(*ends, names[0] in _MODULATION, ", ".join(names)) for ends, names in arrows.items()]
-    later = {j for i, step in enumerate(run.steps) if i not in own for _, j in step.takes} | set(run.outputs)
-    for i in block.members:
-        if i in later:
-            drawn.append(Arrow(number[i], len(nodes)))
-            nodes.append(Node("out", "", "input", ""))
+    for i in _given(run, block):
+        drawn.append(Arrow(number[i], len(nodes)))
+        nodes.append(Node("out", "", "input", ""))
     return nodes, drawn
+
+
+def _given(run: Run, part: Part | Block) -> list[int]:
+    """Return the steps whose results a part or a block gives to others."""
+    own = set(part.members)
+    later = {j for i, step in enumerate(run.steps) if i not in own for _, j in step.takes} | set(run.outputs)
+    return [i for i in part.members if i in later]
 
 
 def _picture(run: Run, part: Part) -> bool:
@@ -188,7 +197,8 @@ def figures(run: Run, case_name: str, title: str) -> list[str]:
     """The drawings of a model's page, as HTML."""
     nodes, arrows = whole(run, case_name)
     words = f"{title}: " + ", ".join(f"{nodes[a.source].label} to {nodes[a.target].label}" for a in arrows)
-    drawn = [_figure("whole", "The model", draw(nodes, arrows, words))]
+    inputs = sum(1 for step in run.steps if not step.op)
+    drawn = [_figure("whole", "The model", draw(nodes, arrows, words, max(3, inputs)))]
     for kind, block in kinds(run).items():
         nodes, arrows = inside(run, block)
         svg = draw(nodes, arrows, f"{block.name}: {counted(len(kind), 'operation')}")

@@ -27,6 +27,7 @@ class Node(NamedTuple):
     shape: of its result, written beside the line that leaves it
     link:  address, or ""
     lane:  where it must stand; None: anywhere
+    layer: whose nodes keep to one lane, as `txt_attn`; ""
     """
 
     label: str
@@ -35,6 +36,7 @@ class Node(NamedTuple):
     shape: str
     link: str = ""
     lane: int | None = None
+    layer: str = ""
 
 
 class Arrow(NamedTuple):
@@ -61,7 +63,8 @@ class _Way(NamedTuple):
 def places(nodes: Sequence[Node], arrows: Iterable[Arrow], lanes: int) -> list[tuple[int, int]]:
     """Return the row and the lane of each node; nodes come after what they take.
 
-    A node that takes nothing begins a stream, which keeps its lane free of other streams where it can.
+    A node that takes nothing begins a stream, which keeps its lane free of other streams where it can. What
+    follows a node over two streams goes back to the stream that its layer began in.
     """
     entering: dict[int, list[Arrow]] = defaultdict(list)
     for arrow in arrows:
@@ -69,10 +72,14 @@ def places(nodes: Sequence[Node], arrows: Iterable[Arrow], lanes: int) -> list[t
     found: list[tuple[int, int]] = []
     stream: list[int] = []
     owner: dict[int, int] = {}  # lane -> its stream
+    begun: dict[str, int] = {}  # layer -> its first node
     for i, node in enumerate(nodes):
         above = [arrow.source for arrow in entering[i]]
         main = [arrow.source for arrow in entering[i] if not arrow.side] or above
         before = main[0] if main else None
+        joined = before is not None and len({stream[one.source] for one in entering[before] if not one.side}) > 1
+        if joined:
+            before = begun.get(node.layer, before)
         first = 1 + max((found[j][0] for j in above), default=-1)
         wanted = 0 if before is None else found[before][1]
         stream.append(i if before is None else stream[before])
@@ -89,6 +96,8 @@ def places(nodes: Sequence[Node], arrows: Iterable[Arrow], lanes: int) -> list[t
             if (first + down, lane) not in found
         )
         owner.setdefault(lane, stream[i])
+        if node.layer:
+            begun.setdefault(node.layer, i)
         found.append((row, lane))
     return found
 

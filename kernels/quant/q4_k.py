@@ -2,7 +2,8 @@
 
 byte   0 ..   1  d       float16, scale of the scales
 byte   2 ..   3  dmin    float16, scale of the minimums
-byte   4 ..  15  scales  (A .. H scales, a .. h minimums of groups 0 .. 7; a letter a bit, high bit left)
+byte   4 ..  15  scales  (A .. H scales, a .. h minimums of groups 0 .. 7;
+                          a letter a bit, high bit left)
                          4 .. 7    EEAAAAAA FFBBBBBB GGCCCCCC HHDDDDDD
                          8 .. 11   eeaaaaaa ffbbbbbb ggcccccc hhdddddd
                          12 .. 15  eeeeEEEE ffffFFFF ggggGGGG hhhhHHHH
