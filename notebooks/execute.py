@@ -1,8 +1,8 @@
 """Run notebooks and store them with their outputs: python notebooks/execute.py [-o FOLDER] [NAME.ipynb ...]
 
 Without -o they are stored where they are. Each runs in an empty folder of its own, with the interpreter that runs
-this file. What is stored holds no path, no time stamp and no metadata; pictures are written with 128 colours, so that
-a notebook stays small.
+this file. What is stored holds no path, no time stamp and no metadata; pictures are written with 128 colours, so
+that a notebook stays small.
 """
 
 import argparse
