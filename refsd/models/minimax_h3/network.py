@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from refsd.networks.config import positive, shown_value
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
-from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row
+from refsd.networks.keymap import CONCAT, SWAP, Keymap, Row, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 from refsd.numerics.errors import BadInput
@@ -121,32 +121,25 @@ _ENDS = (
     ("final_layer.video_out", "proj_out"),
     ("final_layer.audio_out", "audio_proj_out"),
 )
-# diffusers' SwiGLU has the value before the gate.
 _PARTS = (
-    ("norm1", ("norm1",), SAME),
-    ("norm2", ("norm2",), SAME),
-    ("attn.qkv_proj", ("attn.to_q", "attn.to_k", "attn.to_v"), CONCAT),
-    ("attn.q_norm", ("attn.norm_q",), SAME),
-    ("attn.k_norm", ("attn.norm_k",), SAME),
-    ("attn.out_proj", ("attn.to_out.0",), SAME),
-    ("mlp.fc1", ("ff.net.0.proj",), SWAP),
-    ("mlp.fc2", ("ff.net.2",), SAME),
-    ("adaln_proj", ("adaln_proj",), SAME),
+    ("norm1", "norm1"),
+    ("norm2", "norm2"),
+    ("attn.q_norm", "attn.norm_q"),
+    ("attn.k_norm", "attn.norm_k"),
+    ("attn.out_proj", "attn.to_out.0"),
+    ("mlp.fc2", "ff.net.2"),
+    ("adaln_proj", "adaln_proj"),
 )
 
 
 def minimax_h3_keymap(layers: int = 50, refiners: int = 2) -> Keymap:
-    """Map ComfyUI's names to and from diffusers', which splits q, k and v and swaps gate and value."""
-    rows = [Row(ours, (theirs,), SAME) for ours, theirs in _ENDS]
-    for ours, theirs, n in (
-        ("blocks", "transformer_blocks", layers),
-        ("token_refiner.blocks", "token_refiner.refiner_blocks", refiners),
-    ):
-        for i in range(n):
-            rows += [
-                Row(f"{ours}.{i}.{name}", tuple(f"{theirs}.{i}.{part}" for part in parts), rule)
-                for name, parts, rule in _PARTS
-            ]
+    """Map ComfyUI's names to and from diffusers', which splits q, k and v and has value before gate."""
+    rows = prefix_rows(_ENDS)
+    places = {f"blocks.{i}.": f"transformer_blocks.{i}." for i in range(layers)}
+    places |= {f"{_REFINER}{i}.": f"token_refiner.refiner_blocks.{i}." for i in range(refiners)}
+    for ours, theirs in places.items():
+        rows += prefix_rows(_PARTS, ours, theirs) + prefix_rows((("mlp.fc1", "ff.net.0.proj"),), ours, theirs, SWAP)
+        rows += [Row(f"{ours}attn.qkv_proj", tuple(f"{theirs}attn.to_{name}" for name in "qkv"), CONCAT)]
     return Keymap(rows)
 
 

@@ -165,6 +165,8 @@ def test_quiet_weights_show_a_wrong_eps(model_files, name):
         ("qwen-image21/qwen-image21/edit", "Qwen-Image 2.1's references advance the numbers by half"),
         ("qwen3-vl-4b/qwen3_vl/pictures", "DeepStack's features are added one layer late"),
         ("qwen3-vl-8b-vision/qwen3_vision/wide", "Qwen3-VL's last merger normalises four patches as one"),
+        ("minimax-h3/minimax-h3/keyframes", "MiniMax-H3's q, k and v are read head by head"),
+        ("minimax-h3/minimax-h3/keyframes", "MiniMax-H3's sound has the video's time"),
         ("clip-l/clip/ended", "GELU is quick GELU, or the reverse"),
         ("qwen3-4b/qwen3/quiet", "eps is ten times too small"),
         ("qwen3-4b/qwen3/padded", "heads of keys are taken in turn, not in groups"),

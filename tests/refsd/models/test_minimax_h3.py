@@ -16,6 +16,7 @@ from refsd.models.minimax_h3 import (
     patches,
     positions,
     time_curve,
+    times,
     unpatch,
     words,
 )
@@ -74,6 +75,11 @@ def test_patches_and_back():
 def test_words_of_pictures():
     assert words(5, ()) == [Run(5, 0, TEXT)]
     assert words(5, (0, 2, 4, 5)) == [Run(2, 0, VIDEO), Run(2, 0, TEXT), Run(1, 0, VIDEO)]
+
+
+def test_keyframes_are_at_their_own_time_or_the_video_s_if_that_is_later():
+    got = times(np.array([0.25, 0.9999]), np.array([0.5, 0.75]), 0.999)
+    assert got.tolist() == [0.25, 0.9999, 0.5, 0.75, 0.999, 0.9999]
 
 
 def test_a_table_of_times_is_interpolated():
