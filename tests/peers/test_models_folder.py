@@ -16,6 +16,7 @@ from test_models_flux3 import peer_flux3
 from test_models_flux_whole import image_ids, packed, peer_flux
 from test_models_krea2 import STATES, TEXT_HEAD, peer_krea2
 from test_models_lumina2 import peer_lumina2
+from test_models_minimax_h3 import inputs_of, peer_minimax_h3
 from test_models_qwen_image21 import asked, peer_qwen_image21, picture_of
 from test_models_unet import peer_unet
 from test_models_vae import peer_vae
@@ -27,6 +28,7 @@ from refsd.models.clip.network import CLIPSize
 from refsd.models.flux import pack
 from refsd.models.flux3.network import Flux3Size, flux3_shapes
 from refsd.models.krea2 import token_ids
+from refsd.models.minimax_h3.original import ORIGINALS
 from refsd.models.unet.tensors import UNetSize
 from refsd.models.vae.network import VAESize
 from refsd.numerics.arithmetic import Arithmetic
@@ -295,3 +297,18 @@ def test_axes_theta_and_eps_of_a_denoiser_are_those_of_its_config(component, tmp
     checkpoint = open_checkpoint(tmp_path)
     assert distance(pack(answer(checkpoint, component, inputs)["out"]), want) <= 1e-12
     assert living_component(peer).config == checkpoint.components[component].config
+
+
+def test_a_folder_of_minimax_h3(tmp_path):
+    """Its rotary channels do not fill a head, each kind of norm has an eps of its own, and it has two outputs."""
+    inputs = inputs_of((3, 4, 6), 7, 5, ())
+    with float64_throughout():
+        peer = peer_minimax_h3(2, 32, 5, rope_theta=40.0).eval()
+        redraw(peer, 4)
+        given = {name: torch.from_numpy(x) for name, x in inputs.items()}
+        want = ORIGINALS["minimax-h3"].run(peer, given, {})
+    peer.save_pretrained(tmp_path / "transformer")
+    checkpoint = open_checkpoint(tmp_path)
+    got = answer(checkpoint, "minimax-h3", inputs)
+    assert all(distance(got[name], want[name]) <= 1e-12 for name in ("out", "audio_out"))
+    assert living_component(peer).config == checkpoint.components["minimax-h3"].config

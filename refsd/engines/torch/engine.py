@@ -53,7 +53,7 @@ _LAID_OUT = "channels_last"
 HOW_TO_GET = how_to_install("torch")
 
 # Inputs that pipelines keep in float32, whatever the dtype of the model.
-_POSITIONS = ("timesteps", "target_timesteps", "guidance")
+_POSITIONS = ("timesteps", "audio_timesteps", "target_timesteps", "guidance")
 
 
 class TorchEngine:

@@ -28,6 +28,7 @@ from refsd.models import (
     ip_adapter,
     krea2,
     lumina2,
+    minimax_h3,
     mistral,
     mmdit,
     qwen3,
@@ -92,6 +93,7 @@ PAGES = {
         m, **given, reference=[reference, reference_2, reference_3, reference_4]
     ),
     "krea2": krea2.krea2,
+    "minimax-h3": minimax_h3.minimax_h3,
     "ernie-image": lambda m, context_mask, **given: ernie_image.ernie_image(
         m, **given, lengths=context_mask.sum(axis=1)
     ),
@@ -287,6 +289,7 @@ LOSSLESS = (
     "qwen-image",
     "krea2",
     "ernie-image",
+    "minimax-h3",
     "qwen-image21",
     "flux-vae",
     "t5xxl",

@@ -42,6 +42,8 @@ BROKEN = (
     "lumina2/lumina2/masked",
     "krea2/krea2/masked",
     "ernie-image/ernie-image/masked",
+    "minimax-h3/minimax-h3/keyframes",
+    "lone/minimax-h3-pruned/minimax-h3/curve",
     "anima/anima/whole",
     "anima-conditioner/anima-conditioner/masked",
     "qwen-image21/qwen-image21/masked",
@@ -163,6 +165,8 @@ def test_quiet_weights_show_a_wrong_eps(model_files, name):
         ("qwen-image21/qwen-image21/edit", "Qwen-Image 2.1's references advance the numbers by half"),
         ("qwen3-vl-4b/qwen3_vl/pictures", "DeepStack's features are added one layer late"),
         ("qwen3-vl-8b-vision/qwen3_vision/wide", "Qwen3-VL's last merger normalises four patches as one"),
+        ("minimax-h3/minimax-h3/keyframes", "MiniMax-H3's q, k and v are read head by head"),
+        ("minimax-h3/minimax-h3/keyframes", "MiniMax-H3's sound has the video's time"),
         ("clip-l/clip/ended", "GELU is quick GELU, or the reverse"),
         ("qwen3-4b/qwen3/quiet", "eps is ten times too small"),
         ("qwen3-4b/qwen3/padded", "heads of keys are taken in turn, not in groups"),
@@ -230,7 +234,7 @@ def test_a_bug_of_one_block_is_told_its_place(model_files):
 
 def test_cases_without_a_peer_are_asked_for_by_name():
     assert not any(case.name.startswith("lone/") for case in select())
-    lone = {"chroma-radiance", "unet", "esrgan", "zimage"}
+    lone = {"chroma-radiance", "unet", "esrgan", "zimage", "minimax-h3"}
     assert {case.op.removeprefix("model/") for case in select("lone/*")} == lone
     with pytest.raises(BadInput, match="no case matches"):
         select("*/chroma-radiance/*")

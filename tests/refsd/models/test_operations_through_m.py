@@ -27,6 +27,7 @@ NAMES = (
     "flux3-distilled/flux3/jump",
     "zimage/zimage/masked",
     "ernie-image/ernie-image/masked",
+    "minimax-h3/minimax-h3/keyframes",
     "lone/zimage-control/zimage/controlled",
     "flux-vae/vae-encoder/tall",
     "flux2-vae/flux2-vae-decoder/wide",

@@ -47,6 +47,13 @@ from refsd.models.ip_adapter.network import (
 )
 from refsd.models.krea2.network import KREA2, Krea2Size, krea2_shapes, krea2_size
 from refsd.models.lumina2.network import LUMINA2, Lumina2Size, lumina2_shapes, lumina2_size
+from refsd.models.minimax_h3.network import (
+    MINIMAX_H3,
+    PRUNED,
+    MiniMaxH3Size,
+    minimax_h3_shapes,
+    minimax_h3_size,
+)
 from refsd.models.mistral.network import MistralSize, mistral_shapes, mistral_size
 from refsd.models.mmdit.network import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
 from refsd.models.qwen3.network import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
@@ -260,6 +267,12 @@ TABLES = {
         sizes(Lumina2Size, layers=few, noise_refiners=few, context_refiners=few),
     ),
     "ernie-image": Table(ernie_image_shapes, ernie_image_size, ERNIE_IMAGE, sizes(ErnieImageSize, layers=few)),
+    "minimax-h3": Table(
+        minimax_h3_shapes,
+        minimax_h3_size,
+        MINIMAX_H3,
+        sizes(MiniMaxH3Size, layers=few, refiners=few, curve=st.just(0)),
+    ),
     "krea2": Table(
         krea2_shapes,
         krea2_size,
@@ -389,6 +402,8 @@ def test_hostile_names_make_no_large_table(name, number):
         (qwen_image_shapes, QWEN_IMAGE, 20_430_401_088),
         (krea2_shapes, KREA2, 12_820_073_036),
         (ernie_image_shapes, ERNIE_IMAGE, 2_821_119_104),
+        (minimax_h3_shapes, MINIMAX_H3, 33_122_992_896),
+        (minimax_h3_shapes, PRUNED, 20_111_438_728),
         (qwen_image21_shapes, QWEN_IMAGE21, 7_115_124_736),
         (flux2_shapes, FLUX2_DEV, 32_223_281_152),
         (flux2_shapes, FLUX2_KLEIN_4B, 3_875_544_576),

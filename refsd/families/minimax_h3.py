@@ -1,0 +1,54 @@
+"""MiniMax-H3: videos with sound, conditioned on Qwen3-VL. Only the network: txt2img draws no videos."""
+
+from refsd.families.family import Condition, EncodedPrompt, Family, Flow, Variant, constant_shift, unit_time
+from refsd.models.minimax_h3.network import MINIMAX_H3, PRUNED
+from refsd.networks.recipe import alone
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """Return Qwen3-VL's hidden states. Source: diffusers modular_pipelines/minimax_h3/encoders.py."""
+    (encoded,) = prompt.encoders.values()
+    return Condition(encoded.hidden)
+
+
+# Its velocity is data minus noise, its time the share of data, and the sound has a shift of its own, 3.
+VARIANT = Variant(
+    "minimax-h3",
+    "MiniMax-H3",
+    {},
+    join,
+    {"sdcpp": "flow_uniform", "diffusers": "flow_uniform"},
+    Flow(constant_shift(12.0), levels=unit_time),
+    steps=50,
+    cfg_scale=1.0,
+    draws=False,
+)
+# In full width, because that is where kernels differ.
+_BLOCK = MINIMAX_H3._replace(layers=1, refiners=1)
+_TINY = MINIMAX_H3._replace(
+    hidden=192,
+    layers=2,
+    heads=2,
+    mlp=160,
+    channels=8,
+    audio_channels=12,
+    context_dim=128,
+    time_hidden=96,
+    time_dim=64,
+)
+_TINY_PRUNED = _TINY._replace(time_dim=PRUNED.time_dim, curve=17)
+FAMILIES = (
+    Family(
+        "minimax-h3",
+        "2026-07",
+        "minimax-h3",
+        lambda shapes: ("minimax-h3", "it has tokens of a sound beside those of a video (audio_patch_proj)"),
+        (VARIANT,),
+        sizes={"MiniMax-H3": {"minimax-h3": MINIMAX_H3}, "MiniMax-H3, pruned": {"minimax-h3": PRUNED}},
+        recipes={
+            "minimax-h3": alone("minimax-h3", MINIMAX_H3, _TINY, "minimax_h3"),
+            "minimax-h3-pruned": alone("minimax-h3", PRUNED, _TINY_PRUNED, "minimax_h3"),
+            "minimax-h3-block": alone("minimax-h3", _BLOCK, _BLOCK, "minimax_h3"),
+        },
+    ),
+)
