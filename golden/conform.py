@@ -3,6 +3,7 @@
 import datetime
 import fnmatch
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -247,8 +248,9 @@ def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, exami
         why = explain(judge, standard, found, taps, examined)
     except Exception as error:
         why = Explanation(looks=[f"the search for a cause failed: {type(error).__name__}: {_line(error)}"])
-    reason = "; ".join(filter(None, [examined.verdict.reason, examined.way, *why.phrases[:2]]))
-    return {"reason": reason, "causes": tuple(why.causes), "looks": tuple(why.looks), "nearest": why.nearest}
+    reason = "; ".join(filter(None, [examined.verdict.reason, examined.way, why.text]))
+    found_by_search = {"causes": tuple(why.causes), "possible": tuple(why.possible), "looks": tuple(why.looks)}
+    return {"reason": reason, **found_by_search, "nearest": why.nearest, "cut": why.cut}
 
 
 def _way(examined: Examination) -> list[Step]:
@@ -269,10 +271,26 @@ def with_waivers(runner: Runner, result: Result) -> Result:
     """Return the result with its case's waivers applied; the reason names the valid or the expired waiver."""
     if result.conforms:
         return result
-    waived, waiver_text = waive(runner.waivers, result.engine, result.case, result.causes, today_of(runner))
+    waived, waiver_text = waive(runner.waivers, result, today_of(runner))
     reason = "; ".join(filter(None, [result.reason, waiver_text]))
     status = verdict.WAIVED if waived else result.status
     return msgspec.structs.replace(result, status=status, reason=reason)
+
+
+def with_shared_causes(runner: Runner, results: Sequence[Result]) -> list[Result]:
+    """Give a failure without a cause the one of other failures of its engine and operation, if that explains it."""
+    known: dict[tuple[str, str], Counter[str]] = {}
+    for r in results:
+        known.setdefault((r.engine, r.op), Counter()).update(r.causes)
+    shared = []
+    for r in results:
+        causes = tuple(cause for cause, _ in known[r.engine, r.op].most_common() if cause in r.possible)
+        if causes and r.status == verdict.FAIL and not r.causes:
+            without = r.reason.partition("; " + Explanation(looks=r.looks, nearest=r.nearest, cut=r.cut).text)[0]
+            reason = f"{without}; consistent with {causes[0]!r}, the cause of other failing cases of {r.op}"
+            r = with_waivers(runner, msgspec.structs.replace(r, causes=causes, reason=reason))
+        shared.append(r)
+    return shared
 
 
 def today_of(runner: Runner) -> datetime.date:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Answer, Judge, Standard, Trace
 from refsd.golden.metrics import Metrics, not_asked_for
+from refsd.golden.search_cuts import noted_cuts
 from refsd.golden.verdict import NO_WITNESS, Judgement, judge, judge_output
 from refsd.golden.wording import counted, did_you_mean
 
@@ -97,6 +98,11 @@ def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, exami
     """
     if examined.unknown:
         return Explanation()
-    if examined.wrong:
-        return kind.explain(standard, {**taps, **found}, examined.wrong[0])
-    return kind.explain(standard, found)
+    with noted_cuts() as cuts:
+        if examined.wrong:
+            why = kind.explain(standard, {**taps, **found}, examined.wrong[0])
+        else:
+            why = kind.explain(standard, found)
+    if why.causes or not cuts:
+        return why
+    return why._replace(cut=f"the search for a cause was cut after {max(cuts):g} s of CPU time")

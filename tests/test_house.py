@@ -31,7 +31,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 11_700,
+    "golden": 11_800,
     "kernels": 11_100,
     "numerics": 1_650,
     "refsd": 1_150,
@@ -39,7 +39,7 @@ BUDGETS = {
     "refsd/bench": 2_050,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 8_450,
+    "refsd/causes": 8_500,
     "refsd/cli": 4_400,
     "refsd/cluster": 1_250,
     "refsd/commands": 1_250,

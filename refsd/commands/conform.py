@@ -18,7 +18,7 @@ from refsd.engines.devices import device_of
 from refsd.engines.registry import Argument
 from refsd.golden import waivers as waiving
 from refsd.golden.case import Case
-from refsd.golden.conform import Answered, Runner
+from refsd.golden.conform import Answered, Runner, with_shared_causes
 from refsd.golden.engine import PartialEngine
 from refsd.golden.input_file import note_input
 from refsd.golden.output_file import Outputs, write_file
@@ -295,7 +295,7 @@ def _judge_all(
                 advance(f"{result.engine} {result.case}")
                 trim_model_files()
 
-            return place.judge(judging, found, chosen, done), ""
+            return with_shared_causes(judging, place.judge(judging, found, chosen, done)), ""
     except (KeyboardInterrupt, NoWorkers) as end:
         why = f"; {end}" if str(end) else ""
         partial = f"{len(results)} of {total} answers judged{why}"

@@ -59,7 +59,7 @@ def groups(report: Report) -> list[Group]:
             for cause, results in _by_cause(explained)
         ]
         rest = [r for r in odd if r.status == verdict.FAIL and not r.causes]
-        found += _grouped(engine, UNEXPLAINED, rest, _unexplained)
+        found += _grouped(engine, UNEXPLAINED, rest, lambda r: r.title)
         for status, kind, title in (
             (verdict.DEVIATES, DEVIATION, lambda r: "deviates by " + " and ".join(r.deviations)),
             (verdict.ERROR, ERROR, lambda r: r.reason),
@@ -102,14 +102,6 @@ def _grouped(engine: str, kind: str, results: Iterable[Result], title: Callable[
         titles.append(text)
         members.append(r)
     return [Group(engine, kind, _merged(titles), members) for titles, members in found.values()]
-
-
-def _unexplained(r: Result) -> str:
-    if r.nearest is not None and r.nearest.telling:
-        return f"{r.op}: unexplained; the nearest known bug, {r.nearest.cause!r}, explains {r.nearest.percent} %"
-    if r.looks:
-        return f"{r.op}: unexplained; {r.looks[0]}"
-    return f"{r.op}: {r.reason}" if r.criterion == "output" else f"{r.op}: unexplained ({r.criterion})"
 
 
 def _waiver(r: Result) -> str:
