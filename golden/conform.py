@@ -13,6 +13,7 @@ from refsd.golden import verdict
 from refsd.golden.case import Case
 from refsd.golden.engine import (
     Engine,
+    EngineDied,
     EngineFailure,
     FusingEngine,
     NotJudged,
@@ -170,7 +171,8 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     except NotJudged as error:
         return result(verdict.REFUSED, reason=f"not judged: {error}")
     except EngineFailure as error:
-        return result(verdict.ERROR, margin=verdict.INFINITE, reason=_line(error))
+        log = error.log if isinstance(error, EngineDied) else ()
+        return result(verdict.ERROR, margin=verdict.INFINITE, reason=_line(error), log=log)
     except Exception as error:  # a fault in one adapter must not stop the other engines
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=f"{type(error).__name__}: {_line(error)}")
     rest = {"numerics": numerics.name, "seconds": seconds}

@@ -33,6 +33,7 @@ class Result(msgspec.Struct, frozen=True):
                 where another failing case of the operation has them
     looks:      phrases that describe the answer, where no bug explains it
     nearest:    the known bug that comes nearest, where none explains it
+    log:        the last lines that an engine printed which died
     cut:        a phrase that the search for a cause was cut by its time limit; empty if it was not
     deviations: those that explain the engine's answer
     outputs:    the metrics, from which the verdict can be computed again
@@ -56,6 +57,7 @@ class Result(msgspec.Struct, frozen=True):
     looks: tuple[str, ...] = ()
     nearest: Nearest | None = None
     cut: str = ""
+    log: tuple[str, ...] = ()
     deviations: tuple[str, ...] = ()
     outputs: list[Metrics] = []
     way: list[Step] = []

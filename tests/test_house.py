@@ -64,7 +64,7 @@ BUDGETS = {
     "refsd/reports": 1_900,
     "refsd/requests": 200,
     "refsd/scoreboard": 700,
-    "refsd/shrinking": 1_650,
+    "refsd/shrinking": 1_700,
     "refsd/stages": 7_200,
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_600,

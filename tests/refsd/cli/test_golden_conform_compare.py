@@ -186,8 +186,10 @@ def test_the_terminal_says_why_cases_are_refused():
 
 def test_a_verdict_by_too_few_cases_gives_that_reason():
     said = _call("conform", "refsd", "--cases", _CASE, "--min-cases", "99")
-    few = "too few: refsd ran 1 case, expected at least 99"
-    line = f"does not conform: 1 answer of 1 engine, 0 not conforming; {few}\n"
+    few = "refsd ran 1 case, expected at least 99"
+    line = (
+        f"does not conform: too few answers: {few}. Those given conform: 1 answer of 1 engine, 0 not conforming\n"
+    )
     assert said.exit_code == 1 and said.stdout.startswith(line)
 
 
