@@ -177,7 +177,12 @@ class ModelJudge(Judge):
             taps = [judged_again.get(m.output, m) for m in taps]
         still = first_wrong(taps)
         values = {still: (truths[still], {**honest, **near}[still])} if still in truths else {}
-        return Trace(taps, right.recorded, ops, values)
+        return Trace(taps, right.recorded, ops, values, {name: y.shape for name, y in right.items()})
+
+    def layouts(self, case: Case, inputs: Inputs, found: Answer) -> dict[str, tuple[int, ...]]:
+        orders: dict[str, tuple[int, ...]] = {}
+        self._follow(case, inputs, found, Arithmetic(FLOAT64), layouts=orders)
+        return orders
 
     def _changed_taps(
         self,
@@ -287,6 +292,7 @@ class ModelJudge(Judge):
         given: Answer = NOTHING,
         right: Following | None = None,
         keeps: bool = False,
+        layouts: dict[str, tuple[int, ...]] | None = None,
     ) -> tuple[Following, Answer]:
         """Run the reference, with or without a bug, from an engine's taps. -> its taps, its outputs
 
@@ -295,10 +301,14 @@ class ModelJudge(Judge):
         given:  engine taps whose own value is not needed, in the reference's shape: their layers are skipped
         right:  an earlier run with `keeps`: its products are reused where the inputs are equal
         keeps:  True to keep the inputs of products
+        layouts: as Following takes it
         """
         label = f"{case.op} in {arithmetic.numerics.name}"
         observed = arithmetic if isinstance(arithmetic, Observed) else None
-        with one_answer(arithmetic.numerics), Following(label, found, observed, until, given, right, keeps) as taps:
+        with (
+            one_answer(arithmetic.numerics),
+            Following(label, found, observed, until, given, right, keeps, layouts) as taps,
+        ):
             m, own, params = self._module(case, inputs, arithmetic)
             values, weights = own, m.weights
             if change is not None:
