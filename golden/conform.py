@@ -5,6 +5,7 @@ import fnmatch
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import msgspec
@@ -60,6 +61,7 @@ class Runner(NamedTuple):
     wanted:   engine, case -> whether to run this pair
     taps:     a glob of the taps to judge; models of full size are asked for taps only where it is not "*"
     explains: whether to search for the cause of a failure
+    waiting:  engine, case -> a context in which the engine is asked
     itself:   names of engines that are the reference itself: their answer is the honest run, and computed once
     """
 
@@ -72,6 +74,7 @@ class Runner(NamedTuple):
     wanted: Callable[[str, str], bool] = lambda engine, case: True
     taps: str = "*"
     explains: bool = True
+    waiting: Callable[[Engine, Case], AbstractContextManager] = lambda engine, case: nullcontext()
     itself: Collection[str] = ()
 
 
@@ -159,12 +162,13 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     judge = honest.judge
     begun = time.perf_counter()
     try:
-        if isinstance(engine, TappedEngine) and (judge.asks_for_taps(case) or runner.taps != "*"):
-            found, taps = engine.run_tapped(case, handed)
-            taps = {name: y for name, y in taps.items() if fnmatch.fnmatchcase(name, runner.taps)}
-        else:
-            found, taps = engine.run(case, handed), {}
-        fused = engine.run(case, handed) if taps and isinstance(engine, FusingEngine) else None
+        with runner.waiting(engine, case):
+            if isinstance(engine, TappedEngine) and (judge.asks_for_taps(case) or runner.taps != "*"):
+                found, taps = engine.run_tapped(case, handed)
+                taps = {name: y for name, y in taps.items() if fnmatch.fnmatchcase(name, runner.taps)}
+            else:
+                found, taps = engine.run(case, handed), {}
+            fused = engine.run(case, handed) if taps and isinstance(engine, FusingEngine) else None
         seconds = time.perf_counter() - begun
         numerics = engine.numerics(case)
         declared = tuple(engine.deviations(case))

@@ -30,6 +30,7 @@ import msgspec
 
 from refsd.golden.input_file import read_input
 from refsd.golden.report import Result
+from refsd.golden.wording import did_you_mean
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.errors import BadInput
 from refsd.numerics.processor import CPU_FEATURES
@@ -68,7 +69,8 @@ def read(path: Path, known: Iterable[str] = tuple(DEVIATIONS)) -> list[Waiver]:
         table = tomllib.loads(read_input(path, _LARGEST, "waivers in TOML").decode("utf-8"))
         waivers = msgspec.convert(table, _File).waiver
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, msgspec.ValidationError) as error:
-        raise BadInput(f"{path}: not a file of waivers (name or cases, reason, expires): {error}") from None
+        how = "; write expires = 2027-03-31, without quotes" if "expires" in str(error) else ""
+        raise BadInput(f"{path}: not a file of waivers (name or cases, reason, expires): {error}{how}") from None
     known = set(known)
     for waiver in waivers:
         wrong = _wrong(waiver, known)
@@ -96,6 +98,21 @@ def _wrong(waiver: Waiver, known: set[str]) -> str:
 def applicable(waivers: Iterable[Waiver], features: Collection[str]) -> list[Waiver]:
     """Return the waivers that hold on a machine with these CPU features."""
     return [w for w in waivers if not w.when or w.when in features]
+
+
+def without_cases(waivers: Iterable[Waiver], results: Sequence[Result]) -> list[str]:
+    """Return a line for each waiver that covers no case of a whole run. results: also those of refused cases"""
+    lines = []
+    for waiver in waivers:
+        if not any(waiver.covers(r.engine, r.case) for r in results):
+            engines, cases = {r.engine: r for r in results}, {r.case: r for r in results}
+            meant = did_you_mean(waiver.cases, {f"{name.partition('/')[0]}/*": "" for name in cases})
+            if not fnmatch.filter(engines, waiver.engine):
+                meant = did_you_mean(waiver.engine, engines)
+            what = waiver.name or waiver.cases
+            of = f" of engine {waiver.engine}" if waiver.engine != "*" else ""
+            lines.append(f"the waiver of {what}{of} matched no case{meant}")
+    return lines
 
 
 def apply(

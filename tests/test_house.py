@@ -31,7 +31,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 11_800,
+    "golden": 11_850,
     "kernels": 11_100,
     "numerics": 1_650,
     "refsd": 1_150,
@@ -40,7 +40,7 @@ BUDGETS = {
     "refsd/caches": 750,
     "refsd/cases": 550,
     "refsd/causes": 8_500,
-    "refsd/cli": 4_400,
+    "refsd/cli": 4_450,
     "refsd/cluster": 1_250,
     "refsd/commands": 1_250,
     "refsd/components": 350,

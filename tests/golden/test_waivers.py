@@ -7,7 +7,7 @@ import pytest
 
 from refsd.golden.report import Result
 from refsd.golden.verdict import FAIL
-from refsd.golden.waivers import Waiver, applicable, apply, read, waive
+from refsd.golden.waivers import Waiver, applicable, apply, read, waive, without_cases
 from refsd.numerics.errors import BadInput
 
 _DAY = datetime.date(2027, 3, 31)
@@ -130,3 +130,20 @@ def test_a_missing_or_binary_file(tmp_path):
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput):
         read(tmp_path / "b.toml")
+
+
+def test_a_waiver_that_covers_no_case_of_a_run_is_told_with_what_was_meant():
+    run = [_failed(case="conv2d/f32/a"), _failed(case="silu/f32/a")]
+    waivers = [Waiver("", "x", _DAY, cases="conv_2d/*"), Waiver("", "x", _DAY, "gml*", "silu/*")]
+    waivers += [Waiver("", "x", _DAY, "gg*", "silu/*"), Waiver("sdcpp/gelu-tanh", "x", _DAY)]
+    assert without_cases(waivers, run) == [
+        'the waiver of conv_2d/* matched no case (did you mean "conv2d/*"?)',
+        'the waiver of silu/* of engine gml* matched no case (did you mean "ggml"?)',
+    ]
+
+
+def test_a_day_in_quotes_is_told_how_to_be_written(tmp_path):
+    path = tmp_path / "w.toml"
+    path.write_text('[[waiver]]\ncases = "a/*"\nreason = "x"\nexpires = "31.3.2027"\n')
+    with pytest.raises(BadInput, match="write expires = 2027-03-31, without quotes"):
+        read(path)

@@ -1,6 +1,7 @@
 """The oracle's commands, as a user calls them."""
 
 import json
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -176,6 +177,25 @@ def test_each_glob_is_honoured(tmp_path):
         said = _bad("conform", "refsd", "--cases", glob)
         assert f"no case matches '{glob}' (did you mean \"conv2d/*\"?)" in said
     assert "no case matches 'sillu/f32/wide-x2x320' (did you mean \"silu/f32/wide-x2x320\"?)" in typo
+
+
+def test_the_first_part_of_names_suggests_each_of_them():
+    said = str(_call("conform", "refsd", "--cases", "conv/*").exception)
+    assert 'no case matches \'conv/*\' (did you mean "conv2d/*" or "conv3d/*"?)' in said
+
+
+def test_a_glob_in_the_place_of_a_store_is_refused():
+    said = str(_call("golden", "list", "silu/*").exception)
+    assert said == "no store of goldens 'silu/*': to list some cases, write --cases 'silu/*'"
+    assert str(_call("golden", "list", "golens").exception) == "no store of goldens 'golens'"
+
+
+def test_a_program_without_its_prefix_is_suggested(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("engine").write_text("")
+    for argument in ("./engine", "exec:engine"):
+        said = str(_call("conform", argument, "--cases", _CASE).exception)
+        assert '(did you mean "exec:./engine"?)' in said
 
 
 def test_the_terminal_says_why_cases_are_refused():
