@@ -3,7 +3,9 @@
 import datetime
 import fnmatch
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,6 +14,7 @@ from refsd.golden import verdict
 from refsd.golden.case import Case
 from refsd.golden.engine import (
     Engine,
+    EngineDied,
     EngineFailure,
     FusingEngine,
     NotJudged,
@@ -58,6 +61,7 @@ class Runner(NamedTuple):
     wanted:   engine, case -> whether to run this pair
     taps:     a glob of the taps to judge; models of full size are asked for taps only where it is not "*"
     explains: whether to search for the cause of a failure
+    waiting:  engine, case -> a context in which the engine is asked
     itself:   names of engines that are the reference itself: their answer is the honest run, and computed once
     """
 
@@ -70,6 +74,7 @@ class Runner(NamedTuple):
     wanted: Callable[[str, str], bool] = lambda engine, case: True
     taps: str = "*"
     explains: bool = True
+    waiting: Callable[[Engine, Case], AbstractContextManager] = lambda engine, case: nullcontext()
     itself: Collection[str] = ()
 
 
@@ -157,19 +162,21 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     judge = honest.judge
     begun = time.perf_counter()
     try:
-        if isinstance(engine, TappedEngine) and (judge.asks_for_taps(case) or runner.taps != "*"):
-            found, taps = engine.run_tapped(case, handed)
-            taps = {name: y for name, y in taps.items() if fnmatch.fnmatchcase(name, runner.taps)}
-        else:
-            found, taps = engine.run(case, handed), {}
-        fused = engine.run(case, handed) if taps and isinstance(engine, FusingEngine) else None
+        with runner.waiting(engine, case):
+            if isinstance(engine, TappedEngine) and (judge.asks_for_taps(case) or runner.taps != "*"):
+                found, taps = engine.run_tapped(case, handed)
+                taps = {name: y for name, y in taps.items() if fnmatch.fnmatchcase(name, runner.taps)}
+            else:
+                found, taps = engine.run(case, handed), {}
+            fused = engine.run(case, handed) if taps and isinstance(engine, FusingEngine) else None
         seconds = time.perf_counter() - begun
         numerics = engine.numerics(case)
         declared = tuple(engine.deviations(case))
     except NotJudged as error:
         return result(verdict.REFUSED, reason=f"not judged: {error}")
     except EngineFailure as error:
-        return result(verdict.ERROR, margin=verdict.INFINITE, reason=_line(error))
+        log = error.log if isinstance(error, EngineDied) else ()
+        return result(verdict.ERROR, margin=verdict.INFINITE, reason=_line(error), log=log)
     except Exception as error:  # a fault in one adapter must not stop the other engines
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=f"{type(error).__name__}: {_line(error)}")
     rest = {"numerics": numerics.name, "seconds": seconds}
@@ -247,8 +254,9 @@ def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, exami
         why = explain(judge, standard, found, taps, examined)
     except Exception as error:
         why = Explanation(looks=[f"the search for a cause failed: {type(error).__name__}: {_line(error)}"])
-    reason = "; ".join(filter(None, [examined.verdict.reason, examined.way, *why.phrases[:2]]))
-    return {"reason": reason, "causes": tuple(why.causes), "looks": tuple(why.looks), "nearest": why.nearest}
+    reason = "; ".join(filter(None, [examined.verdict.reason, examined.way, why.text]))
+    found_by_search = {"causes": tuple(why.causes), "possible": tuple(why.possible), "looks": tuple(why.looks)}
+    return {"reason": reason, **found_by_search, "nearest": why.nearest, "cut": why.cut}
 
 
 def _way(examined: Examination) -> list[Step]:
@@ -269,10 +277,26 @@ def with_waivers(runner: Runner, result: Result) -> Result:
     """Return the result with its case's waivers applied; the reason names the valid or the expired waiver."""
     if result.conforms:
         return result
-    waived, waiver_text = waive(runner.waivers, result.engine, result.case, result.causes, today_of(runner))
+    waived, waiver_text = waive(runner.waivers, result, today_of(runner))
     reason = "; ".join(filter(None, [result.reason, waiver_text]))
     status = verdict.WAIVED if waived else result.status
     return msgspec.structs.replace(result, status=status, reason=reason)
+
+
+def with_shared_causes(runner: Runner, results: Sequence[Result]) -> list[Result]:
+    """Give a failure without a cause the one of other failures of its engine and operation, if that explains it."""
+    known: dict[tuple[str, str], Counter[str]] = {}
+    for r in results:
+        known.setdefault((r.engine, r.op), Counter()).update(r.causes)
+    shared = []
+    for r in results:
+        causes = tuple(cause for cause, _ in known[r.engine, r.op].most_common() if cause in r.possible)
+        if causes and r.status == verdict.FAIL and not r.causes:
+            without = r.reason.partition("; " + Explanation(looks=r.looks, nearest=r.nearest, cut=r.cut).text)[0]
+            reason = f"{without}; consistent with {causes[0]!r}, the cause of other failing cases of {r.op}"
+            r = with_waivers(runner, msgspec.structs.replace(r, causes=causes, reason=reason))
+        shared.append(r)
+    return shared
 
 
 def today_of(runner: Runner) -> datetime.date:

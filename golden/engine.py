@@ -1,6 +1,6 @@
 """The Engine protocol: what refsd can judge. The engines themselves are in refsd/engines."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -124,7 +124,14 @@ class EngineFailure(Exception):
 
 
 class EngineDied(EngineFailure):
-    """The engine's process ended before it answered, or was killed because no answer came in time."""
+    """The engine's process ended before it answered, or was killed because no answer came in time.
+
+    log: the last lines that it printed
+    """
+
+    def __init__(self, message: str, log: Sequence[str] = ()):
+        super().__init__(message)
+        self.log = tuple(log)
 
 
 class NotJudged(EngineFailure):

@@ -1,6 +1,5 @@
 """Examine one answer: its verdict, the first place that is wrong, and what explains it."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,8 +8,12 @@ from msgspec.structs import replace
 from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Answer, Judge, Standard, Trace
 from refsd.golden.metrics import Metrics, not_asked_for
+from refsd.golden.search_cuts import noted_cuts
 from refsd.golden.verdict import NO_WITNESS, Judgement, judge, judge_output
 from refsd.golden.wording import counted, did_you_mean
+
+# Operations that a phrase lists, at most.
+_OPS = 6
 
 
 class Examination(NamedTuple):
@@ -61,10 +64,31 @@ class Examination(NamedTuple):
         if self.unknown or not self.trace.taps or not self.wrong:
             return ""
         ops = [self.trace.ops.get(name, ()) for name in self.wrong]
-        last = Counter(op[-1] for op in ops if op)
-        all_of = f", each after {next(iter(last))}" if len(self.wrong) > 1 and len(last) == 1 and all(ops) else ""
+        alone = {op[0] if len(op) == 1 else "" for op in ops}
+        all_of = (
+            f", each after {next(iter(alone))}" if len(self.wrong) > 1 and len(alone) == 1 and all(alone) else ""
+        )
         taps = counted(len(self.trace.taps) - len(self.unseen), "tap")
-        return f"{len(self.wrong)} of {taps} wrong by itself{all_of}"
+        return f"{len(self.wrong)} of {taps} wrong by itself{all_of}{self.between and f'; {self.between}'}"
+
+    @property
+    def between(self) -> str:
+        """Say between which taps the first error lies, if several operations do: their results were not given."""
+        place = next(iter(self.wrong), "")
+        ops = [*dict.fromkeys(self.trace.ops.get(place, ()))]
+        before, hidden = self.hidden_before(place)
+        if len(ops) < 2 or not hidden:
+            return ""
+        some = f"{', '.join(ops[:-1])} or {ops[-1]}" if len(ops) <= _OPS else f"one of {len(ops)} operations"
+        return f"the error is between {before or 'the inputs'} and {place}: {some}"
+
+    def hidden_before(self, place: str) -> tuple[str, list[str]]:
+        """Return the tap given before a place ("" for none), and those between them that the reference has."""
+        names = [*self.trace.names]
+        names = names[: names.index(place)] if place in names else names
+        given = {m.output for m in self.trace.taps}
+        last = max((i for i, name in enumerate(names) if name in given), default=-1)
+        return (names[last] if last >= 0 else ""), names[last + 1 :]
 
 
 def examine(kind: Judge, standard: Standard, found: Answer, taps: Answer) -> Examination:
@@ -97,6 +121,11 @@ def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, exami
     """
     if examined.unknown:
         return Explanation()
-    if examined.wrong:
-        return kind.explain(standard, {**taps, **found}, examined.wrong[0])
-    return kind.explain(standard, found)
+    with noted_cuts() as cuts:
+        if examined.wrong:
+            why = kind.explain(standard, {**taps, **found}, examined.wrong[0])
+        else:
+            why = kind.explain(standard, found)
+    if why.causes or not cuts:
+        return why
+    return why._replace(cut=f"the search for a cause was cut after {max(cuts):g} s of CPU time")

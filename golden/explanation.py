@@ -68,14 +68,18 @@ class Nearest(msgspec.Struct, frozen=True):
 class Explanation(NamedTuple):
     """What explains a wrong answer.
 
-    causes:  bugs with which the reference agrees with it, the likeliest first
-    looks:   if there are none: phrases that describe the error, the surest first
-    nearest: if there are none: the known bug that explains more than half of the error; None if there is none
+    causes:   bugs with which the reference agrees with it, the likeliest first
+    looks:    if there are none: phrases that describe the error, the surest first
+    nearest:  if there are none: the known bug that explains more than half of the error; None if there is none
+    possible: if there are none: bugs that explain it, whose effect is no larger than roundings may be
+    cut:      if there are none: a phrase that the search was cut by its time limit; "" if it was not
     """
 
     causes: Sequence[str] = ()
     looks: Sequence[str] = ()
     nearest: Nearest | None = None
+    possible: Sequence[str] = ()
+    cut: str = ""
 
     @property
     def phrases(self) -> list[str]:
@@ -83,6 +87,11 @@ class Explanation(NamedTuple):
         if self.causes:
             return [f"the reference agrees if {' or '.join(self.causes)}"]
         return [*self.looks, *([self.nearest.phrase] if self.nearest and self.nearest.telling else [])]
+
+    @property
+    def text(self) -> str:
+        """Return the first two phrases, and whether the search was cut, for a reason."""
+        return "; ".join(filter(None, [*self.phrases[:2], self.cut]))
 
 
 class Scene(NamedTuple):

@@ -61,12 +61,14 @@ class Trace(NamedTuple):
     ops:   tap -> the operations between the engine's tap before it and this one
     first: of the first wrong tap alone: name -> the reference's values from the engine's earlier taps, in float64
            and in the honest run
+    shapes: tap -> the reference's shape
     """
 
     taps: Sequence[Metrics] = ()
     names: Sequence[str] = ()
     ops: Mapping[str, Sequence[str]] = MappingProxyType({})
     first: Mapping[str, tuple[np.ndarray, np.ndarray]] = MappingProxyType({})
+    shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
 class Judge(ABC):
@@ -132,6 +134,13 @@ class Judge(ABC):
         forced: tap -> the tensor from which the engine continued in place of its own
         """
         return Trace()
+
+    def layouts(self, case: Case, inputs: Inputs, found: Answer) -> Mapping[str, tuple[int, ...]]:
+        """Return tap -> the order of its axes with which it is nearest to the reference, where that is another one.
+
+        found: as for `trace`
+        """
+        return {}
 
     def reference_taps(self, case: Case, inputs: Inputs) -> Answer:
         """Compute all of the reference's own taps in float64."""

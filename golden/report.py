@@ -29,8 +29,12 @@ class Result(msgspec.Struct, frozen=True):
     reason:     one line; empty for a pass
     place:      the first tap or output that is wrong
     causes:     known bugs with which the reference agrees with the engine, the likeliest first
+    possible:   bugs that explain the answer, whose effect here is no larger than roundings: named as causes only
+                where another failing case of the operation has them
     looks:      phrases that describe the answer, where no bug explains it
     nearest:    the known bug that comes nearest, where none explains it
+    log:        the last lines that an engine printed which died
+    cut:        a phrase that the search for a cause was cut by its time limit; empty if it was not
     deviations: those that explain the engine's answer
     outputs:    the metrics, from which the verdict can be computed again
     way:        every tap that the engine gave, in the order of computation, where one is wrong
@@ -49,8 +53,11 @@ class Result(msgspec.Struct, frozen=True):
     reason: str = ""
     place: str = ""
     causes: tuple[str, ...] = ()
+    possible: tuple[str, ...] = ()
     looks: tuple[str, ...] = ()
     nearest: Nearest | None = None
+    cut: str = ""
+    log: tuple[str, ...] = ()
     deviations: tuple[str, ...] = ()
     outputs: list[Metrics] = []
     way: list[Step] = []
@@ -61,6 +68,20 @@ class Result(msgspec.Struct, frozen=True):
     @property
     def conforms(self) -> bool:
         return self.status in (verdict.PASS, verdict.WAIVED, verdict.REFUSED)
+
+    @property
+    def title(self) -> str:
+        """Return the title under which a failure without a cause is reported: "gelu: unexplained; y = 2 truth"."""
+        if self.nearest is not None and self.nearest.telling:
+            near = f"the nearest known bug, {self.nearest.cause!r}, explains {self.nearest.percent} %"
+            return f"{self.op}: unexplained; {near}"
+        if self.looks:
+            return f"{self.op}: unexplained; {self.looks[0]}"
+        return (
+            f"{self.op}: {self.reason}"
+            if self.criterion == "output"
+            else f"{self.op}: unexplained ({self.criterion})"
+        )
 
 
 class Missing(msgspec.Struct, frozen=True):

@@ -150,10 +150,16 @@ def first_wrong(outputs: Iterable[Metrics]) -> str:
     )
 
 
+def _told_apart(found: float, truth: float) -> str:
+    """Format two numbers with the digits that tell them apart, six at least: "1.00000012, truth 1"."""
+    digits = next((n for n in range(6, 17) if f"{found:.{n}g}" != f"{truth:.{n}g}"), 6)
+    return f"{found:.{digits}g}, truth {truth:.{digits}g}"
+
+
 def _describe(c: Criterion, m: Metrics, e: Errors) -> str:
     unit = "the bound" if m.bounded else "the honest run's RMS error"
     times = "beyond any bound" if c.margin >= INFINITE else f"{c.margin:.3g} times what is allowed"
-    element = m.place or f"element {list(e.at)} is {m.found_value:.6g}, truth {m.truth:.6g}"
+    element = m.place or f"element {list(e.at)} is {_told_apart(m.found_value, m.truth)}"
     if m.place and c.name == "element" and m.limit == 0:
         return element
     match c.name:

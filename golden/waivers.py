@@ -29,6 +29,8 @@ from pathlib import Path
 import msgspec
 
 from refsd.golden.input_file import read_input
+from refsd.golden.report import Result
+from refsd.golden.wording import did_you_mean
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.errors import BadInput
 from refsd.numerics.processor import CPU_FEATURES
@@ -41,7 +43,7 @@ class Waiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name:    a deviation; empty: any failure of the cases
     expires: the last day on which it is valid
-    engine, cases, cause: globs; cause only without a name
+    engine, cases, cause: globs; cause only without a name. Of a failure without a cause: of its title in the report
     when:    a CPU feature: other machines fail without this waiver; empty: all machines
     """
 
@@ -67,7 +69,8 @@ def read(path: Path, known: Iterable[str] = tuple(DEVIATIONS)) -> list[Waiver]:
         table = tomllib.loads(read_input(path, _LARGEST, "waivers in TOML").decode("utf-8"))
         waivers = msgspec.convert(table, _File).waiver
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, msgspec.ValidationError) as error:
-        raise BadInput(f"{path}: not a file of waivers (name or cases, reason, expires): {error}") from None
+        how = "; write expires = 2027-03-31, without quotes" if "expires" in str(error) else ""
+        raise BadInput(f"{path}: not a file of waivers (name or cases, reason, expires): {error}{how}") from None
     known = set(known)
     for waiver in waivers:
         wrong = _wrong(waiver, known)
@@ -97,6 +100,21 @@ def applicable(waivers: Iterable[Waiver], features: Collection[str]) -> list[Wai
     return [w for w in waivers if not w.when or w.when in features]
 
 
+def without_cases(waivers: Iterable[Waiver], results: Sequence[Result]) -> list[str]:
+    """Return a line for each waiver that covers no case of a whole run. results: also those of refused cases"""
+    lines = []
+    for waiver in waivers:
+        if not any(waiver.covers(r.engine, r.case) for r in results):
+            engines, cases = {r.engine: r for r in results}, {r.case: r for r in results}
+            meant = did_you_mean(waiver.cases, {f"{name.partition('/')[0]}/*": "" for name in cases})
+            if not fnmatch.filter(engines, waiver.engine):
+                meant = did_you_mean(waiver.engine, engines)
+            what = waiver.name or waiver.cases
+            of = f" of engine {waiver.engine}" if waiver.engine != "*" else ""
+            lines.append(f"the waiver of {what}{of} matched no case{meant}")
+    return lines
+
+
 def apply(
     waivers: Sequence[Waiver], deviations: Iterable[str], engine: str, case: str, today: datetime.date
 ) -> tuple[bool, str]:
@@ -111,19 +129,19 @@ def apply(
     return bool(said), "; ".join(said)
 
 
-def waive(
-    waivers: Sequence[Waiver], engine: str, case: str, causes: Iterable[str], today: datetime.date
-) -> tuple[bool, str]:
-    """Return whether a case is waived today, and a line that names the waiver or says why not.
-
-    causes: those found; if there are none, a waiver for a cause covers nothing
-    """
-    found = tuple(causes)
-    of_case = [w for w in waivers if not w.name and w.covers(engine, case)]
-    covering = [w for w in of_case if w.cause == "*" or any(fnmatch.fnmatchcase(one, w.cause) for one in found)]
+def waive(waivers: Sequence[Waiver], result: Result, today: datetime.date) -> tuple[bool, str]:
+    """Return whether a failing case is waived today, and a line that names the waiver or says why not."""
+    names = result.causes or (result.title,)
+    of_case = [w for w in waivers if not w.name and w.covers(result.engine, result.case)]
+    covering = [w for w in of_case if any(one == w.cause or fnmatch.fnmatchcase(one, w.cause) for one in names)]
+    if of_case and not covering and result.cut:
+        waived, line = _first(of_case, "the case", today)
+        return waived, f"{line} (its cause is not known: {result.cut})"
     if of_case and not covering:
-        causes = ", ".join(f'"{one}"' for one in found[:3]) or "none"
-        return False, f'the waiver of cause "{of_case[0].cause}" does not hold: the causes found are {causes}'
+        found = ", ".join(f'"{one}"' for one in result.causes[:3])
+        found = f"the causes found are {found}" if found else "no cause was found here: leave `cause` out, or name"
+        found += "" if result.causes else f" the case, or set it to {result.title.partition(';')[0] + '*'!r}"
+        return False, f'the waiver of cause "{of_case[0].cause}" does not hold: {found}'
     return _first(covering, "the case", today)
 
 

@@ -28,6 +28,8 @@ def window_fits(shapes, params) -> bool:
     """Return True if the filter fits into the padded picture, and the groups divide the filters evenly."""
     sizes = shapes["x"][2:]
     filters = next((shapes[name] for name in ("weight", "down", "w2", "w2_b") if name in shapes), None)
+    if filters is None and "kernel" not in params:
+        return False
     taps = tuple(params["kernel"]) if filters is None else filters[2:]
     stride, dilation = (each(params.get(name, 1), len(sizes)) for name in ("stride", "dilation"))
     steps = (*stride, *dilation, *taps, params.get("groups", 1))

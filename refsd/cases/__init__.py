@@ -62,9 +62,17 @@ def select(*patterns: str) -> list[Case]:
     return [case for name, case in CASES.items() if name in chosen]
 
 
+_FEW = 4  # names that a message suggests, at most
+
+
 def _meant(pattern: str) -> str:
     """Return ' (did you mean "conv2d/*"?)' for a glob of no case: a name that is like it, or its first part."""
     head, slash, rest = pattern.partition("/")
     heads = dict.fromkeys(name.partition("/")[0] for name in CASES)
+    begun = (
+        [f'"{one}/{rest or "*"}"' for one in heads if head and one.startswith(head)] if head not in heads else []
+    )
+    if 1 < len(begun) <= _FEW:
+        return f" (did you mean {' or '.join(begun)}?)"
     like_head = did_you_mean(f"{head}/{rest or '*'}", [f"{one}/{rest or '*'}" for one in heads])
     return did_you_mean(pattern, CASES) or (like_head if head not in heads or not slash else "")

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from refsd.cli.find_case import complete_case
-from refsd.golden.wording import did_you_mean
+from refsd.golden.wording import counted, did_you_mean
 
 _DUMP = typer.Argument(help="safetensors, gguf, npz, npy, stable-diffusion.cpp's .bin, or a folder of npy.")
 _WHICH = typer.Argument(
@@ -80,10 +80,12 @@ def compare(
     if golden in CASES:
         if honest is not None:
             raise BadInput(f"--honest: {golden} is a case, whose honest run is computed; leave it out")
-        found = _named(dump, names)
+        found, idle, called = _named(dump, names)
         truth, model_files = _golden(CASES[golden], store)
         with compile_progress():
-            compared = with_case(CASES[golden], found, truth, PROFILES[numerics or "float32"], model_files)
+            compared = with_case(
+                CASES[golden], found, truth, PROFILES[numerics or "float32"], model_files, targets=called
+            )
     elif Path(golden).exists():
         if numerics is not None:
             raise BadInput("--numerics: against a file, --honest shows how an engine computes; leave it out")
@@ -92,10 +94,15 @@ def compare(
                 f"{golden}: a file shows no honest error to judge by: give --honest FILE, the same tensors "
                 "with the engine's numerics, as of `refsd forward --numerics torch-f16 --taps FILE`"
             )
-        compared = with_files(_named(dump, names), read_dump(Path(golden)), read_dump(honest))
+        found, idle, called = _named(dump, names)
+        compared = with_files(found, read_dump(Path(golden)), read_dump(honest), called)
     else:
         meant = did_you_mean(golden, CASES)
         raise BadInput(f"{golden!r}{meant} is neither a case (`refsd golden list`) nor a file")
+    if idle:
+        some = ", ".join(idle[:5]) + (", ..." if len(idle) > 5 else "")
+        line = f"{counted(len(idle), 'line')} of --names {'fits' if len(idle) == 1 else 'fit'} no tensor: {some}"
+        compared = compared._replace(notes=[*compared.notes, line])
     examined = compared.examined
     judged = examined.verdict
     if json:
@@ -119,13 +126,16 @@ def compare(
 
 
 def _named(dump: Path, names: list[str] | None):
-    """Read a dump's tensors, under the names that the user gives them."""
+    """Read a dump's tensors, under the names that the user gives them.
+
+    -> tensors, names of files that no tensor has, what the user writes -> the names that tensors got by it
+    """
     from refsd.engines.dump.engine import read_dump
-    from refsd.engines.dump.names import check_used, read_names, renamed
+    from refsd.engines.dump.names import read_names, renamed, targets, unused
 
     found, pairs = read_dump(dump), read_names(names or ())
-    check_used(found, pairs)
-    return renamed(found, pairs)
+    idle = unused(found, pairs, names or ())
+    return renamed(found, pairs), idle, targets(found, pairs)
 
 
 def _golden(case, store: str):

@@ -50,6 +50,9 @@ _PROCESSES = typer.Option(
     help="Judge in so many processes, each with its engines.",
     show_default="one a core; 1 for few cases, models of full size, your own engines, devices",
 )
+_TIMEOUT = typer.Option(
+    None, min=0.1, metavar="SECONDS", help="Give up on an answer after this time.", show_default="600 for exec:"
+)
 _MIN_CASES = typer.Option(None, min=0, help="Fail if an engine runs fewer cases than this.")
 
 
@@ -80,6 +83,7 @@ def conform(
     paste: bool = _PASTE,
     dask: str = DASK,
     processes: int = _PROCESSES,
+    timeout: float = _TIMEOUT,
 ) -> None:
     """Judge engines on every case, each under the numerics that it declares.
 
@@ -118,6 +122,7 @@ def conform(
         driver,
         dask,
         processes,
+        timeout,
     )
     ended = run(request)
     if isinstance(ended, NothingFailed):

@@ -146,7 +146,7 @@ def _in_this_process(wanted: _Wanted, part: Path, out: Path, dask: None):
 
     def keep(shrunk, number: int) -> str:
         name = _folder_name(shrunk.case.op, number)
-        folder.write(part / name, shrunk, asked, wanted.engine, model_files)
+        folder.write(part / name, shrunk, asked, wanted.engine, model_files, out / name)
         return str(out / name)
 
     fuzzer = fuzzing.Fuzzer(asked, runner_of(model_files), keep)

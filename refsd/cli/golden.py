@@ -1,5 +1,6 @@
 """refsd golden: make, list, show, verify and pack reference answers."""
 
+import shlex
 from pathlib import Path
 
 import typer
@@ -87,6 +88,7 @@ def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> 
     from refsd import cases as corpus
     from refsd.weights.model_files import open_store
 
+    _check_there(store)
     place = open_store(store)
     rows = [(case, place.has(case)) for case in corpus.select(*cases)]
     if json:
@@ -95,6 +97,17 @@ def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> 
     for case, made in rows:
         typer.echo(f"{'made' if made else '    '}  {case.name}")
     typer.echo(f"{counted(len(rows), 'case')}, {sum(made for _, made in rows)} of them in {store}")
+
+
+def _check_there(store: str) -> None:
+    """Raise BadInput for a store that is not there, but for the usual one, which `make` would begin."""
+    from refsd.golden.origins import is_remote
+    from refsd.numerics.errors import BadInput
+
+    if store == STORE or is_remote(store) or Path(store).exists():
+        return
+    meant = f": to list some cases, write --cases {shlex.quote(store)}" if "/" in store or "*" in store else ""
+    raise BadInput(f"no store of goldens {store!r}{meant}")
 
 
 def show(

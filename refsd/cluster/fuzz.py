@@ -78,7 +78,7 @@ def reduce(argument: str, timeout: float, new: New) -> list[Reduced]:
     with _one, tempfile.TemporaryDirectory() as made:
         fuzzer, place = _fuzzer(argument, timeout), Path(made, "find")
         find, shrunk = fuzzer.reduce(new)
-        folder.write(place, shrunk, fuzzer.engine, argument, model_files)
+        folder.write(place, shrunk, fuzzer.engine, argument, model_files, Path())
         return [Reduced(find, shrunk.case.op, {path.name: path.read_bytes() for path in place.iterdir()})]
 
 

@@ -40,11 +40,12 @@ class Here:
 
     golden:    the store as the user names it
     processes: how many judge; None: one for each core, where that is safe
+    timeout:   seconds that an engine's answer may take, in one process; None: as many as each engine allows
     """
 
-    def __init__(self, golden: str, processes: int | None = None):
+    def __init__(self, golden: str, processes: int | None = None, timeout: float | None = None):
         self._address = golden if is_remote(golden) else str(Path(golden).resolve())
-        self._processes = processes
+        self._processes, self._timeout = processes, timeout
         self._arguments: Sequence[str] = ()
 
     def find(self, arguments: Sequence[str] | None, taps: str, cases: Sequence[Case]) -> tuple[dict, list[Missing]]:
@@ -53,7 +54,7 @@ class Here:
         Raises BadInput if an engine that the user named is missing.
         """
         self._arguments = asked_for(arguments)
-        looked = {argument: look_for(argument, taps) for argument in self._arguments}
+        looked = {argument: look_for(argument, taps, self._timeout) for argument in self._arguments}
         for argument, (found, missing) in looked.items():
             if arguments and not found:
                 raise BadInput(f"{argument} cannot be judged: {'; '.join(one.why for one in missing)}")
@@ -137,15 +138,17 @@ class OnCluster:
 
 
 @contextmanager
-def workplace(dask: str | None, golden: str, processes: int | None = None) -> Iterator[Here | OnCluster]:
+def workplace(
+    dask: str | None, golden: str, processes: int | None = None, timeout: float | None = None
+) -> Iterator[Here | OnCluster]:
     """Yield where to work.
 
     dask:      None, or as `connected` takes it
     golden:    the store of goldens
-    processes: of this machine, without Dask; as in Here
+    processes, timeout: of this machine, without Dask; as in Here
     """
     if dask is None:
-        yield Here(golden, processes)
+        yield Here(golden, processes, timeout)
         return
     with connected(dask) as client:
         yield OnCluster(client, golden)

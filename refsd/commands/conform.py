@@ -3,6 +3,7 @@
 import datetime
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +17,10 @@ from refsd.corpus.met import unmet, verdict_of
 from refsd.corpus.versions import profile_cases
 from refsd.engines.devices import device_of
 from refsd.engines.registry import Argument
+from refsd.golden import verdict
 from refsd.golden import waivers as waiving
 from refsd.golden.case import Case
-from refsd.golden.conform import Answered, Runner
+from refsd.golden.conform import Answered, Runner, with_shared_causes
 from refsd.golden.engine import PartialEngine
 from refsd.golden.input_file import note_input
 from refsd.golden.output_file import Outputs, write_file
@@ -32,6 +34,7 @@ from refsd.goldens.judging import references, runner
 from refsd.goldens.making import answerable
 from refsd.numerics.errors import BadInput
 from refsd.progress.steps import steps
+from refsd.progress.waiting import waiting
 from refsd.reports import changes, files
 from refsd.reports.kept import keeper
 from refsd.reports.last_failed import LastFailed
@@ -69,6 +72,7 @@ class ConformRequest(NamedTuple):
     driver: str = ""
     dask: str | None = None
     processes: int | None = None
+    timeout: float | None = None
 
     @property
     def names_no_cases(self) -> bool:
@@ -139,8 +143,10 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
         raise BadInput("--processes beside --dask: the cluster's workers judge")
     if request.dask is not None and request.submission is not None:
         raise BadInput("--submission beside --dask: a submission is of one machine; run it there without --dask")
-    processes = 1 if request.submission is not None else request.processes
-    with workplace(request.dask, request.golden, processes) as place:
+    if request.timeout is not None and (request.dask is not None or request.processes not in (None, 1)):
+        raise BadInput("--timeout beside --dask or --processes: it limits engines of one process")
+    alone = request.submission is not None or request.timeout is not None
+    with workplace(request.dask, request.golden, 1 if alone else request.processes, request.timeout) as place:
         accepted = place.applicable(accepted)
         engines = find_engines(place, request, chosen, again)
         if again is not None and not again.pairs:
@@ -149,6 +155,8 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
         paths = outputs_of(request)
         judged = judge(place, store, request, engines, chosen, accepted, again)
     report = report_of(request, engines, asked, chosen, judged)
+    if request.names_no_cases and request.shard is None and not judged.partial:
+        report.notes += waiving.without_cases(accepted, report.results)
     if baseline is not None:
         report.baseline = changes.against(baseline, report, str(request.baseline))
     for name, form in files.FORMS.items():
@@ -266,15 +274,22 @@ def judge(
         judging = runner(truth_of, accepted, request.taps)._replace(
             itself=references(found),
             keep=keep_tensors,
+            waiting=_waiting,
             wanted=again.wants if again is not None else lambda name, case: case not in left_out.get(name, ()),
         )
         collector = Collector(judging.judges, found)
         if request.submission is not None:
             judging = judging._replace(measured=collector.add)
-        total = len(again.pairs) if again is not None else len(found) * len(chosen)
-        total -= sum(map(len, left_out.values()))
+        wanted = judging.wanted
+        total = sum(
+            wanted(engine.name, case.name) and engine.refuses(case) is None for engine in found for case in chosen
+        )
         results, partial = _judge_all(place, judging, found, chosen, again, total)
     return Judged(results, partial, pictures, collector, [*kept.notes, *notes(left_out)])
+
+
+def _waiting(engine: Any, case: Case) -> AbstractContextManager:
+    return waiting(f"{engine.name}, {case.name}", getattr(engine, "timeout", None))
 
 
 def _judge_all(
@@ -292,13 +307,15 @@ def _judge_all(
 
             def done(result: Result) -> None:
                 results.append(result)
-                advance(f"{result.engine} {result.case}")
+                if result.status != verdict.REFUSED:
+                    advance(f"{result.engine} {result.case}")
                 trim_model_files()
 
-            return place.judge(judging, found, chosen, done), ""
+            return with_shared_causes(judging, place.judge(judging, found, chosen, done)), ""
     except (KeyboardInterrupt, NoWorkers) as end:
         why = f"; {end}" if str(end) else ""
-        partial = f"{len(results)} of {total} answers judged{why}"
+        ran = sum(result.status != verdict.REFUSED for result in results)
+        partial = f"{ran} of {total} answers judged{why}"
         return [*results, *(again.left(results) if again is not None else ())], partial
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from refsd.files.formats import open_weights
 from refsd.files.tensor_files import check_name, write_arrays
 from refsd.golden.named_numerics import named
 from refsd.golden.output_file import Outputs
-from refsd.golden.wording import did_you_mean
+from refsd.golden.wording import counted, did_you_mean
 from refsd.module import Module, Taps
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import one_answer
@@ -75,7 +76,7 @@ def run(request: ForwardRequest) -> None:
     write_arrays(request.out, outputs, metadata)
     if request.taps is not None:
         write_arrays(request.taps, taps, metadata)
-    _report(request, outputs)
+    _report(request, outputs, len(taps))
 
 
 def _check_outputs(request: ForwardRequest, dtype: np.dtype) -> None:
@@ -130,7 +131,7 @@ def header_sha256(checkpoint: Checkpoint, component: str) -> str:
         return hashlib.sha256(raw.read(first)).hexdigest()
 
 
-def _report(request: ForwardRequest, outputs: Mapping[str, np.ndarray]) -> None:
+def _report(request: ForwardRequest, outputs: Mapping[str, np.ndarray], taps: int) -> None:
     rows = [
         {
             "name": name,
@@ -151,3 +152,6 @@ def _report(request: ForwardRequest, outputs: Mapping[str, np.ndarray]) -> None:
             f"{row['name']:8} {row['dtype']} {row['shape']}  min {row['min']:.6g}  max {row['max']:.6g}  "
             f"rms {row['rms']:.6g}"
         )
+    if request.taps is not None:
+        lists = f": `refsd info --tensors {shlex.quote(str(request.taps))}` lists them with their shapes"
+        print(f"{counted(taps, 'tap')} in {request.taps}{lists if request.taps.suffix == '.safetensors' else ''}")

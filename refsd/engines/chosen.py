@@ -49,11 +49,16 @@ def asked_for(arguments: Sequence[str] | None) -> Sequence[str]:
     return arguments or ("refsd:float32", *registry.default())
 
 
-def look_for(argument: str, taps: str) -> tuple[list[Engine], list[Missing]]:
-    """Find the engines of one argument, and those that are not there. taps: a glob of taps that they must give"""
+def look_for(argument: str, taps: str, timeout: float | None = None) -> tuple[list[Engine], list[Missing]]:
+    """Find the engines of one argument, and those that are not there.
+
+    taps:    a glob of taps that they must give
+    timeout: seconds that an answer may take; None: as many as each engine allows
+    """
     name, _, profile = argument.partition(":")
     if name == "refsd":
         return [reference_engine(profile or "float32")], []
-    looked = registry.find(argument, model_files=model_files, taps=taps)
+    limits = {} if timeout is None else {"timeout": timeout}
+    looked = registry.find(argument, model_files=model_files, taps=taps, **limits)
     found = [one.engine for one in looked if one.engine is not None]
     return found, [Missing(one.name, one.why_not) for one in looked if one.engine is None]

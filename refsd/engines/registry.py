@@ -88,6 +88,8 @@ def find(argument: str, **options) -> list[EngineSearch]:
     if given.kind not in modules():
         known = ("refsd", *modules())
         meant, expected = did_you_mean(given.name, known), ", ".join(known)
+        if Path(argument.partition(" ")[0]).is_file():
+            meant = f' (did you mean "exec:{argument}"?)'
         raise BadInput(f"unknown engine {argument!r}{meant}: expected {expected}, or one of them with :PATH")
     if given.device and not has_devices(given.kind):
         others = ", ".join(kind for kind in modules() if has_devices(kind))

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from refsd.golden.engine import EngineDied, EngineFailure
+from refsd.numerics.printable import printable
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 MAX_FILE = 4 << 30  # default limit in bytes of any file that a program writes
 _PATIENCE = 6.0  # seconds in which the supervisor must end a program
 _START = 60.0  # seconds in which the supervisor must start a program
+TAIL = 16384  # bytes that are kept for a program's last words
 _LONGEST_PAUSE = 0.2  # longest pause between two calls of `look`, in seconds
 
 
@@ -167,13 +169,32 @@ def ending(code: int) -> str:
         return f"ended by signal {-code}"
 
 
-def last_words(output: BinaryIO, start: int = 0) -> str:
-    """Return the last line that a program wrote to `output` after byte `start`."""
+def tail(output: BinaryIO, start: int = 0) -> bytes:
+    """Return the end of what a program wrote to `output` after byte `start`."""
     end = os.fstat(output.fileno()).st_size
-    return last_line(os.pread(output.fileno(), 4096, max(start, end - 4096)))
+    return os.pread(output.fileno(), TAIL, max(start, end - TAIL))
 
 
-def last_line(printed: bytes) -> str:
-    """Return the last line that is not blank, at most 300 characters of it."""
-    words = [line.strip() for line in printed.decode(errors="replace").splitlines() if line.strip()]
-    return words[-1][-300:] if words else "it said nothing"
+def died(how: str, printed: bytes) -> EngineDied:
+    """Return the error of a program that died. how: "ended by SIGABRT"; printed: the end of its output"""
+    return EngineDied(f"{how}: {last_words(printed)}", last_lines(printed))
+
+
+def last_lines(printed: bytes) -> list[str]:
+    """Return the last lines that are not blank, 20 at most."""
+    lines = [" ".join(line.split()) for line in printed.decode(errors="replace").splitlines()]
+    return [printable(line, 300) for line in lines if line][-20:]
+
+
+def last_words(printed: bytes) -> str:
+    """Return the line that says why a program ended, where a runtime prints one; else the last, if any.
+
+    Rust prints the reason in the line after "panicked at", C++ after "what():"; Python prints it last.
+    """
+    lines = last_lines(printed)
+    for words in ("panicked at", "what():", "terminate called"):
+        for i, line in enumerate(lines):
+            if words in line:
+                after = lines[i + 1 : i + 2] if line.endswith(":") else []
+                return " ".join([line, *after])
+    return lines[-1] if lines else "it said nothing"

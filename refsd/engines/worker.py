@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from refsd.engines.frames import read_message, write_message
 from refsd.engines.relocation import environment
-from refsd.engines.supervised import ending, last_words
+from refsd.engines.supervised import died, ending, tail
 from refsd.golden.engine import EngineDied, EngineFailure
 from refsd.numerics.tensor import StoredTensor
 
@@ -51,7 +51,7 @@ class Worker:
             self._close()
             if late.is_set():
                 raise EngineDied(f"no answer after {self.timeout:g} s") from None
-            raise EngineDied(f"{ending(code)}: {last_words(self._log, log_start)}") from None
+            raise died(ending(code), tail(self._log, log_start)) from None
         finally:
             watchdog.cancel()
         if "error" in answer:
@@ -63,7 +63,7 @@ class Worker:
         if self._process is not None and (code := self._process.poll()) is not None:
             self._close()
             if code != 0:
-                raise EngineDied(f"after its last answer it {ending(code)}: {last_words(self._log)}")
+                raise died(f"after its last answer it {ending(code)}", tail(self._log))
         if self._process is None:
             self._process = subprocess.Popen(
                 self.command,

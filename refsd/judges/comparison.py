@@ -1,10 +1,13 @@
 """Judge the tensors of a dump: against a case of the corpus, or against files with the truth and an honest run."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from refsd.causes.model.following import nearest_order
 from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
 from refsd.golden.examination import Examination, explain
@@ -22,6 +25,7 @@ from refsd.numerics.profiles import FLOAT32, Numerics
 _NAMED = 5
 
 Tensors = Mapping[str, np.ndarray]
+Targets = Mapping[str, Sequence[str]]
 
 
 class Comparison(NamedTuple):
@@ -44,11 +48,18 @@ class Comparison(NamedTuple):
 
 
 def with_case(
-    case: Case, found: Tensors, truth: Tensors, numerics: Numerics, model_files: ModelFiles, strict=False
+    case: Case,
+    found: Tensors,
+    truth: Tensors,
+    numerics: Numerics,
+    model_files: ModelFiles,
+    strict: bool = False,
+    targets: Targets = MappingProxyType({}),
 ) -> Comparison:
     """Judge a dump of a case's outputs, of its taps, or of both.
 
     found:    tensors by the names of the case's outputs and the model's taps; a single tensor may have any name
+    targets:  what the user calls a tensor -> the names that tensors got by it, of which the golden must have one
     truth:    the case's outputs in float64
     numerics: the engine's rounding, for the honest run
     strict:   True if unknown names and other shapes fail, as an engine's; False if they are noted, as a dump's
@@ -58,7 +69,16 @@ def with_case(
     inputs, kind = case.realize(), judges(model_files).of(case)
     taps = {name: y for name, y in found.items() if name not in truth}
     trace = kind.trace(case, inputs, found, numerics) if taps else Trace()
+    check_targets(targets, [*truth, *trace.names])
     known = {*trace.names} & taps.keys()
+    orders: Mapping[str, tuple[int, ...]] = {}
+    if not strict and any(name in known and y.shape != trace.shapes[name] for name, y in taps.items()):
+        orders = kind.layouts(case, inputs, found)
+    laid = [_laid(name, y.shape, trace.shapes[name], orders) for name, y in _in_order(taps, trace)]
+    if orders:
+        found = {name: y.transpose(orders[name]) if name in orders else y for name, y in found.items()}
+        taps = {name: found[name] for name in taps}
+        trace = kind.trace(case, inputs, found, numerics)
     if not known and len(found) == len(truth) == 1:
         found, taps = dict(zip(truth, found.values(), strict=True)), {}
     given = stored_as = {name: y for name, y in found.items() if name not in known and (strict or name in truth)}
@@ -66,7 +86,8 @@ def with_case(
     if not strict:
         given = {name: _shaped(y, truth[name]) for name, y in stored_as.items()}
         notes = _unknown([name for name in taps if name not in known], [*truth, *trace.names])
-        notes += [_reshaped(name, y, given[name]) for name, y in stored_as.items() if y.shape != given[name].shape]
+        notes += filter(None, laid)
+        notes += filter(None, [_laid(name, y.shape, given[name].shape) for name, y in stored_as.items()])
     # Taps may come without the outputs; a dump without taps must have every output.
     asked = {name: y for name, y in truth.items() if name in given or not known}
     honest = kind.answer(case, inputs, Arithmetic(numerics)) if asked else {}
@@ -83,13 +104,16 @@ def with_case(
     return Comparison(examined, absent, [*why.causes], notes, looks=[] if why.causes else why.phrases)
 
 
-def with_files(found: Tensors, truth: Tensors, honest: Tensors) -> Comparison:
-    """Judge the tensors that dump and truth have in common, as taps in the truth's order.
+def with_files(
+    found: Tensors, truth: Tensors, honest: Tensors, targets: Targets = MappingProxyType({})
+) -> Comparison:
+    """Judge the tensors that dump and truth have in common, as taps in the truth's order. targets: as above
 
     Raises BadInput if there are none, or if the honest run lacks one or has it in another shape.
     """
     if len(found) == len(truth) == len(honest) == 1:
         found, honest = (dict(zip(truth, tensors.values(), strict=True)) for tensors in (found, honest))
+    check_targets(targets, truth)
     common = [name for name in truth if name in found]
     if not common:
         raise BadInput(f"the dump has {_some(found)}, the golden {_some(truth)}: no name is in both")
@@ -101,8 +125,12 @@ def with_files(found: Tensors, truth: Tensors, honest: Tensors) -> Comparison:
         if honest[name].shape != truth[name].shape:
             shapes = f"{list(honest[name].shape)} in the honest run, {list(truth[name].shape)} in the golden"
             raise BadInput(f"{name} is {shapes}: they are not of one computation")
-    shaped = {name: _shaped(found[name], truth[name]) for name in common}
-    notes = [_reshaped(name, found[name], y) for name, y in shaped.items() if y.shape != found[name].shape]
+    orders = {name: nearest_order(found[name], truth[name]) for name in common}
+    orders = {name: order for name, order in orders.items() if order}
+    turned = {name: found[name].transpose(orders.get(name, range(found[name].ndim))) for name in common}
+    shaped = {name: _shaped(y, truth[name]) for name, y in turned.items()}
+    laid = [_laid(name, found[name].shape, y.shape, orders) for name, y in shaped.items()]
+    notes = [*filter(None, laid)]
     return Comparison(
         Examination(Trace(measure_taps(shaped, truth, honest, FLOAT32)), ()),
         [name for name in truth if name not in found],
@@ -128,8 +156,35 @@ def _shaped(y: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return y.reshape(truth.shape) if y.size == truth.size and (order or not same_axes) else y
 
 
-def _reshaped(name: str, y: np.ndarray, shaped: np.ndarray) -> str:
-    return f"{printable(name)}: reshaped from {list(y.shape)} to {list(shaped.shape)}"
+def _in_order(taps: Tensors, trace: Trace) -> list[tuple[str, np.ndarray]]:
+    return [(name, taps[name]) for name in trace.names if name in taps]
+
+
+def _laid(
+    name: str,
+    own: tuple[int, ...],
+    right: tuple[int, ...],
+    orders: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> str:
+    """Return the line on a tensor of another shape than the reference's that is judged; "" for one of its shape.
+
+    own, right: the tensor's shape, the reference's
+    """
+    if own == right or math.prod(own) != math.prod(right):
+        return ""
+    order = orders.get(name)
+    turned = tuple(own[axis] for axis in order) if order else own
+    how = f"transpose{order}" if order else ""
+    how += f"{' and ' if how else ''}reshape{right}" if turned != right else ""
+    return f"{printable(name)}: your shape is {list(own)}, the reference's {list(right)}: read as {how}"
+
+
+def check_targets(targets: Targets, known: Collection[str]) -> None:
+    """Raise BadInput where a name that the user gives tensors is none of the golden's."""
+    for mine, theirs in targets.items():
+        if theirs and not any(name in known for name in theirs):
+            meant = did_you_mean(theirs[0], known)
+            raise BadInput(f"--names {mine}: the golden has no tensor {theirs[0]!r}{meant}")
 
 
 def _some(tensors: Tensors) -> str:

@@ -1,8 +1,6 @@
 """Judge cases of model components: refsd's models give the truth, and taps locate an error."""
 
 import functools
-import itertools
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +20,7 @@ from refsd.golden.engine import ModelFiles
 from refsd.golden.explanation import Explanation, Nearest
 from refsd.golden.judge import NOTHING, Answer, Inputs, Judge, Mutant, Standard, Trace
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
+from refsd.golden.search_cuts import TimeLimit
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import criteria, first_wrong, judge, judge_output
 from refsd.judges.answers import comparable, factor, scene_of
@@ -178,7 +177,12 @@ class ModelJudge(Judge):
             taps = [judged_again.get(m.output, m) for m in taps]
         still = first_wrong(taps)
         values = {still: (truths[still], {**honest, **near}[still])} if still in truths else {}
-        return Trace(taps, right.recorded, ops, values)
+        return Trace(taps, right.recorded, ops, values, {name: y.shape for name, y in right.items()})
+
+    def layouts(self, case: Case, inputs: Inputs, found: Answer) -> dict[str, tuple[int, ...]]:
+        orders: dict[str, tuple[int, ...]] = {}
+        self._follow(case, inputs, found, Arithmetic(FLOAT64), layouts=orders)
+        return orders
 
     def _changed_taps(
         self,
@@ -228,19 +232,19 @@ class ModelJudge(Judge):
         if not tap:
             causes = self._causes(standard, found)
             return Explanation(causes, nearest=None if causes else self._nearest(standard, found))
-        end = time.process_time() + _SEARCH
+        limit = TimeLimit(_SEARCH)
         outputs = {name: found[name] for name in standard.truth if name in found}
         place = self.place(standard, found, tap)
-        causes = place.explain(lambda: self._known(standard, outputs, MUTANTS, end), end)
+        causes = place.explain(lambda: self._known(standard, outputs, MUTANTS, limit), limit)
         causes = causes or other_shapes(outputs, standard.truth)
         return Explanation(causes) if causes else Explanation(causes, place.describe(), place.nearest())
 
     def _nearest(self, standard: Standard, found: Answer) -> Nearest | None:
         """Return the nearest known bug; only for tiny models, and of as many bugs as time allows."""
-        case, end = standard.case, time.process_time() + _NEAREST
+        case = standard.case
         if not comparable(standard, found) or case.model is None or not case.model.tiny:
             return None
-        tried = itertools.takewhile(lambda _: time.process_time() < end, MUTANTS)
+        tried = TimeLimit(_NEAREST).within(MUTANTS)
         answers = ((bug, self._changed(case, standard.inputs, change, standard.numerics)) for bug, change in tried)
         return scene_of(standard, found).nearest_cause((bug, y) for bug, y in answers if y is not None)
 
@@ -288,6 +292,7 @@ class ModelJudge(Judge):
         given: Answer = NOTHING,
         right: Following | None = None,
         keeps: bool = False,
+        layouts: dict[str, tuple[int, ...]] | None = None,
     ) -> tuple[Following, Answer]:
         """Run the reference, with or without a bug, from an engine's taps. -> its taps, its outputs
 
@@ -296,10 +301,14 @@ class ModelJudge(Judge):
         given:  engine taps whose own value is not needed, in the reference's shape: their layers are skipped
         right:  an earlier run with `keeps`: its products are reused where the inputs are equal
         keeps:  True to keep the inputs of products
+        layouts: as Following takes it
         """
         label = f"{case.op} in {arithmetic.numerics.name}"
         observed = arithmetic if isinstance(arithmetic, Observed) else None
-        with one_answer(arithmetic.numerics), Following(label, found, observed, until, given, right, keeps) as taps:
+        with (
+            one_answer(arithmetic.numerics),
+            Following(label, found, observed, until, given, right, keeps, layouts) as taps,
+        ):
             m, own, params = self._module(case, inputs, arithmetic)
             values, weights = own, m.weights
             if change is not None:
@@ -327,7 +336,7 @@ class ModelJudge(Judge):
         the engine does not declare, each known bug everywhere, known deviations of engines, each known bug of
         weights in a single block. On full-size models, where each attempt takes seconds, only the deviations.
         """
-        end = time.process_time() + _SEARCH
+        limit = TimeLimit(_SEARCH)
         case, inputs, truth, honest, numerics, _ = standard
         if not comparable(standard, found):
             return other_shapes(found, standard.truth)
@@ -358,20 +367,22 @@ class ModelJudge(Judge):
             rough = self.answer(case, inputs, Arithmetic(other))
             if scene.explained_by(rough, precision=True) and agrees(found, truth, rough):
                 return [phrase]
-        known = self._known(standard, found, MUTANTS, end) or known_deviations()
-        return known or self._known(standard, found, in_each_block(self.axes_of_weights(case, inputs)), end)
+        known = self._known(standard, found, MUTANTS, limit) or known_deviations()
+        return known or self._known(standard, found, in_each_block(self.axes_of_weights(case, inputs)), limit)
 
-    def _known(self, standard: Standard, found: Answer, mutants: Iterable[Mutant[Change]], end: float) -> list[str]:
+    def _known(
+        self, standard: Standard, found: Answer, mutants: Iterable[Mutant[Change]], limit: TimeLimit
+    ) -> list[str]:
         """Return the known bugs that explain the outputs, the likeliest first; none if the outputs conform.
 
-        Only for tiny models. end: when the search stops, in CPU seconds of this process
+        Only for tiny models.
         """
         case, inputs, _, _, numerics, _ = standard
         small = case.model is not None and case.model.tiny
         if not small or not comparable(standard, found) or judge(self.measure(standard, found)).passed:
             return []
         scene, suspects = scene_of(standard, found), {}
-        for name, change in itertools.takewhile(lambda mutant: time.process_time() < end, mutants):
+        for name, change in limit.within(mutants):
             near = self._changed(case, inputs, change, numerics)
             if near is None or not scene.explained_by(near):
                 continue

@@ -9,6 +9,7 @@ from refsd.causes.generic.description import describe
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
 from refsd.causes.generic.other_shapes import other_shape
 from refsd.causes.operation.precisions import broken_requests, in_precisions
+from refsd.causes.operation.steps import stepwise
 from refsd.causes.operation.unlisted import explaining, unlisted
 from refsd.golden import operations
 from refsd.golden.case import Case
@@ -58,13 +59,15 @@ class OperationJudge(Judge):
         return None if y is None else {"y": y}
 
     def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
-        causes = self._causes(standard, found)
+        causes, possible = self._causes(standard, found)
         if causes:
             return Explanation(causes)
-        return Explanation(causes, self._looks(standard, found), self._nearest(standard, found))
+        return Explanation(causes, self._looks(standard, found), self._nearest(standard, found), possible)
 
-    def _causes(self, standard: Standard, found: Answer) -> list[str]:
-        """List the bugs that explain the answer by explanation.py's rule; fits only if an element misses its bound.
+    def _causes(self, standard: Standard, found: Answer) -> tuple[list[str], list[str]]:
+        """List the bugs that explain the answer by explanation.py's rule, and those that it may have.
+
+        Where no element misses its bound, a bug with a fitted number is only one that it may have.
 
         A mutant answers in float32: adding the honest run's error stands for a mutant under the engine's numerics.
         The verdict must pass with the mutant's answer as the truth.
@@ -73,7 +76,7 @@ class OperationJudge(Judge):
         y = found.get("y")
         if y is None or y.shape != truth["y"].shape:
             shape = "" if y is None else other_shape(y, truth["y"])
-            return [shape] if shape else []
+            return [shape] if shape else [], []
         op = OPERATIONS[case.op]
         limits = op.bound_of(numerics, inputs, case.params, truth["y"])
         error = honest["y"].astype(np.float64) - truth["y"]
@@ -96,20 +99,22 @@ class OperationJudge(Judge):
 
         tried: dict[str, np.ndarray] = {}
         if ignored := _ignored_requests(standard, y):
-            return ignored
+            return ignored, []
         listed = explaining(of_shape(self._wrong_answers(case, inputs, numerics)), explains, tried)
         if listed:
-            return scene.nearest({name: {"y": wrong + error} for name, wrong in listed.items()})
+            return scene.nearest({name: {"y": wrong + error} for name, wrong in listed.items()}), []
+        params = op.complete(inputs, case.params)
         # Inside the bound a rounding that is not independent fits almost any constant.
-        if (np.abs(y - truth["y"]) <= limits.limit).all():
-            return []
+        inside = bool((np.abs(y - truth["y"]) <= limits.limit).all())
+        if inside and (steps := explaining(of_shape(stepwise(op, inputs, params)), explains, tried)):
+            return scene.nearest({name: {"y": wrong + error} for name, wrong in steps.items()}), []
         gap = is_gap(y, truth["y"], honest["y"], op.channel)
-        others = unlisted(op, inputs, op.complete(inputs, case.params), y, gap)
-        suspects = explaining(of_shape(others), explains, tried)
+        suspects = explaining(of_shape(unlisted(op, inputs, params, y, gap)), explains, tried)
         if suspects:
             near = scene.nearest({name: {"y": wrong + error} for name, wrong in suspects.items()})
-            return [name for name in suspects if name in near]
-        return fitted_causes(y, truth["y"], honest["y"], op.channel, tried)
+            names = [name for name in suspects if name in near]
+            return ([], names) if inside else (names, [])
+        return ([] if inside else fitted_causes(y, truth["y"], honest["y"], op.channel, tried)), []
 
     def _wrong_answers(self, case: Case, inputs: Inputs, numerics: Numerics) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the answers of the page's known bugs, then those of lower precisions."""

@@ -6,7 +6,6 @@ The parameters are those of refsd.pipelines.settings.Settings (one picture, no i
 """
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
 from refsd.golden.rounding import Bound
+from refsd.golden.search_cuts import TimeLimit
 from refsd.golden.verdict import judge
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.arithmetic import Arithmetic
@@ -43,7 +43,7 @@ SETTINGS = (
     *("prompt", "negative_prompt", "width", "height", "steps", "cfg_scale", "sampler", "schedule", "rng"),
     *("clip_skip", "eta", "sigmas", "seed"),
 )
-# Seconds for trying known bugs; each trial draws a picture.
+# CPU seconds for trying known bugs; each trial draws a picture.
 _SEARCH = 240.0
 # Half a level, and a little for float32 arithmetic in the conversion to bytes.
 _BYTE = 0.5 + 2**-10
@@ -97,16 +97,14 @@ class PictureJudge(Judge):
 
     def _causes(self, standard: Standard, found: Answer) -> list[str]:
         """Return the first known bug with which the reference reproduces the picture."""
-        case, until = standard.case, time.monotonic() + _SEARCH
+        case = standard.case
         y = found.get(PIXELS)
         if y is None or y.shape != standard.truth[PIXELS].shape:
             return []
         for name, wrong in _TURNED.items():
             if _agrees(y, wrong(standard.truth[PIXELS]), wrong(standard.honest[PIXELS])):
                 return [name]
-        for mutant in self.mutants(case):
-            if time.monotonic() > until:
-                break
+        for mutant in TimeLimit(_SEARCH).within(self.mutants(case)):
             right = self._drawn(case.model, {**case.params, **mutant.change}, Arithmetic(FLOAT32))[PIXELS]
             # To save a second drawing, take the rounding errors of the honest run without the bug.
             near = np.clip(right + standard.honest[PIXELS] - standard.truth[PIXELS], 0, 255)

@@ -1,6 +1,7 @@
 """Format the short texts that every form of the report shares: margins, table cells, the verdict line."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from refsd.golden.wording import counted
 
 # Worst first: a cell shows the worst status of its results.
 ORDER = (verdict.FAIL, verdict.ERROR, verdict.DEVIATES, verdict.WAIVED, verdict.PASS, verdict.REFUSED)
+_UNTIL = re.compile(r"waived until (\d{4}-\d{2}-\d{2})")
 SCALE = "worst margin: value / allowed, above 1 fails"
 
 
@@ -58,14 +60,29 @@ def verdict_line(report: Report) -> str:
     ran = sum(r.status != verdict.REFUSED for r in report.results)
     bad = sum(not r.conforms for r in report.results)
     line = f"{counted(ran, 'answer')} of {counted(len(report.engines), 'engine')}, {bad} not conforming"
+    line += _waived(report)
+    known = report.conforms and bad > 0
     if report.baseline is not None:
         new, fixed = len(report.baseline.new), len(report.baseline.fixed)
-        line += f": {new} new, {len(report.baseline.known)} known from {report.baseline.file}; {fixed} fixed"
-    if report.shortage:
-        line += f"; too few: {report.shortage[0]}" + (", ..." if len(report.shortage) > 1 else "")
+        which = "all" if known else f"{new} new, {len(report.baseline.known)}"
+        line += f": {which} known from {report.baseline.file}; {fixed} fixed"
+    short = report.shortage[0] + (", ..." if len(report.shortage) > 1 else "") if report.shortage else ""
     if report.partial:
-        return f"interrupted: {line}; {report.partial}"
-    return f"{'conforms' if report.conforms and report.engines else 'does not conform'}: {line}"
+        return f"interrupted: {line}{short and f'; too few: {short}'}; {report.partial}"
+    if known:
+        return f"conforms but for known failures: {line}{short and f'; too few: {short}'}"
+    if short and not bad and not report.conforms:
+        return f"does not conform: too few answers: {short}. Those given conform: {line}"
+    end = short and f"; too few: {short}"
+    return f"{'conforms' if report.conforms and report.engines else 'does not conform'}: {line}{end}"
+
+
+def _waived(report: Report) -> str:
+    """Say how many answers are waived and until when: " (4 waived until 2027-03-31)"; "" if none is."""
+    reasons = [r.reason for r in report.results if r.status == verdict.WAIVED]
+    days = sorted({day for reason in reasons for day in _UNTIL.findall(reason)})
+    until = f"{' until' if len(days) == 1 else ', the first until'} {days[0]}" if days else ""
+    return f" ({len(reasons)} waived{until})" if reasons else ""
 
 
 def refusals(report: Report, engine: str) -> list[tuple[str, int]]:

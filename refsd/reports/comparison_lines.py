@@ -1,6 +1,6 @@
 """The report of `refsd compare` and `refsd.judge` in lines, the verdict first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from refsd.golden.metrics import Metrics
 from refsd.golden.verdict import NO_WITNESS, judge_output
@@ -11,6 +11,7 @@ from refsd.reports.cells import margin_text
 # With more taps than this, only the first wrong ones have a line.
 _LINES = 20
 _WRONG = 3
+_ADVISED = 3
 
 
 def headline(compared: Comparison, what: str) -> str:
@@ -33,6 +34,8 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
         yield f"{len(taps) - len(wrong) - len(unseen)} of {counted(len(taps), 'tap')} right"
     if wrong:
         yield f"the first wrong one in the order of computation: {examined.place}"
+        if examined.between:
+            yield f"{examined.between}; to narrow it, dump {_spread(examined.hidden_before(examined.place)[1])}"
     if compared.stored:
         yield f"      {compared.stored}"
     yield from (f"      the reference agrees if {cause}" for cause in compared.causes)
@@ -43,6 +46,12 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
     if compared.absent:
         names = ", ".join(compared.absent[:5]) + (", ..." if len(compared.absent) > 5 else "")
         yield f"not in the dump, so not judged: {counted(len(compared.absent), 'tensor')}: {names}"
+
+
+def _spread(names: Sequence[str]) -> str:
+    """Name up to three of the tensors, evenly spread."""
+    some = [names[(i + 1) * len(names) // (_ADVISED + 1)] for i in range(_ADVISED)]
+    return " or ".join(dict.fromkeys(some))
 
 
 def _tensor(m: Metrics, otherwise: str) -> Iterator[str]:

@@ -43,6 +43,8 @@ class Group(NamedTuple):
         cases = (
             f"{len(self.results)} of {self.failing} failing cases" if some else counted(len(self.results), "case")
         )
+        new = baseline is not None and (self.results[0].engine, self.results[0].case) in {*baseline.new}
+        mark = ", new" if new and not old else mark
         return f"{self.engine}, {cases}{mark}: {self.title}"
 
 
@@ -59,7 +61,7 @@ def groups(report: Report) -> list[Group]:
             for cause, results in _by_cause(explained)
         ]
         rest = [r for r in odd if r.status == verdict.FAIL and not r.causes]
-        found += _grouped(engine, UNEXPLAINED, rest, _unexplained)
+        found += _grouped(engine, UNEXPLAINED, rest, lambda r: r.title)
         for status, kind, title in (
             (verdict.DEVIATES, DEVIATION, lambda r: "deviates by " + " and ".join(r.deviations)),
             (verdict.ERROR, ERROR, lambda r: r.reason),
@@ -71,7 +73,14 @@ def groups(report: Report) -> list[Group]:
 
 def shrink_command(group: Group, asked: Mapping[str, str]) -> str:
     """Return the command that reduces the group's worst failure. asked: engine -> the argument that names it"""
-    return f"refsd shrink {shlex.quote(asked[group.engine])} {group.results[0].case}"
+    return f"refsd shrink {shlex.quote(asked[group.engine])} {shlex.quote(group.results[0].case)}"
+
+
+def new_first(found: Iterable[Group], baseline: Baseline | None) -> list[Group]:
+    """Put the groups that have failures which a baseline has not first, and in each group these results."""
+    new = {*baseline.new} if baseline is not None else set()
+    sorted_ = [g._replace(results=sorted(g.results, key=lambda r: (r.engine, r.case) not in new)) for g in found]
+    return sorted(sorted_, key=lambda g: (g.results[0].engine, g.results[0].case) not in new)
 
 
 def case_list(results: Sequence[Result], most: int) -> str:
@@ -102,14 +111,6 @@ def _grouped(engine: str, kind: str, results: Iterable[Result], title: Callable[
         titles.append(text)
         members.append(r)
     return [Group(engine, kind, _merged(titles), members) for titles, members in found.values()]
-
-
-def _unexplained(r: Result) -> str:
-    if r.nearest is not None and r.nearest.telling:
-        return f"{r.op}: unexplained; the nearest known bug, {r.nearest.cause!r}, explains {r.nearest.percent} %"
-    if r.looks:
-        return f"{r.op}: unexplained; {r.looks[0]}"
-    return f"{r.op}: {r.reason}" if r.criterion == "output" else f"{r.op}: unexplained ({r.criterion})"
 
 
 def _waiver(r: Result) -> str:

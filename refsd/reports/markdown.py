@@ -1,5 +1,7 @@
 """Write a report as Markdown for a CI job's summary: verdict and causes first, the rest collapsed."""
 
+import shlex
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -8,7 +10,7 @@ from refsd.golden.report import Report, Result
 from refsd.golden.wording import counted
 from refsd.numerics.printable import in_markdown
 from refsd.reports.cells import ORDER, SCALE, cell, grid, margin_text, refusals, verdict_line
-from refsd.reports.groups import ERROR, WAIVED, Group, groups
+from refsd.reports.groups import ERROR, WAIVED, Group, groups, new_first
 
 # GitHub accepts 1 MiB; conform.json has everything that is left out here.
 _GROUPS = 40
@@ -50,29 +52,39 @@ def pasted(report: Report, asked: Mapping[str, str]) -> str:
     asked: engine -> the argument that names it
     """
     engines = ", ".join(f"{name} {version}" for name, version in report.engines.items())
-    found = [group for group in groups(report) if group.kind != WAIVED]
+    found = new_first((group for group in groups(report) if group.kind != WAIVED), report.baseline)
     lines = [f"**{in_markdown(engines)} {in_markdown(verdict_line(report))}** (refsd {in_markdown(report.refsd)})"]
     for group in found[:_PASTED]:
         first = group.results[0]
-        what = f"{group.heading(report.baseline)}. `{first.case}`, {first.numerics}: {first.reason}"
-        lines.append(f"- {in_markdown(what, _REASON)}")
+        what = f"{group.heading(report.baseline).rstrip('.')}. `{first.case}`"
+        what += f", {first.numerics}" if first.numerics else ""
+        what += f": {first.reason}" if group.kind != ERROR else ""
+        lines.append(f"- {_cut(what)}")
     if len(found) > _PASTED:
         lines.append(f"- ... and {counted(len(found) - _PASTED, 'other group')}")
     if found and found[0].engine in asked:
-        lines.append(f"- again: `refsd conform {asked[found[0].engine]} --cases {found[0].results[0].case}`")
+        engine, case = asked[found[0].engine], found[0].results[0].case
+        lines.append(f"- again: `refsd conform {shlex.quote(engine)} --cases {shlex.quote(case)}`")
     return "\n".join(lines)
+
+
+def _cut(text: str) -> str:
+    """Escape a text and end it at a word where it is long."""
+    return in_markdown(textwrap.shorten(text, _REASON, placeholder=" ..."))
 
 
 def _group(report: Report, group: Group) -> list[str]:
     new = {*report.baseline.new} if report.baseline is not None else set()
-    lines = [f"**{in_markdown(group.heading(report.baseline), _REASON)}**", ""]
+    lines = [f"**{_cut(group.heading(report.baseline))}**", ""]
     for r in group.results[:_CASES]:
         mark = " (new)" if (r.engine, r.case) in new else ""
         lines.append(f"- {in_markdown(r.case)}{mark}, margin {margin_text(r.margin)}")
     if len(group.results) > _CASES:
         lines.append(f"- ... and {len(group.results) - _CASES} more")
     if group.kind not in (ERROR, WAIVED):
-        lines += ["", f"  {in_markdown(group.results[0].reason, _REASON)}"]
+        lines += ["", f"  {_cut(group.results[0].reason)}"]
+    if group.results[0].log:
+        lines += ["", *(f"      {line}" for line in group.results[0].log)]
     return [*lines, ""]
 
 
@@ -113,7 +125,7 @@ def _cases(results: list[Result]) -> list[str]:
     lines = ["| engine | case | numerics | outcome | margin | why |", "|---|---|---|---|---|---|"]
     for r in results[:_ROWS]:
         texts = [in_markdown(text) for text in (r.engine, r.case, r.numerics, r.status)]
-        lines.append(f"| {' | '.join(texts)} | {margin_text(r.margin)} | {in_markdown(r.reason, _REASON)} |")
+        lines.append(f"| {' | '.join(texts)} | {margin_text(r.margin)} | {_cut(r.reason)} |")
     return lines + ([f"\n... and {len(results) - _ROWS} more, in conform.json."] if len(results) > _ROWS else [])
 
 
@@ -124,7 +136,7 @@ def _items(title: str, texts: list[str]) -> list[str]:
 def _list(texts: Iterable[str]) -> list[str]:
     texts = list(texts)
     more = [f"- ... and {len(texts) - _LINES} more"] if len(texts) > _LINES else []
-    return [*(f"- {in_markdown(text, _REASON)}" for text in texts[:_LINES]), *more]
+    return [*(f"- {_cut(text)}" for text in texts[:_LINES]), *more]
 
 
 def _folded(title: str, lines: list[str]) -> list[str]:

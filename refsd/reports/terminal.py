@@ -49,7 +49,7 @@ def print_report(
         say(f"    {case_list(group.results, _CASES)}")
         if group.kind not in (ERROR, WAIVED):
             say(f"    {group.results[0].reason}")
-        if group.kind in (CAUSE, UNEXPLAINED) and group.engine in asked:
+        if group.kind in (CAUSE, UNEXPLAINED, ERROR) and group.engine in asked:
             say(f"    next: {shrink_command(group, asked)}", style="dim")
     if len(found) > _GROUPS:
         say(f"... and {len(found) - _GROUPS} more, in {pages / 'report.html'}")

@@ -59,9 +59,9 @@ class Failure(NamedTuple):
         return re.sub(r"\.\d+(?=\.)", ".#", self.place)
 
     def is_that_of(self, other: "Failure") -> bool:
-        """Whether another answer fails so: with the same status, kind and layer, and the likeliest cause."""
+        """Whether another answer fails so: with the same status, kind, layer and likeliest cause."""
         same = (self.status, self.kind, self.layer) == (other.status, other.kind, other.layer)
-        explained = not self.causes or self.causes[0] in other.causes
+        explained = not self.causes or self.causes[0] in other.causes[:1]
         return same and explained and other.margin >= min(self.margin, _CLEAR)
 
 

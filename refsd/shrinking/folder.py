@@ -12,6 +12,8 @@ issue.md               the text of an issue
 """
 
 import math
+import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,8 @@ from refsd.shrinking.shrink import Shrunk
 CASE, INPUTS, EXPECTED = "case.json", "inputs.safetensors", "expected.safetensors"
 PLACE = "place.safetensors"
 PYTHON, CPP, ISSUE = "reproduce.py", "reproduce_ggml.cpp", "issue.md"
+# What a script catches: the folder is damaged, or the engine is missing or does not take the case.
+REFUSED = (BadInput, EngineFailure)
 _LARGEST = 1 << 20  # bytes of a case.json
 _MOST = 1 << 26  # numbers of one tensor
 
@@ -72,40 +76,53 @@ class FolderCase(GivenCase, frozen=True):
     layout: str = "contiguous"
 
 
-_SCRIPT = '''"""{op}: ask an engine, and judge its answer by the bound beside it. Exit code 1: it is wrong.
+_SCRIPT = '''"""{op}: ask an engine, and judge its answer by the bound beside it.
 
-    python reproduce.py [ENGINE]       ENGINE as `refsd conform` takes it; {engine} if none is given
+    python {script} [ENGINE]
+
+in the folder where refsd was run, so that the engine's path holds. ENGINE as `refsd conform` takes it; if none is
+given, {engine}. Exit code 0: it conforms. 1: it is wrong. 2: it cannot be asked.
 """
 import sys
 from pathlib import Path
 
 from refsd.engines.chosen import one_engine
 from refsd.weights.model_files import model_files
-from refsd.shrinking.folder import judge, read
+from refsd.shrinking.folder import REFUSED, judge, read
 
-case, engine = read(Path(__file__).parent), one_engine(*sys.argv[1:] or [{engine!r}])
-result = judge(engine, case, model_files)
+try:
+    case, engine = read(Path(__file__).parent), one_engine(*sys.argv[1:] or [{argument!r}])
+    result = judge(engine, case, model_files)
+except REFUSED as error:
+    sys.exit(print(error, file=sys.stderr) or 2)
 print(f"{{engine.name}} {{engine.version}}: {{result.status}}. {{result.reason}}")
 sys.exit(0 if result.conforms else 1)
 '''
 
 
 def write(
-    folder: Path, shrunk: Shrunk, engine: Engine, argument: str, model_files: ModelFiles | None = None
+    folder: Path,
+    shrunk: Shrunk,
+    engine: Engine,
+    argument: str,
+    model_files: ModelFiles | None = None,
+    final: Path | None = None,
 ) -> list[str]:
     """Write the folder in place of one that was written so before -> the names of its files.
 
     argument:    the engine, as the command line calls it
     model_files: gives the file of a model's recipe weights
+    final:       where the folder will be, if it is moved
 
     Raises BadInput where something else is there.
     """
     case = shrunk.case
+    script = shlex.quote((Path(os.path.relpath(folder if final is None else final)) / PYTHON).as_posix())
     answered = _answered(engine, case, model_files)
     files: dict[str, bytes] = {
         CASE: msgspec.json.format(msgspec.json.encode(_note(shrunk, engine, argument)), indent=1) + b"\n",
         INPUTS: safetensors.numpy.save({name: tensor.storable() for name, tensor in case.tensors.items()}),
-        PYTHON: _SCRIPT.format(op=case.op, engine=argument).encode(),
+        PYTHON: _SCRIPT.format(op=case.op, engine=shlex.quote(argument), argument=argument, script=script).encode(),
     }
     expected: dict[str, np.ndarray] = {}
     if answered is not None:
@@ -117,7 +134,9 @@ def write(
     place = _place(shrunk.cut)
     if place:
         files[PLACE] = safetensors.numpy.save(place)
-    files[ISSUE] = issue.text(shrunk, engine, argument, expected, CPP in files, layout_of(engine)).encode()
+    files[ISSUE] = issue.text(
+        shrunk, engine, f"{script} {shlex.quote(argument)}", expected, CPP in files, layout_of(engine)
+    ).encode()
     with replaced_folder(folder, CASE) as part:
         for name, content in files.items():
             (part / name).write_bytes(content)

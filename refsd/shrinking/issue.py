@@ -24,14 +24,14 @@ _SHOWN = 16
 def text(
     shrunk: Shrunk,
     engine: Engine,
-    argument: str,
+    command: str,
     expected: Mapping[str, np.ndarray],
     program: bool,
     layout: str = "contiguous",
 ) -> str:
     """Markdown.
 
-    argument: the engine, as refsd's command line calls it
+    command:  the script and the engine, as a shell takes them
     expected: truth, limit and found
     program:  whether there is a program for ggml
     layout:   how the inputs lie in memory
@@ -46,7 +46,7 @@ def text(
     if shrunk.cut is not None:
         parts += ["", "## At the first wrong place", "", *_at_the_tap(shrunk.cut)]
     parts += ["", "## Figures", "", *_figures(result)]
-    parts += ["", "## To reproduce", "", *_reproduce(shrunk, argument, program)]
+    parts += ["", "## To reproduce", "", *_reproduce(shrunk, command, program)]
     return "\n".join(parts) + "\n"
 
 
@@ -171,14 +171,16 @@ def _figures(result: Result) -> list[str]:
     return lines or [f"- {result.reason}"]
 
 
-def _reproduce(shrunk: Shrunk, argument: str, program: bool) -> list[str]:
+def _reproduce(shrunk: Shrunk, command: str, program: bool) -> list[str]:
     sizes = {name: list(recipe.shape) for name, recipe in shrunk.original.inputs.items()}
     shapes = ", ".join(f"{name} {shape}" for name, shape in sizes.items())
     whole = "" if shrunk.whole else "; the time ended before every step was tried"
-    again = f"    python reproduce.py {argument!r}"
+    again = f"    python {command}"
     of_ggml = "    # or reproduce_ggml.cpp, a program for ggml alone: its first lines say how to build it"
     reduced = "Not reduced: " if CHANGING in shrunk.result.causes else "Reduced from "
     return [
+        "In the folder where refsd was run, so that the engine's path holds:",
+        "",
         f"{again}      # with refsd {__version__}: asks the engine, judges its answer",
         *([of_ggml] if program else []),
         "",

@@ -153,7 +153,18 @@ def shrink(
         left = cut(case)
     given = search.case if isinstance(search.case, GivenCase) else numbers.given(search.case)
     took = time.monotonic() - begun
+    if not tap:
+        smallest = _original_cause_first(smallest, failure)
     return Shrunk(given, smallest, case, result, search.questions, took, whole, tap, left)
+
+
+def _original_cause_first(result: Result, failure: Failure) -> Result:
+    """Put the likeliest cause of the case as it came first, if it is one of the smallest: it names the issue."""
+    own = failure_of(result)
+    if own is None or not failure.causes or failure.causes[0] not in own.causes or result.deviations:
+        return result
+    first = result.causes[own.causes.index(failure.causes[0])]
+    return msgspec.structs.replace(result, causes=(first, *(one for one in result.causes if one != first)))
 
 
 def _alone(ask: Question, cut: Cut | None, failure: Failure) -> tuple[str, Case, Result, Failure] | None:

@@ -188,7 +188,7 @@ def _waived(r: Result, of: Submission) -> bool:
     day = datetime.date.fromisoformat(of.date)
     if r.deviations:
         return apply(of.waivers, r.deviations, r.engine, r.case, day)[0]
-    return waive(of.waivers, r.engine, r.case, r.causes, day)[0]
+    return waive(of.waivers, r, day)[0]
 
 
 def _measurements(parts: Parts, bench: Bench) -> Iterator[str]:

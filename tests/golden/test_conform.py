@@ -14,13 +14,15 @@ from refsd.engines import registry
 from refsd.engines.reference import Reference
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Runner, run
+from refsd.golden.conform import Runner, run, with_shared_causes
 from refsd.golden.engine import EngineFailure
+from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Judges
 from refsd.golden.metrics import measure
 from refsd.golden.recipe import Recipe
 from refsd.golden.repeated_requests import CHANGING
 from refsd.golden.report import Report, Result
+from refsd.golden.search_cuts import TimeLimit
 from refsd.golden.shared_traits import shared_traits
 from refsd.golden.shortages import FLOORS, shortages
 from refsd.golden.waivers import Waiver
@@ -195,6 +197,52 @@ def test_what_is_inside_the_bound_has_no_fitted_cause():
     assert (result.status, result.criterion, result.causes) == (verdict.FAIL, "gain", ())
     assert result.outputs[0].engine.worst < 1 < result.margin
     assert "multiplied by" in _judge(Engine(lambda y, i: y * np.float32(1 + 2.0**-9)), case).causes[0]
+
+
+def _eps_outside(y, inputs):
+    x = inputs["x"].values().astype(np.float64)
+    y = x / (np.sqrt(np.mean(x**2, axis=-1, keepdims=True)) + 1e-6)
+    return (y * inputs["weight"].values() if "weight" in inputs else y).astype(np.float32)
+
+
+@pytest.mark.parametrize("case", select("rms_norm/*"), ids=lambda case: case.name)
+def test_a_wrong_step_is_named_where_no_element_misses_its_bound(case):
+    result = _judge(Engine(_eps_outside), case)
+    assert result.status == verdict.PASS or result.causes == ("eps is added outside the root",)
+    assert (result.status == verdict.PASS) == ("loud" in case.name)
+
+
+def test_a_cause_of_one_case_is_tried_on_the_others_of_its_operation():
+    """A gain that the bound allows has many possible causes; where another case has one of them, it is that one."""
+    gain = Engine(lambda y, i: y * np.float32(1 + 2.0**-19))
+    found = _judge(gain, CASES["layer_norm/f32/bare-x2x33x320"])
+    cause = next(one for one in found.possible if "multiplied" in one)
+    other = msgspec.structs.replace(found, case="layer_norm/f32/other", causes=(cause,), possible=())
+    waiver = Waiver("", "issue 9", datetime.date.max, cases="layer_norm/f32/bare*", cause=cause)
+    runner = _runner()
+    (alone,) = with_shared_causes(runner, [found])
+    assert alone is found
+    first, second = with_shared_causes(runner, [found, other])
+    assert first.causes == (cause,) and second is other
+    assert first.reason.endswith(f"; consistent with {cause!r}, the cause of other failing cases of layer_norm")
+    assert "nearest" not in first.reason
+    unrelated = [msgspec.structs.replace(other, op="rms_norm"), msgspec.structs.replace(other, engine="torch")]
+    assert with_shared_causes(runner, [found, *unrelated])[0] is found
+    assert with_shared_causes(_runner([waiver]), [found, other])[0].status == verdict.WAIVED
+
+
+def test_a_search_that_was_cut_says_so():
+    class Slow(OperationJudge):
+        def explain(self, standard, found, tap=""):
+            assert list(TimeLimit(-1.0).within([1, 2])) == [] and list(TimeLimit(60.0).within([1])) == [1]
+            return Explanation()
+
+    truth = Reference(FLOAT64)
+    runner = Runner(Judges(Slow()), lambda case: truth.run(case, case.realize()))
+    (result,) = run(runner, [Engine(lambda y, i: y + 1)], [_GELU])
+    assert result.cut == "the search for a cause was cut after -1 s of CPU time" and result.reason.endswith(
+        result.cut
+    )
 
 
 def test_a_known_bug_needs_no_description():

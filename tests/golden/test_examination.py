@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES
-from refsd.golden.examination import examine
+from refsd.golden.examination import Examination, examine
 from refsd.golden.judge import Answer, Standard, Trace
+from refsd.golden.metrics import measure
 from refsd.numerics.profiles import FLOAT32
 
 
@@ -26,3 +27,22 @@ def test_a_layer_called_once_more_is_no_unknown_tap(name, unknown):
     case = CASES["silu/f32/wide-x2x320"]
     standard = Standard(case, case.realize(), {}, {}, FLOAT32, ())
     assert examine(_TwoTaps(), standard, {}, {name: np.zeros(3)}).unknown == unknown  # type: ignore[arg-type]
+
+
+def _judged(name: str, wrong: bool):
+    y = np.ones((2, 3))
+    return measure(name, y + wrong, y, y * (1 + 1e-7), None, -1, spread=np.full(y.shape, 1e-7))
+
+
+def test_an_error_after_several_hidden_operations_lies_between_two_taps():
+    names = ["a", "a.linear", "a.rope", "a.attention", "b", "b.norm", "c"]
+    ops = {"a": ("linear",), "b": ("linear", "rope", "attention", "linear"), "c": ("layer_norm",)}
+    taps = [_judged("a", False), _judged("b", True), _judged("c", True)]
+    found = Examination(Trace(taps, names, ops), [])
+    between = "the error is between a and b: linear, rope or attention"
+    assert found.way == f"2 of 3 taps wrong by itself; {between}" and found.between == between
+    assert found.hidden_before("b") == ("a", ["a.linear", "a.rope", "a.attention"])
+    alone = Examination(Trace([_judged("a", True), taps[2]], names, ops), [])
+    assert alone.way == "2 of 2 taps wrong by itself" and not alone.between
+    same = Examination(Trace([_judged("a", True)], names, {"a": ("linear", "add")}), [])
+    assert not same.between, "all results between them are given"

@@ -1,5 +1,7 @@
 """What is measured, and what is made of it."""
 
+import re
+
 import msgspec
 import numpy as np
 import pytest
@@ -204,3 +206,13 @@ def test_an_honest_run_far_from_the_truth_is_no_witness():
     assert not judged.passed
     assert judged.criterion == NO_WITNESS
     assert "golden is of other weights" in judged.reason
+
+
+def test_numbers_are_shown_with_the_digits_that_tell_them_apart():
+    truth = 1e6 * _TRUTH
+    found = truth.copy()
+    found[np.unravel_index(np.argmax(np.abs(truth)), truth.shape)] *= 1 + 1e-7
+    numbers = re.search(r"is (\S+), truth (\S+?)[:;]", judge_output(_measure(found, truth)).reason)
+    assert numbers is not None
+    one, other = numbers.groups()
+    assert one != other and 8 < len(one.strip("-")) < 11

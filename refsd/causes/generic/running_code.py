@@ -28,7 +28,11 @@ try:
 except ImportError:  # not on every system
     resource = None
 
+from refsd.golden.search_cuts import note_cut
+
 _BYTES = 1 << 30
+# The last line of a search that was not cut.
+_END = None
 
 
 class TooLong(Exception):
@@ -128,11 +132,16 @@ def _interrupted_after(seconds: float) -> Iterator[None]:
 def apart(work: Callable[..., Iterator[list]], seconds: float, *arguments: Any) -> list[list]:
     """Return what `work(*arguments)` yields in another process, until it ends or has used this much CPU time.
 
+    If it does not end by itself, the cut is noted (golden/search_cuts.py).
+
     work: yields lists that JSON can hold. Where processes cannot be forked, it and the arguments must be picklable.
     """
     text = (_forked if hasattr(os, "fork") and resource is not None else _spawned)(work, seconds, arguments)
     whole = text.decode(errors="ignore").splitlines() if text.endswith(b"\n") else text.decode().splitlines()[:-1]
-    return [json.loads(line) for line in whole]
+    found = [json.loads(line) for line in whole]
+    if found[-1:] != [_END]:
+        note_cut(seconds)
+    return [one for one in found if one != _END]
 
 
 def _patience(seconds: float) -> float:
@@ -194,6 +203,8 @@ def _work(work: Callable[..., Iterator[list]], arguments: tuple, writer: int, se
     except BaseException:  # whatever a changed formula does ends here
         pass
     finally:
+        with contextlib.suppress(OSError):
+            os.write(writer, json.dumps(_END).encode() + b"\n")
         os._exit(0)
 
 

@@ -6,6 +6,7 @@ errors do not carry over: the error at a tap is that of these few operations alo
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -18,6 +19,9 @@ from refsd.module import Module
 from refsd.progress.taps import ShownTaps
 
 Answer = Mapping[str, np.ndarray]
+# Axes whose orders are tried, at most; how much nearer another order of joined axes must be.
+_MOST_AXES = 5
+_NEARER = 0.7
 
 
 class Segment(NamedTuple):
@@ -39,6 +43,29 @@ def as_shaped(found: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return found.reshape(shape) if found.size == math.prod(shape) else found
 
 
+def nearest_order(found: np.ndarray, right: np.ndarray) -> tuple[int, ...]:
+    """Return the order of its axes with which a tap of another shape is nearest to the right one; () for its own.
+
+    Where the tap's shape has the same sizes in another order, only orders that restore the right shape count; where
+    axes were split or joined, one that is clearly nearer. A tap that is wrong otherwise is still nearest in its own
+    layout: in others its numbers have nothing to do with the right ones.
+    """
+    if found.shape == right.shape or found.size != right.size or not 1 < found.ndim <= _MOST_AXES:
+        return ()
+    own = tuple(range(found.ndim))
+    same_sizes = sorted(found.shape) == sorted(right.shape)
+    orders = [o for o in itertools.permutations(own) if not same_sizes or found.transpose(o).shape == right.shape]
+    errors = {o: _distance(found.transpose(o).reshape(right.shape), right) for o in orders}
+    best = min(errors, key=errors.__getitem__, default=own)
+    return () if best == own or errors[best] > _NEARER * errors.get(own, np.inf) else best
+
+
+def _distance(found: np.ndarray, right: np.ndarray) -> float:
+    with np.errstate(all="ignore"):
+        apart = float(np.linalg.norm(found.astype(np.float64) - right))
+    return apart if np.isfinite(apart) else np.inf
+
+
 class Reached(Exception):
     """Ends a run early: the requested tap has been computed."""
 
@@ -53,6 +80,7 @@ class Following(ShownTaps):
     given:      engine taps whose own value is not needed, in the reference's shape: `Passing` skips their layers
     right:      a run without a change and with `keeps`: `Passing` reuses its products where inputs are equal
     keeps:      True to keep the inputs of products
+    layouts:    not None: filled with tap -> the order of its axes with which it is nearest to the reference
 
     segments: tap -> the operations that lead to it
     shaped:   the engine's taps with which the reference continued
@@ -69,13 +97,14 @@ class Following(ShownTaps):
         given: Answer = MappingProxyType({}),
         right: "Following | None" = None,
         keeps: bool = False,
+        layouts: dict[str, tuple[int, ...]] | None = None,
     ):
         super().__init__(label, ops=True, names=found.keys() - given.keys() if until is None else (until,))
         self.segments: dict[str, Segment] = {}
         self.shaped: dict[str, np.ndarray] = {}
         self.inputs: dict[str, np.ndarray] = {}
         self.taken: set[str] = set()
-        self._right, self._keeps = right, keeps
+        self._right, self._keeps, self._layouts = right, keeps, layouts
         self._found, self._arithmetic, self.until, self._given = found, arithmetic, until, given
         self._first = 0
 
@@ -106,6 +135,8 @@ class Following(ShownTaps):
         given = self._found.get(name)
         if given is None:
             return value
+        if self._layouts is not None and (order := nearest_order(given, value)):
+            self._layouts[name], given = order, given.transpose(order)
         given = as_shaped(given, value.shape)
         if self._arithmetic is not None:
             self.segments[name] = self.rest()

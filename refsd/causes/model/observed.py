@@ -6,6 +6,7 @@ the tensors that the operation received inside the model.
 
 import functools
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -14,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.causes.operation.precisions import broken_requests, in_precisions
-from refsd.causes.operation.unlisted import unlisted
+from refsd.causes.operation.unlisted import most_bugs, unlisted
 from refsd.golden.judge import Mutant
 from refsd.golden.mutations import with_bug
+from refsd.golden.operation import Operation
 from refsd.golden.operations import OPERATIONS
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, Numerics
@@ -60,9 +62,14 @@ class Call(NamedTuple):
     def from_elsewhere(self, tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) where one input is another tensor, or one of the equal parts of another tensor.
 
-        tensors: name -> values, the likeliest first
+        No more than `most_bugs` allows. tensors: name -> values, the likeliest first
         """
-        op, done = OPERATIONS[self.op], set()
+        op = OPERATIONS[self.op]
+        most = most_bugs(op, self.inputs, op.complete(self.inputs, self.params))
+        yield from itertools.islice(self._from_elsewhere(op, tensors), most)
+
+    def _from_elsewhere(self, op: Operation, tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+        done = set()
         for argument, own in self.inputs.items():
             right = own.values()
             if argument in ("weight", "bias") or right.dtype.kind != "f":

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -15,9 +14,10 @@ from refsd.causes.model.following import Segment
 from refsd.causes.model.gathered import other_rows
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import Call, Observed
-from refsd.causes.operation.unlisted import BUDGET, KEPT, explaining
+from refsd.causes.operation.unlisted import KEPT, explaining
 from refsd.golden.explanation import Nearest, Scene
 from refsd.golden.metrics import channel_axis
+from refsd.golden.search_cuts import TimeLimit
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
@@ -32,8 +32,9 @@ _NEAREST = 60
 _TABLE = 1 << 25
 # Numbers that a tap must have to be known again.
 _KNOWN_AGAIN = 16
-# CPU seconds for trying other taps as inputs.
-_ELSEWHERE = 4.0
+# CPU seconds that the known bugs leave for the others.
+_OTHERS = 11.0
+_UNLIMITED = TimeLimit(math.inf)
 
 
 class Place(NamedTuple):
@@ -61,14 +62,14 @@ class Place(NamedTuple):
     earlier: Mapping[str, np.ndarray] = MappingProxyType({})
     others: Callable[[], Mapping[str, np.ndarray]] = dict
 
-    def explain(self, of_outputs: Callable[[], list[str]] = list, end: float = math.inf) -> list[str]:
+    def explain(self, of_outputs: Callable[[], list[str]] = list, limit: TimeLimit = _UNLIMITED) -> list[str]:
         """Return the causes, the likeliest first.
 
         Tries in turn: known bugs, precisions and other weights in the operations here; known bugs of whole models;
         bugs that no page lists; causes of the outputs; causes fitted to the error.
 
         of_outputs: -> causes that explain the outputs
-        end:        when the search here stops, in CPU seconds of this process
+        limit:      of the search here
         """
         runs = self._runs()
         if runs is None:
@@ -78,9 +79,8 @@ class Place(NamedTuple):
         found = scene.found["y"]
         suspects, tried = {}, {}
         room = KEPT
-        until = end - BUDGET - _ELSEWHERE
         for candidates in (self._operations(), self._of_the_model()):
-            for name, y in itertools.takewhile(lambda _: time.process_time() < until, candidates):
+            for name, y in limit.within(candidates, _OTHERS):
                 if y.size != truth.size:
                     continue
                 near = {"y": np.reshape(y, truth.shape).astype(np.float64)}
@@ -104,7 +104,7 @@ class Place(NamedTuple):
         if moved is not None:
             return [f"it is what {moved} should be"]
         gap = is_gap(found, truth, honest, channel_axis(truth))
-        unlisted = itertools.takewhile(lambda _: time.process_time() < end, self._unlisted(gap))
+        unlisted = limit.within(self._unlisted(gap))
         of_size = ((name, y) for name, y in unlisted if y.size == truth.size)
         others = explaining(of_size, explains, tried)
         if others:
@@ -131,15 +131,11 @@ class Place(NamedTuple):
         calls: list[Call] = []
         last = self.segment.last - 1
         self.run(Observed(self.numerics, at=last, instead=lambda call: calls.append(call)), Change())
-        end = time.process_time() + _ELSEWHERE
         for call in calls:
             if gap:
                 yield from call.unlisted(self.found, gap)
                 continue
-            for name, y in call.from_elsewhere(self.earlier):
-                yield name, y
-                if time.process_time() > end:
-                    break
+            yield from call.from_elsewhere(self.earlier)
             if call.op == "add":
                 yield from self._other_rows(call)
             yield from call.unlisted(self.found)

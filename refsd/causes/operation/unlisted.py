@@ -3,10 +3,10 @@
 They come after the listed bugs, which have better names, and before causes that are fitted to the error alone.
 """
 
-import time
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
@@ -24,27 +24,48 @@ from refsd.causes.operation.product_terms import product_terms
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
 from refsd.causes.operation.small_floats import misread_floats
 from refsd.causes.operation.steps import bordered, stepwise
+from refsd.golden.dimensions import sizes_of
 from refsd.golden.mutations import Inapplicable, answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.golden.operations import OPERATIONS
+from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 
-# Seconds of CPU for one call; bytes of answers to keep for fitted_causes.py, which tries them in one place alone.
-BUDGET = 7.0
+# The work for one call, some seconds of CPU, counted so that every machine tries the same bugs. Each bug costs the
+# product of the operation's sizes (the multiply-adds of a convolution) and a constant; and the fewest bugs tried.
+WORK, _EACH = 9_000_000_000, 100_000
+_LEAST = 20
+# Bytes of answers to keep for fitted_causes.py, which tries them in one place alone.
 KEPT = 200_000_000
 
 Named = Iterator[tuple[str, np.ndarray]]
 
 
 def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool = False) -> Named:
-    """Yield (name, wrong answer in float32, of the right shape), the likeliest first, until the time is over.
+    """Yield (name, wrong answer in float32, of the right shape), the likeliest first, as many as WORK allows.
 
     params: complete
     found:  the engine's answer, of the right shape
     gap:    found is one constant or not finite where it is wrong (see is_gap): try only wrongly read blocks,
             divisions by zero and overflows
     """
-    end = time.process_time() + BUDGET
+    yield from islice(_all(op, inputs, params, found, gap), most_bugs(op, inputs, params))
+
+
+def most_bugs(op: Operation, inputs: Inputs, params: Params) -> int:
+    """Return how many bugs to try on one call."""
+    shapes = {name: tensor.shape for name, tensor in inputs.items()}
+    try:
+        sizes = sizes_of(op, shapes, params)
+        # Attention multiplies by D, then by E: the larger stands for both.
+        sizes["D"] = max(sizes.get("D", 1), sizes.pop("E", 1))
+        work = math.prod(sizes.values())
+    except BadInput:  # a call with other shapes than its page declares
+        work = max(map(math.prod, shapes.values()), default=1)
+    return max(WORK // (work + _EACH), _LEAST)
+
+
+def _all(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool) -> Named:
     computed = (
         lambda: product_terms(op, inputs, params, found),
         lambda: head_counts(op, inputs, params),
@@ -67,11 +88,7 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
         *(() if gap else computed),
     ):
         with suppress(Inapplicable):
-            for name, y in make():
-                if time.process_time() > end:
-                    return
-                if y.shape == found.shape:
-                    yield name, y
+            yield from ((name, y) for name, y in make() if y.shape == found.shape)
 
 
 def _of_blocks(op: Operation, inputs: Inputs, params: Params, *changes: Callable) -> Named:

@@ -59,11 +59,27 @@ def renamed(found: Mapping[str, np.ndarray], names: Names) -> dict[str, np.ndarr
     return result
 
 
-def check_used(found: Mapping[str, np.ndarray], names: Names) -> None:
-    """Raise BadInput for a name that no tensor has."""
-    for mine in names:
-        if not any(_match(mine, name) for name in found):
+def unused(found: Mapping[str, np.ndarray], names: Names, given: Sequence[str]) -> list[str]:
+    """List the names of files that no tensor of the dump has: one file serves several dumps.
+
+    given: as `read_names` takes it
+
+    Raises BadInput for such a name that is written on the command line.
+    """
+    typed = {text.partition("=")[0].strip() for text in given if "=" in text}
+    idle = [mine for mine in names if not any(_match(mine, name) for name in found)]
+    for mine in idle:
+        if mine in typed:
             raise BadInput(f"--names {mine!r}: no tensor of the dump has this name{did_you_mean(mine, found)}")
+    return idle
+
+
+def targets(found: Mapping[str, np.ndarray], names: Names) -> dict[str, list[str]]:
+    """Return "MINE=THEIRS" -> the names that tensors of the dump get by it."""
+    return {
+        f"{mine}={theirs}": [_new_name(name, {mine: theirs}) for name in found if _match(mine, name)]
+        for mine, theirs in names.items()
+    }
 
 
 def _new_name(name: str, names: Names) -> str:

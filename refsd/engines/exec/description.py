@@ -61,10 +61,10 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Text(msgspec.Struct, forbid_unknown_fields=True):
+    protocol: int
     name: _Word
     version: _Word
     ops: dict[str, Offer]
-    protocol: int
     numerics: str | dict[str, Any] = "float32"
     serve: bool = False
 

@@ -7,6 +7,7 @@ import fnmatch
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,11 @@ class ExecEngine:
         self._asked: Asked = program
         self._description = description
         self._model_files = model_files
+
+    @property
+    def timeout(self) -> float:
+        """Return how many seconds an answer may take."""
+        return self._program.timeout
 
     def refuses(self, case: Case) -> str | None:
         offer = self._description.ops.get(case.op)
@@ -216,6 +222,9 @@ def find(
             text = program.ask({"request": "describe"}, folder, "description.json", _MAX_DESCRIPTION)
             description = read_description(text)
     except (EngineFailure, ValueError) as error:
-        return [EngineSearch("exec", None, printable(f"{path}: {error}"))]
+        word = path.split()[0] if path.split() else ""
+        here = os.sep not in word and not shutil.which(word) and os.path.isfile(word)
+        meant = f' (did you mean "exec:./{path}"?)' if here else ""
+        return [EngineSearch("exec", None, printable(f"{path}: {error}{meant}"))]
     kind = ServingEngine if description.serve else ExecEngine
     return [EngineSearch(description.name, kind(program, description, model_files, taps))]

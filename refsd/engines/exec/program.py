@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from refsd.engines.relocation import environment
-from refsd.engines.supervised import MAX_FILE, Supervised, ending, last_words
+from refsd.engines.supervised import MAX_FILE, Supervised, died, ending, last_words, tail
 from refsd.engines.work_folder import WorkFolder
-from refsd.golden.engine import EngineDied, EngineFailure
+from refsd.golden.engine import EngineFailure
 
 PROTOCOL = 1
 _MAX_OUTPUT = 256 << 20
@@ -41,7 +41,7 @@ class Program:
     def ask(self, request: Mapping[str, Any], folder: WorkFolder, output: str, most: int | None = None) -> bytes:
         """Run the program once in a fresh `folder` and return the bytes of its file `output`, `most` bytes at most.
 
-        Raises EngineFailure with one line that ends with the last line the program printed.
+        Raises EngineFailure with one line that ends with what the program printed as the reason.
         """
         request = full_request(request, folder, output)
         with self._turn, tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as log:
@@ -60,8 +60,8 @@ class Program:
                 self._supervised.end()
             look()
             if code != 0:
-                raise EngineDied(f"{ending(code)}: {last_words(log)}")
+                raise died(ending(code), tail(log))
             try:
                 return folder.read(output, self.max_output if most is None else most)
             except EngineFailure as error:
-                raise EngineFailure(f"it ended well, but {error} ({last_words(log)})") from None
+                raise EngineFailure(f"it ended well, but {error} ({last_words(tail(log))})") from None

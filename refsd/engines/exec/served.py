@@ -18,7 +18,7 @@ import msgspec
 
 from refsd.engines.exec.program import Program, full_request
 from refsd.engines.relocation import environment
-from refsd.engines.supervised import Supervised, ending, last_line
+from refsd.engines.supervised import TAIL, Supervised, died, ending
 from refsd.engines.work_folder import WorkFolder
 from refsd.golden.engine import EngineDied, EngineFailure
 from refsd.numerics.printable import printable
@@ -26,7 +26,6 @@ from refsd.numerics.printable import printable
 _ANSWER = re.compile(rb'\{\s*"done"\s*:')
 _LONGEST_START = 1 << 10  # bytes of {"done":, with blanks
 _PIPE = 1 << 20  # bytes that the program may be ahead of refsd
-_TAIL = 4096  # bytes that are kept for the program's last words
 _PAUSES = 0.0005, 0.05  # seconds between two readings: the first and the longest pause
 
 
@@ -86,7 +85,7 @@ class ServedProgram:
             if answer is not None:
                 return answer
             if code is not None:
-                raise EngineDied(f"{ending(code)}: {process.last_words()}")
+                raise died(ending(code), process.tail)
             if time.monotonic() > deadline:
                 raise EngineDied(f"no answer after {self._program.timeout:g} s")
             pause = _PAUSES[0] if process.printed > printed else min(1.5 * pause, longest)
@@ -96,7 +95,7 @@ class ServedProgram:
         if self._process is not None and (code := self._supervised.poll()) is not None:
             self._process.expect_silence()
             if code != 0:
-                raise EngineDied(f"after its last answer it {ending(code)}: {self._process.last_words()}")
+                raise died(f"after its last answer it {ending(code)}", self._process.tail)
             self._end()
         if self._process is None:
             self._process = _Process(self._program.max_output)
@@ -130,7 +129,7 @@ class _Process:
             with contextlib.suppress(OSError):  # more than a user may have
                 fcntl.fcntl(self._printed, fcntl.F_SETPIPE_SZ, _PIPE)
         self.printed = 0  # bytes since the request began
-        self._line, self._tail, self._last = bytearray(), b"", ""
+        self._line, self.tail, self._last = bytearray(), b"", ""
         self.close = weakref.finalize(self, _close, self.folder, self._printed, self._stdin)
 
     def start(self, supervised: Supervised, program: Program) -> None:
@@ -155,7 +154,7 @@ class _Process:
 
     def begin(self) -> None:
         """Count what is printed from now on."""
-        self.printed, self._tail = 0, b""
+        self.printed, self.tail = 0, b""
 
     def answer(self, word: str) -> _Answer | None:
         """Return the answer to the request whose "case" is `word`; None if there is none yet.
@@ -171,14 +170,11 @@ class _Process:
         self._last = word if answers else self._last
         return answers[0] if answers else None
 
-    def last_words(self) -> str:
-        return last_line(self._tail)
-
     def _answers(self) -> Iterator[_Answer]:
         """Read what is printed until it pauses or is more than a request may print. -> the answers in it"""
         while self.printed <= self._most and (data := self._more()):
             self.printed += len(data)
-            self._tail = (self._tail + data)[-_TAIL:]
+            self.tail = (self.tail + data)[-TAIL:]
             *ends, rest = data.split(b"\n")
             for end in ends:
                 self._continue(end)

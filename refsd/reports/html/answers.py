@@ -70,6 +70,8 @@ def _answer(r: Result, name: str, new: bool, pictures: Sequence[Picture]) -> Ele
     )
     answer = element("details", summary, id=name, class_="answer")
     answer.append(element("p", r.reason[:_LONGEST]))
+    if r.log:
+        answer.append(element("pre", "\n".join(r.log)))
     answer.append(_facts(r))
     if r.way:
         answer.append(model_map(r.way))

@@ -1,5 +1,6 @@
 """`refsd conform` with a wrong engine: its report, kept outputs, --baseline, --last-failed, interrupts."""
 
+import contextlib
 import json
 import os
 import re
@@ -86,7 +87,9 @@ def test_a_wrong_engine_is_reported_kept_judged_again_and_known(folder, monkeypa
     (pages / "conform.json").rename(known)
 
     code, said = _conform(*_GLOBS, "--baseline", str(known))
-    assert code == 0 and said.startswith("conforms: 2 answers of 1 engine, 1 not conforming: 0 new, 1 known from ")
+    assert code == 0 and said.startswith(
+        "conforms but for known failures: 2 answers of 1 engine, 1 not conforming: all known from "
+    )
     assert CliRunner().invoke(app, ["diff", str(known), str(pages / "conform.json")]).exit_code == 0
 
     code, said = _conform("--last-failed")
@@ -227,3 +230,32 @@ def test_the_parts_of_a_run_are_the_whole():
     for wrong in (["0/3"], ["4/3"], ["3"], ["a/b"], ["1/2", "--profile", "2026.11/ops"]):
         code, said = _conform("--shard", *wrong)
         assert code == 2 and "--shard" in said
+
+
+def test_a_program_that_hangs_is_given_up_after_the_time_that_the_user_allows(folder):
+    Path("slow.py").write_text(
+        "import json, sys, time\n"
+        "request = json.loads(sys.stdin.readline())\n"
+        "if request['request'] == 'run':\n"
+        "    time.sleep(60)\n"
+        "text = {'protocol': 1, 'name': 'slow', 'version': '1', 'ops': {'silu': {}}}\n"
+        "json.dump(text, open(request['output'], 'w'))\n"
+    )
+    engine = f"exec:{sys.executable} slow.py"
+    done = CliRunner().invoke(app, ["conform", engine, "--cases", "silu/f32/bend-x33x77", "--timeout", "1"])
+    assert done.exit_code == 1 and "slow, 1 case: no answer after 1 s" in done.stdout
+    beside = CliRunner().invoke(app, ["conform", engine, "--timeout", "1", "--processes", "2"])
+    assert "--timeout beside --dask or --processes" in str(beside.exception)
+
+
+def test_progress_counts_what_an_engine_is_asked(folder, monkeypatch):
+    totals = []
+
+    @contextlib.contextmanager
+    def counting(what, total):
+        totals.append(total)
+        yield lambda name: totals.append(name)
+
+    monkeypatch.setattr("refsd.commands.conform.steps", counting)
+    assert CliRunner().invoke(app, ["conform", "refsd", "gguf-py", "--cases", "silu/*"]).exit_code == 1
+    assert totals[0] == len(totals) - 1 == 2

@@ -1,6 +1,7 @@
 """The oracle's commands, as a user calls them."""
 
 import json
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -178,6 +179,25 @@ def test_each_glob_is_honoured(tmp_path):
     assert "no case matches 'sillu/f32/wide-x2x320' (did you mean \"silu/f32/wide-x2x320\"?)" in typo
 
 
+def test_the_first_part_of_names_suggests_each_of_them():
+    said = str(_call("conform", "refsd", "--cases", "conv/*").exception)
+    assert 'no case matches \'conv/*\' (did you mean "conv2d/*" or "conv3d/*"?)' in said
+
+
+def test_a_glob_in_the_place_of_a_store_is_refused():
+    said = str(_call("golden", "list", "silu/*").exception)
+    assert said == "no store of goldens 'silu/*': to list some cases, write --cases 'silu/*'"
+    assert str(_call("golden", "list", "golens").exception) == "no store of goldens 'golens'"
+
+
+def test_a_program_without_its_prefix_is_suggested(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("engine").write_text("")
+    for argument in ("./engine", "exec:engine"):
+        said = str(_call("conform", argument, "--cases", _CASE).exception)
+        assert '(did you mean "exec:./engine"?)' in said
+
+
 def test_the_terminal_says_why_cases_are_refused():
     said = _call("conform", "gguf-py", "refsd", "--cases", "silu/*").stdout
     assert "gguf-py does not take 2 of 2 cases: only dequantizes" in said
@@ -186,8 +206,10 @@ def test_the_terminal_says_why_cases_are_refused():
 
 def test_a_verdict_by_too_few_cases_gives_that_reason():
     said = _call("conform", "refsd", "--cases", _CASE, "--min-cases", "99")
-    few = "too few: refsd ran 1 case, expected at least 99"
-    line = f"does not conform: 1 answer of 1 engine, 0 not conforming; {few}\n"
+    few = "refsd ran 1 case, expected at least 99"
+    line = (
+        f"does not conform: too few answers: {few}. Those given conform: 1 answer of 1 engine, 0 not conforming\n"
+    )
     assert said.exit_code == 1 and said.stdout.startswith(line)
 
 

@@ -95,9 +95,10 @@ def test_heads_of_each_level(run):
 
 
 def test_taps(run, tmp_path):
-    run("unet", INPUTS["unet"], "--taps", tmp_path / "taps.safetensors", "--tap", "input_blocks.1*")
+    _, said = run("unet", INPUTS["unet"], "--taps", tmp_path / "taps.safetensors", "--tap", "input_blocks.1*")
     blocks = open_weights(tmp_path / "taps.safetensors")
     assert "input_blocks.1.0" in blocks
+    assert f"{len(blocks)} taps in {tmp_path}/taps.safetensors: `refsd info --tensors {tmp_path}/" in said
     assert all(name.startswith("input_blocks.1") for name in blocks)
     run("unet", INPUTS["unet"], "--taps", tmp_path / "taps.safetensors", "--tap", "input_blocks.1*", "--tap-ops")
     assert {*blocks, "input_blocks.1.0.in_layers.2"} <= set(open_weights(tmp_path / "taps.safetensors"))

@@ -414,6 +414,11 @@ def test_garbage_for_a_description(text):
         read_description(text)
 
 
+def test_of_a_description_that_lacks_several_fields_the_protocol_is_told_first():
+    with pytest.raises(EngineFailure, match="missing required field `protocol`"):
+        read_description(b'{"name": "x", "ops": {}}')
+
+
 def test_numerics_that_do_not_fit_a_case_are_an_error_of_the_engine(program):
     numerics = {"activations": {"f32": "q8_0"}}
     engine = program("save(y=x['x'])", repr({"ops": {"linear": {"numerics": numerics}}}))

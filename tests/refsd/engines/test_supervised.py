@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from refsd.engines import supervised
-from refsd.engines.supervised import MAX_FILE, Supervised, ending, last_words
+from refsd.engines.supervised import MAX_FILE, Supervised, died, ending, last_words, tail
 from refsd.golden.engine import EngineFailure
 
 
@@ -83,12 +83,12 @@ def test_the_environment_and_the_folder_are_those_given(program, tmp_path):
     program.log.seek(0)
     assert sorted(program.log.read().split(b"\n")) == [b"", b"", b"B\xff=\xfe", b"PATH=/usr/bin:/bin"]
     assert program.run("cat; pwd; ulimit -f", max_file=1 << 20) == 0  # stdin is empty
-    assert last_words(program.log) in ("2048", "1024")
+    assert last_words(tail(program.log)) in ("2048", "1024")
 
 
 def test_the_descriptors_of_a_program_are_its_own(program):
     assert program.run("cd /proc/$$/fd; echo *") == 0
-    assert last_words(program.log) == "0 1 2 3"  # the last is the folder that echo lists
+    assert last_words(tail(program.log)) == "0 1 2 3"  # the last is the folder that echo lists
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,39 @@ def test_a_forgotten_supervisor_ends(program):
 def test_last_words(program):
     program.log.truncate(0)
     program.log.seek(0)
-    assert last_words(program.log) == "it said nothing"
+    assert last_words(tail(program.log)) == "it said nothing"
     program.run("echo one; echo; echo ' two '; printf '\\n\\t\\n'")
-    assert last_words(program.log) == "two"
+    assert last_words(tail(program.log)) == "two"
     end = os.fstat(program.log.fileno()).st_size
-    assert last_words(program.log, end) == "it said nothing"
+    assert last_words(tail(program.log, end)) == "it said nothing"
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        (
+            "thread 'main' panicked at src/main.rs:141:7:\nindex out of bounds: the len is 0 but the index is 3\n"
+            "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n",
+            "thread 'main' panicked at src/main.rs:141:7: index out of bounds: the len is 0 but the index is 3",
+        ),
+        (
+            "thread 'main' panicked at 'no field x', engine.rs:51:9\nnote: run with `RUST_BACKTRACE=1`\n",
+            "thread 'main' panicked at 'no field x', engine.rs:51:9",
+        ),
+        (
+            "terminate called after throwing an instance of 'std::runtime_error'\n  what():  no kernel\nbye\n",
+            "what(): no kernel",
+        ),
+        ("terminate called without an active exception\nbye\n", "terminate called without an active exception"),
+        ("Traceback (most recent call last):\n  File \"e.py\", line 1\nKeyError: 'x'\n", "KeyError: 'x'"),
+    ],
+)
+def test_the_reason_is_found_among_the_last_lines(printed, reason):
+    error = died("ended by SIGABRT", b"loading\n" + printed.encode())
+    assert str(error) == f"ended by SIGABRT: {reason}"
+    assert error.log == ("loading", *(" ".join(line.split()) for line in printed.splitlines()))
+
+
+def test_of_a_long_log_the_last_lines_are_kept():
+    error = died("ended by SIGABRT", "\n".join(map(str, range(50))).encode())
+    assert error.log == tuple(map(str, range(30, 50)))

@@ -8,6 +8,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from refsd.cases import CASES
+from refsd.causes.model.following import nearest_order
 from refsd.cli import app
 from refsd.engines.reference import Reference
 from refsd.golden.taps import measure_taps
@@ -263,11 +264,58 @@ def test_an_output_of_the_right_size_is_reshaped_and_that_is_noted(tmp_path):
     case = CASES["silu/f32/bend-x33x77"]
     y = Reference(FLOAT32).run(case, case.realize())["y"]
     code, said = _call(_save(tmp_path / "flat.safetensors", {"y": y.reshape(-1)}), case.name)
-    assert code == 0 and "y: reshaped from [2541] to [33, 77]" in said
+    assert code == 0 and "y: your shape is [2541], the reference's [33, 77]: read as reshape(33, 77)" in said
     code, said = _call(_save(tmp_path / "wrong.safetensors", {"y": 2 * y.reshape(3, 11, 77)}), case.name)
-    assert code == 1 and "y: reshaped from [3, 11, 77] to [33, 77]" in said and "multiplied by 2" in said
+    assert code == 1 and "your shape is [3, 11, 77], the reference's [33, 77]: read as reshape(33, 77)" in said
+    assert "multiplied by 2" in said
     code, said = _call(_save(tmp_path / "turned.safetensors", {"y": y.T}), case.name)
     assert code == 1 and "has shape [77, 33], expected [33, 77]" in said and "agrees after transpose" in said
+
+
+ATTENTION = CASES["flux-dev/flux/between"]
+ROTATED = ("double_blocks.0.rope", "double_blocks.0.rope.1", "double_blocks.0.attention")
+
+
+@pytest.mark.parametrize("by_heads", [lambda y: y.transpose(0, 2, 1, 3), lambda y: y.reshape(*y.shape[:2], -1)])
+def test_taps_in_another_layout_are_read_as_they_lie_and_a_bug_behind_it_is_found(model_files, by_heads):
+    judge_ = ModelJudge(model_files)
+    inputs, taps = ATTENTION.realize(), Taps(ops=True)
+    golden = judge_.answer(ATTENTION, inputs, Arithmetic(FLOAT64))
+    judge_.tapped(ATTENTION, inputs, Arithmetic(FLOAT32), taps)
+    own = {name: np.ascontiguousarray(by_heads(taps[name])) for name in ROTATED}
+    right = with_case(ATTENTION, own, golden, FLOAT32, model_files)
+    assert right.examined.verdict.passed
+    shapes = [f"your shape is {[*own[name].shape]}, the reference's {[*taps[name].shape]}" for name in ROTATED]
+    assert [note.partition(": ")[2].partition(": read as ")[0] for note in right.notes] == shapes
+    halves = np.concatenate([taps[ROTATED[1]][..., ::2], taps[ROTATED[1]][..., 1::2]], axis=-1)
+    wrong = {**own, ROTATED[1]: np.ascontiguousarray(by_heads(halves.astype(np.float32)))}
+    compared = with_case(ATTENTION, wrong, golden, FLOAT32, model_files)
+    assert compared.examined.place == ROTATED[1] and compared.notes == right.notes
+    assert not any("order" in cause and "stored as" in cause for cause in compared.causes)
+    plain = with_case(ATTENTION, {name: taps[name] for name in ROTATED}, golden, FLOAT32, model_files)
+    assert not plain.notes
+
+
+def test_the_order_of_axes_is_the_nearest_one():
+    right = np.random.default_rng(1).standard_normal((2, 11, 2, 5))
+    noisy = right + np.random.default_rng(2).standard_normal(right.shape)
+    assert nearest_order(noisy, right) == nearest_order(noisy.reshape(2, 11, 10), right) == ()
+    assert nearest_order(noisy.transpose(0, 2, 1, 3), right) == (0, 2, 1, 3)
+    assert nearest_order(noisy.transpose(2, 0, 1, 3), right) == (1, 2, 0, 3)
+    assert nearest_order(np.swapaxes(noisy.reshape(2, 11, 10), 1, 2), right) == (0, 2, 1)
+    assert nearest_order(noisy[:, :5], right) == ()
+
+
+def test_a_name_that_the_golden_lacks_is_refused_and_one_that_the_dump_lacks_is_noted(tmp_path, engine):
+    taps, outputs = engine
+    dump = _save(tmp_path / "dump.safetensors", {"blk.0": taps["model.layers.0"], **outputs})
+    code, said = _call(dump, CASE.name, "--names", "blk.*=model.layer.*")
+    assert code and "the golden has no tensor 'model.layer.0' (did you mean \"model.layers.0\"?)" in said
+    (tmp_path / "names.txt").write_text("blk.*=model.layers.*\nhead=model.norm\n")
+    code, said = _call(dump, CASE.name, "--names", tmp_path / "names.txt")
+    assert "1 line of --names fits no tensor: head" in said and "no such name" not in said and code == 1
+    code, said = _call(dump, CASE.name, "--names", "head=model.norm")
+    assert code and "--names 'head': no tensor of the dump has this name" in said
 
 
 def test_a_tap_without_a_witness_is_not_judged_and_hides_nothing():

@@ -7,7 +7,7 @@ import pytest
 from sample_reports import EPS, NEAR, SCALE, fails, report, result
 
 from refsd.golden import verdict
-from refsd.golden.report import Baseline
+from refsd.golden.report import Baseline, Result
 from refsd.golden.waivers import Waiver, waive
 from refsd.reports.groups import CAUSE, DEVIATION, ERROR, UNEXPLAINED, WAIVED, case_list, groups
 
@@ -78,7 +78,7 @@ def test_explained_before_unexplained_before_errors_before_waived():
 
 def test_the_title_of_a_waived_group_is_what_the_waiver_says():
     day = datetime.date(2027, 1, 1)
-    _, said = waive([Waiver("", "issue 7", day, cases="a/*")], "ggml", "a/1", (), day)
+    _, said = waive([Waiver("", "issue 7", day, cases="a/*")], Result("ggml", "a/1", "a", verdict.FAIL), day)
     assert _titles(result("a/1", verdict.WAIVED, reason=f"y: x; {said}"))[0][2] == said
 
 

@@ -6,8 +6,10 @@ from sample_reports import EPS, fails, report, result
 
 from refsd.golden import verdict
 from refsd.golden.report import Baseline
+from refsd.reports.cells import verdict_line
 from refsd.reports.junit import junit
 from refsd.reports.markdown import markdown, pasted
+from refsd.reports.stored import decode, encode
 
 _CAUSES = ("a", "b")
 
@@ -68,3 +70,55 @@ def test_six_lines_for_an_issue():
     assert lines[4] == "- ... and 5 other groups"
     assert lines[5] == "- again: `refsd conform ggml:lib --cases op8/0`"
     assert pasted(report(result("silu/1")), {"ggml": "ggml"}).count("\n") == 0
+
+
+def test_the_command_that_asks_again_is_quoted_for_a_shell():
+    lines = pasted(report(fails("silu/1")), {"ggml": "exec:./engine rms"}).splitlines()
+    assert lines[-1] == "- again: `refsd conform 'exec:./engine rms' --cases silu/1`"
+
+
+def test_what_is_waived_is_counted_with_its_day():
+    waived = [
+        result(f"a/{day}", verdict.WAIVED, reason=f"y: x; the case waived until 2027-03-{day}: issue")
+        for day in (30, 31)
+    ]
+    first, *_ = pasted(report(result("a/1"), waived[1]), {}).splitlines()
+    assert "conforms: 2 answers of 1 engine, 0 not conforming (1 waived until 2027-03-31)**" in first
+    assert "(2 waived, the first until 2027-03-30)" in pasted(report(*waived), {})
+
+
+def test_a_new_failure_comes_first_and_is_the_one_to_ask_again():
+    old = [fails(f"a/{i}", EPS) for i in range(5)]
+    odd = report(*old, fails("b/1", "scale"))
+    odd.baseline = Baseline("old.json", new=[("ggml", "b/1")], known=[(r.engine, r.case) for r in old])
+    lines = pasted(odd, {"ggml": "ggml"}).splitlines()
+    assert lines[1].startswith("- ggml, 1 case, new: scale. `b/1`, ")
+    assert lines[2].startswith("- ggml, 5 cases, all known from the baseline: ")
+    assert lines[-1].endswith("--cases b/1`")
+
+
+def test_a_crash_is_told_once_and_ends_at_a_word():
+    said = "ended with exit code 101: " + "panicked " * 80 + "at a backtrace."
+    lines = pasted(report(result("a/1", verdict.ERROR, reason=said)), {}).splitlines()
+    assert lines[1].count("ended with") == 1 and ".." not in lines[1].replace(" ...", "") and ", :" not in lines[1]
+    assert "panicked" in lines[1] and "`a/1`" in lines[1]
+
+
+def test_the_last_lines_of_a_crash_are_kept():
+    odd = report(result("a/1", verdict.ERROR, reason="ended", log=("thread main", "<b> index out of bounds")))
+    assert "      thread main\n      <b> index out of bounds\n" in markdown(odd)
+    assert decode(encode(odd)).results[0].log == odd.results[0].log
+
+
+def test_known_failures_and_too_few_answers_are_no_contradiction():
+    known = report(fails("a/1", EPS), result("a/2"))
+    known.baseline = Baseline("old.json", known=[("ggml", "a/1")])
+    line = (
+        "conforms but for known failures: 2 answers of 1 engine, 1 not conforming: all known from old.json; 0 fixed"
+    )
+    assert verdict_line(known) == line
+    few = report(result("a/1"), shortage=["ggml ran 1 case, expected at least 9"])
+    assert verdict_line(few) == (
+        "does not conform: too few answers: ggml ran 1 case, expected at least 9. "
+        "Those given conform: 1 answer of 1 engine, 0 not conforming"
+    )

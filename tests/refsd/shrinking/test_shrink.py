@@ -1,6 +1,9 @@
 """A failing case becomes the smallest that fails in the same way, and a folder that reproduces it."""
 
 import json
+import math
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +21,7 @@ from refsd.golden.engine import EngineFailure
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
 from refsd.shrinking import folder, ggml_program
-from refsd.shrinking.failure import ask, failure_of, runner_of
+from refsd.shrinking.failure import Failure, ask, failure_of, runner_of
 from refsd.shrinking.shrink import shrink
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "exec" / "engine.py"
@@ -86,7 +89,7 @@ def test_the_smallest_shape_is_found(runner, methods, case, smallest):
 
 
 def test_block_types_stay_where_they_matter(runner):
-    """Down to one block; of how many rows the bias must be to be named, the BLAS's order of sums decides."""
+    """Down to one block. In how many rows it is still the likeliest cause, the BLAS's order of sums decides."""
 
     def no_minimum(case, inputs, y):
         kind = inputs["weight"].type
@@ -95,7 +98,36 @@ def test_block_types_stay_where_they_matter(runner):
     found = shrunk(runner, Bug(answer=no_minimum), "linear/q8_0/tokens-x77x320-o33")
     assert found.case.inputs["weight"].type == "q8_0"
     rows, width = shapes(found)["weight"]
-    assert shapes(found)["x"] == (1, width) and rows <= 2 and width == 32
+    assert shapes(found)["x"][0] <= 2 and rows <= 2 and width == 32
+
+
+def test_a_smaller_case_has_the_same_likeliest_cause_which_names_the_issue(runner, tmp_path):
+    """Of one pixel in two rows, a stride of 2 explains as well that the last row is not read."""
+
+    def last_row(case, inputs, y):
+        height = inputs["x"].shape[2]
+        x, weight = inputs["x"].values().copy(), inputs["weight"].values()
+        x[:, :, -1] *= 1 - height % 2
+        return {"y": np.einsum("nchw,kc->nkhw", x, weight[:, :, 0, 0]) + inputs["bias"].values()[:, None, None]}
+
+    bug = Bug(answer=last_row)
+    found = shrunk(runner, bug, "conv2d/f32/1x1-square-n2-c16-k16-h5-w16")
+    assert found.first.causes[0] == found.result.causes[0] == "x, axis H: the last slice is not read"
+    assert math.prod(shapes(found)["x"]) <= 6
+    folder.write(tmp_path / "out", found, Injected(bug, FLOAT32, None), "injected")
+    assert (
+        (tmp_path / "out" / folder.ISSUE)
+        .read_text()
+        .startswith("# conv2d: x, axis H: the last slice is not read\n")
+    )
+
+
+def test_a_case_in_which_another_cause_is_likelier_is_another_failure():
+    first = Failure("fail", "numbers", ("last row", "stride"), "conv2d", 9.0)
+    assert first.is_that_of(first._replace(causes=("last row", "no bias")))
+    assert not first.is_that_of(first._replace(causes=("stride", "last row")))
+    assert not first.is_that_of(first._replace(causes=()))
+    assert first._replace(causes=()).is_that_of(first)
 
 
 def test_numbers_become_plain(runner):
@@ -172,12 +204,28 @@ def test_the_command_writes_a_folder(written):
 def test_its_script_fails_as_the_engine_does_and_passes_another(written):
     path, _ = written
     lines = (path / folder.PYTHON).read_text().split('"""')[2].splitlines()
-    assert sum(bool(line) for line in lines) <= 10
+    assert sum(bool(line) for line in lines) <= 12
     for engine, code in ((), 1), ((ENGINE,), 0):
         command = [sys.executable, "-P", str(path / folder.PYTHON), *engine]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == code, done.stderr
     assert ": pass." in done.stdout
+
+
+def test_its_script_says_in_a_line_that_the_engine_is_not_there(written):
+    path, _ = written
+    command = [sys.executable, "-P", folder.PYTHON, "exec:./engine of 'mine'"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("exec:./engine of 'mine' cannot be judged: ")
+
+
+def test_its_script_and_its_issue_say_what_to_run_where(written):
+    path, _ = written
+    command = f"{os.path.relpath(path)}/reproduce.py {shlex.quote(ENGINE + ' --bug')}"
+    script, issue = (path / folder.PYTHON).read_text(), (path / folder.ISSUE).read_text()
+    assert f"    python {command.partition(' ')[0]} [ENGINE]\n\nin the folder where refsd was run" in script
+    assert f"In the folder where refsd was run, so that the engine's path holds:\n\n    python {command}" in issue
 
 
 def test_a_folder_is_a_case_again(written):

@@ -5,7 +5,7 @@ import pytest
 
 from refsd.cases import CASES
 from refsd.causes.operation.generated_mutants import generated, letters
-from refsd.causes.operation.unlisted import explaining, unlisted
+from refsd.causes.operation.unlisted import explaining, most_bugs, unlisted
 from refsd.golden.judge import Standard
 from refsd.golden.mutations import answer
 from refsd.golden.operations import OPERATIONS
@@ -161,12 +161,24 @@ def test_what_is_generated_has_the_right_shape_and_differs():
         assert all(y.shape == right.shape and not np.array_equal(y, right) for y in wrong.values())
 
 
-def test_unlisted_ends_with_its_time(monkeypatch):
+def test_every_bug_is_tried_on_every_case_of_an_operation():
+    """At most 700 bugs are made of one case: none is left out, however fast the machine."""
+    for case in CASES.values():
+        if case.op in OPERATIONS:
+            inputs = case.realize()
+            op = OPERATIONS[case.op]
+            assert most_bugs(op, inputs, op.complete(inputs, case.params)) >= 700, case.name
+
+
+def test_as_many_unlisted_bugs_as_the_work_allows(monkeypatch):
     case = CASES[SELF]
     op, inputs = OPERATIONS[case.op], case.realize()
     params = op.complete(inputs, case.params)
-    monkeypatch.setattr("refsd.causes.operation.unlisted.BUDGET", -1.0)
-    assert list(unlisted(op, inputs, params, answer(op, inputs, params))) == []
+    found = answer(op, inputs, params)
+    all_of_them = [name for name, _ in unlisted(op, inputs, params, found)]
+    monkeypatch.setattr("refsd.causes.operation.unlisted.WORK", 0)
+    monkeypatch.setattr("refsd.causes.operation.unlisted._LEAST", 3)
+    assert [name for name, _ in unlisted(op, inputs, params, found)] == all_of_them[:3] != all_of_them
 
 
 def test_explaining_keeps_no_more_than_there_is_room_for(monkeypatch):
