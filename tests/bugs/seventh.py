@@ -78,7 +78,7 @@ _TABLE = {
         _model(
             Bug(params=lambda params: {**params, "zero_cond_t": False}),
             "timestep_embedding|transformer_blocks|img_mod",
-            "zero_cond_t|time 0|reference",
+            "zero_cond_t|time 0|references have the sampler's time",
             "qwen-image-edit-2511/qwen-image/edit",
         ),
     ),
@@ -93,7 +93,7 @@ _TABLE = {
         _model(
             Bug(patched=_last_norm_left_out),
             "post_layernorm|embeds|visual_projection",
-            "post_layernorm|norm.*(left out|not|skipped|without)|without.*norm",
+            r"post_layernorm|x is read from the first slice .*layers\.\d: the layers in between",
             "clip-vision-h/clip-vision/square",
         ),
     ),

@@ -73,7 +73,7 @@ _TABLE = {
     "a-cfg-02": (
         "sampler",
         "verl-project/verl-omni#76, review, in Qwen-Image's form",
-        wrong_parts("guidance/qwen-image", "guided", "row|width|last axis|column", tokens=_norm_along_the_width),
+        wrong_parts("guidance/qwen-image", "guided", "row by row|width|last axis", tokens=_norm_along_the_width),
     ),
     "a-sig-01": (
         "sampler",

@@ -72,7 +72,7 @@ class Place(NamedTuple):
         """
         runs = self._runs()
         if runs is None:
-            return []
+            return [*self._of_another_size(end)]
         truth, honest = runs
         scene = self._scene(truth, honest)
         found = scene.found["y"]
@@ -174,12 +174,14 @@ class Place(NamedTuple):
         near:  the bug's answer
         noisy: the bug's answer plus the error of an honest run
         """
-        found, losses = {"y": self.found.reshape(near.shape)}, {"y": self.segment.loss}
-        if judge(measure_taps(found, {"y": near}, {"y": noisy}, self.numerics, losses)).passed:
+        if self._passes(near, noisy):
             return True
-        if self.numerics.compute == "float64":
-            return False
-        spreads = {"y": self.spread()}
+        return self.numerics.compute != "float64" and self._passes(near, noisy, {"y": self.spread()})
+
+    def _passes(
+        self, near: np.ndarray, noisy: np.ndarray, spreads: Mapping[str, np.ndarray] = MappingProxyType({})
+    ) -> bool:
+        found, losses = {"y": self.found.reshape(near.shape)}, {"y": self.segment.loss}
         return judge(measure_taps(found, {"y": near}, {"y": noisy}, self.numerics, losses, spreads)).passed
 
     def nearest(self) -> Nearest | None:
@@ -262,6 +264,19 @@ class Place(NamedTuple):
             y = self.run(change.arithmetic(self.numerics), change)
             if y is not None:
                 yield mutant.name, y
+
+    def _of_another_size(self, end: float) -> Iterator[str]:
+        """Yield the known bugs of whole models with which the tap has the size and the values that it has here."""
+        for mutant in itertools.takewhile(lambda _: time.process_time() < end, MUTANTS):
+            change: Change = mutant.change
+            near, noisy = (self.run(change.arithmetic(of), change) for of in (FLOAT64, self.numerics))
+            if (
+                near is not None
+                and noisy is not None
+                and near.size == self.found.size
+                and self._passes(near, noisy)
+            ):
+                yield mutant.name
 
 
 def _row_of(table: np.ndarray, row: np.ndarray) -> np.ndarray:
