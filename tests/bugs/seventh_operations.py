@@ -26,6 +26,32 @@ def _at_the_last_corner(a, right, q, k, v, scale=None, mask=None, diagonal=None,
     return right(q, k, v, scale, mask, diagonal if diagonal is None else k.shape[1] - q.shape[1], *rest)
 
 
+# --- convolution -------------------------------------------------------------------------------------------------
+
+
+def _one_stage_more(a, right, x, weight, bias, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1):
+    """A 1x1 filter's product sums an even number of stages of 8 channels: the last may lie behind the row."""
+    y = right(x, weight, bias, stride, padding, dilation, groups)
+    C = x.shape[1]
+    if weight.shape[2:] != (1, 1) or groups != 1 or C % 8 or C // 8 % 2 == 0:
+        return y
+    pixels, filters = (
+        np.moveaxis(np.asarray(x, np.float64), 1, -1).reshape(-1, C),
+        np.asarray(weight).reshape(-1, C),
+    )
+    behind = [np.append(t.ravel()[C:], np.zeros(C)).reshape(t.shape)[:, :8] for t in (pixels, filters)]
+    more = (behind[0] @ behind[1].T).reshape(len(x), *x.shape[2:], -1)
+    return y + np.moveaxis(more, -1, 1)
+
+
+def _neighbours_of_one_channel(a, right, x, weight, bias, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1):
+    """A depthwise 3x3 filter with gaps reads the nearest pixels, from the window's first on."""
+    y = right(x, weight, bias, stride, padding, dilation, groups)
+    if groups == 1 or weight.shape[2:] != (3, 3) or dilation == 1:
+        return y
+    return right(x, weight, bias, stride, padding, 1, groups)[..., : y.shape[2], : y.shape[3]]
+
+
 # --- resizing, norms, embeddings ---------------------------------------------------------------------------------
 
 
@@ -114,11 +140,16 @@ def _written(op: str, cause: str, change, *cases: str) -> Injection:
 
 
 _TABLE = {
-    # tracel-ai/burn#5626: a 1x1 convolution's product reads one stage of 8 channels too many, behind the row, where
-    # the stages are odd in number. No case has an odd multiple of 8 channels.
-    "a-conv-01": ("op", "tracel-ai/burn#5626", None),
-    # The 3x3 kernel of a depthwise convolution reads neighbours, whatever the dilation. No case has both.
-    "a-conv-02": ("op", "tensorflow/tfjs#6264", None),
+    "a-conv-01": (
+        "op",
+        "tracel-ai/burn#5626",
+        wrong_method("conv2d", "conv2d", "go on|too many|read on|behind", conv2d=_one_stage_more),
+    ),
+    "a-conv-02": (
+        "op",
+        "tensorflow/tfjs#6264",
+        wrong_method("conv2d", "conv2d", "dilation", conv2d=_neighbours_of_one_channel),
+    ),
     "a-attn-01": (
         "op",
         "microsoft/onnxruntime#26769",

@@ -64,6 +64,15 @@ def _one_for_no_alpha(case, values, y):
     return {"merged": values["weight"] + strength_of(case.params) / len(parts["down"]) * product_of(parts)}
 
 
+def _magnitudes_along_the_columns(case, values, y):
+    """A vector of one axis over lengths of a column, [N] / [N, 1], is a square: magnitudes of the inputs."""
+    parts = next(iter(modules_of(values).values()))
+    if parts["magnitude"].ndim > 1 or len(set(values["weight"].shape)) > 1:
+        return None
+    merged = values["weight"] + product_of(parts)
+    return {"merged": merged * (parts["magnitude"] / np.linalg.norm(merged, axis=1, keepdims=True))}
+
+
 _TABLE = {
     "a-cfg-01": (
         "sampler",
@@ -105,9 +114,13 @@ _TABLE = {
             kinds={**CACHES, "magcache": _AtEveryBlock},
         ),
     ),
-    # ComfyUI#13011: a one-dimensional scale over norms of a column, [N] / [N, 1], is a square. No case has both a
-    # square weight and a scale without a second axis.
-    "a-lora-01": ("loader", "Comfy-Org/ComfyUI#13011", None),
+    "a-lora-01": (
+        "loader",
+        "Comfy-Org/ComfyUI#13011",
+        wrong_answer(
+            "adapter/dora*", "merged", "column|broadcast|reshape left out", _magnitudes_along_the_columns
+        ),
+    ),
     "a-lora-02": (
         "loader",
         "larsupb/LoRA-Merger-ComfyUI#17",

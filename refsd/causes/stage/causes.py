@@ -206,10 +206,8 @@ def _texts(scene: Scene) -> list[Text]:
 
 
 def _changed_formulas(scene: Scene) -> Iterator[list]:
-    """Yield the causes from formulas with one number or factor solved for, one thing changed, two numbers solved for.
-
-    Numbers come first because they take the least time.
-    """
+    """Yield the causes from formulas with a number or factor solved for, one thing changed, two numbers solved."""
+    # The least time first.
     texts = _texts(scene)
     own = [[*text.numbers(), *text.results(results_of(text.function, lambda: _answer(scene)))] for text in texts]
     for text, its in zip(texts, own, strict=True):
