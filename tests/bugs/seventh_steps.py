@@ -117,9 +117,7 @@ _TABLE = {
     "a-lora-01": (
         "loader",
         "Comfy-Org/ComfyUI#13011",
-        wrong_answer(
-            "adapter/dora*", "merged", "column|broadcast|reshape left out", _magnitudes_along_the_columns
-        ),
+        wrong_answer("adapter/dora*", "merged", "column|broadcast|reshape left out", _magnitudes_along_the_columns),
     ),
     "a-lora-02": (
         "loader",

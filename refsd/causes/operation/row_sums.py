@@ -73,8 +73,9 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
         return
     shape = (len(x), params["num_groups"]) if groups else x.shape[:-1]
     others = _other_statistics(rows, shape, mean, variance, eps, centred)
+    own = _moments(rows, centred)
     for phrase, (centre, spread) in (*others, *_of_other_memory(x, rows.shape, centred)):
-        if _near((centre, spread), mean, variance):
+        if not _near(own, centre, spread) and _near((centre, spread), mean, variance):
             wrong = (rows - centre[:, None]) / np.sqrt(spread + eps)[:, None]
             yield phrase, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
             return
@@ -168,9 +169,7 @@ def _other_statistics(
 
     shape: of the rows; mean, variance: those of the engine
     """
-    own = rows.mean(1) * centred, rows.var(1) if centred else (rows**2).mean(1)
-    if _near(own, mean, variance):
-        return
+    own = _moments(rows, centred)
     axes = ["all items", "all tokens", "all heads"][: len(shape)] if len(shape) != 2 else ["all items", "axis 1"]
     number = np.arange(len(rows)).reshape(shape)
     for a, name in enumerate(axes):
@@ -198,9 +197,11 @@ def _of_other_memory(x, shape, centred) -> Iterator[tuple[str, tuple[np.ndarray,
         around = np.pad(x, ((0, 0), (0, 0), (m, m), (m, m))).ravel()
         memory[f"with a margin of {m} around each channel, as if it had none"] = around[: x.size]
     for where, flat in memory.items():
-        rows = flat.reshape(shape)
-        square = rows.var(1) if centred else (rows**2).mean(1)
-        yield f"{STATISTICS} are read from memory {where}", (rows.mean(1) * centred, square)
+        yield f"{STATISTICS} are read from memory {where}", _moments(flat.reshape(shape), centred)
+
+
+def _moments(rows, centred) -> tuple[np.ndarray, np.ndarray]:
+    return rows.mean(1) * centred, rows.var(1) if centred else (rows**2).mean(1)
 
 
 def _runs(n, sums, mean, variance, centred, size) -> Iterator[_Run]:

@@ -211,7 +211,9 @@ def _changed_formulas(scene: Scene) -> Iterator[list]:
     texts = _texts(scene)
     own = [[*text.numbers(), *text.results(results_of(text.function, lambda: _answer(scene)))] for text in texts]
     for text, its in zip(texts, own, strict=True):
-        yield from ([6, price, words] for price, words in _numbers_of(scene, text, [*its, *text.factors()], 1))
+        yield from ([6, price, words] for price, words in _numbers_of(scene, text, its, 1))
+        # A factor of any term costs more than a number that stands there.
+        yield from ([7, price, words] for price, words in _numbers_of(scene, text, [*text.factors()], 1))
     for order, text in enumerate(texts):
         for variant in text.variants():
             with swapped(text.function, variant.code):
@@ -219,8 +221,8 @@ def _changed_formulas(scene: Scene) -> Iterator[list]:
             if _in_time(lambda answer=answer: scene.explained(answer)):
                 yield [5, variant.rank + order / 1000, variant.phrase]
     for text, its in zip(texts, own, strict=True):
-        yield from ([7, price, words] for price, words in _numbers_of(scene, text, its, 2))
-    yield from ([7, price, words] for price, words in _numbers(scene, 2))
+        yield from ([8, price, words] for price, words in _numbers_of(scene, text, its, 2))
+    yield from ([8, price, words] for price, words in _numbers(scene, 2))
 
 
 def _numbers_of(scene: Scene, text: Text, its: Sequence[Number], count: int) -> Iterator[tuple[float, str]]:
