@@ -12,7 +12,6 @@ import numpy as np
 from refsd.causes.generic.description import describe
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
 from refsd.causes.model.following import Segment
-from refsd.causes.model.gathered import other_rows
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import Call, Observed
 from refsd.causes.operation.unlisted import BUDGET, KEPT, explaining
@@ -111,9 +110,7 @@ class Place(NamedTuple):
             nearest = scene.nearest({name: {"y": y.reshape(truth.shape)} for name, y in others.items()})
             return [name for name in others if name in nearest]
         tried = {name: y.reshape(truth.shape) for name, y in tried.items()}
-        fitted = of_outputs() or fitted_causes(found, truth, honest, channel_axis(truth), tried)
-        rows = other_rows(found, truth, honest, taps) if not fitted and np.isfinite(found).all() else ""
-        return [rows] if rows else fitted
+        return of_outputs() or fitted_causes(found, truth, honest, channel_axis(truth), tried)
 
     def _other_taps(self, truth: np.ndarray) -> dict[str, np.ndarray]:
         """Return what the other taps and outputs should be, if this one has enough numbers to be known again."""
