@@ -39,7 +39,7 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
 
     params: complete
     found:  the engine's answer, of the right shape
-    gap:    found is one constant or not finite where it is wrong (see is_gap): try only misread blocks and overflows
+    gap:    found is one constant or not finite where it is wrong (see is_gap): try only blocks and overflows
     """
     end = time.process_time() + BUDGET
     computed = (
