@@ -65,7 +65,7 @@ BUDGETS = {
     "refsd/requests": 200,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_650,
-    "refsd/stages": 7_200,
+    "refsd/stages": 7_250,
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_600,
     "refsd/trajectory": 600,
