@@ -269,7 +269,7 @@ class Place(NamedTuple):
             with contextlib.suppress(ValueError):  # it takes tensors of other sizes than those here
                 runs = (self.run(mutant.change.arithmetic(of), mutant.change) for of in (FLOAT64, self.numerics))
                 ys = [y for y in runs if y is not None]
-                if len(ys) == 2 and ys[0].size == self.found.size and self._passes(*ys):
+                if len(ys) == 2 and ys[0].size == self.found.size and self._passes(ys[0], ys[1]):
                     yield mutant.name
 
 
