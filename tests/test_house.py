@@ -32,7 +32,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 11_850,
+    "golden": 11_900,
     "kernels": 11_150,
     "numerics": 1_650,
     "refsd": 1_150,
@@ -66,7 +66,7 @@ BUDGETS = {
     "refsd/requests": 200,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_700,
-    "refsd/stages": 7_200,
+    "refsd/stages": 7_250,
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_600,
     "refsd/trajectory": 600,

@@ -40,11 +40,14 @@ _SHAPES = (
     Geometry("groups", (2, 24, 9, 11), 18, (3, 3), 1, (1, 1, 1, 1), groups=3),
     Geometry("depthwise", (2, 33, 9, 14), 33, (3, 3), 1, (1, 1, 1, 1), groups=33),
     Geometry("depthwise-down", (1, 20, 11, 9), 20, (5, 5), 2, (2, 2, 2, 2), groups=20),
+    Geometry("depthwise-dilated", (1, 12, 11, 9), 12, (3, 3), 1, (2, 2, 2, 2), dilation=2, groups=12),
     Geometry("multiplied", (1, 6, 8, 7), 12, (3, 3), 1, (1, 1, 1, 1), groups=6),
     # A narrow picture without padding: vector instructions may read beside it.
     Geometry("narrow", (3, 64, 13, 4), 64, (3, 3), 2, (0, 0, 0, 0)),
     # As many channels as columns.
     Geometry("1x1-square", (2, 16, 5, 16), 16, (1, 1), 1, (0, 0, 0, 0)),
+    # Channels in an odd number of blocks of 8.
+    Geometry("1x1-blocks", (2, 40, 5, 6), 24, (1, 1), 1, (0, 0, 0, 0)),
     # More rows than 16 bits can count.
     Geometry("long", (1, 1, 65600, 2), 1, (3, 3), 1, (1, 1, 1, 1)),
     # Rows and columns beyond 1024 threads, of several channels and items.

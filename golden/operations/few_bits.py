@@ -195,6 +195,19 @@ def _signed_largest(parts: Parts) -> np.ndarray | None:
     return parts.result(Quantized(v.values, scale.astype(np.float32)))
 
 
+def _scale_along(axis: int, fewest: int) -> Callable[[Parts], np.ndarray | None]:
+    """One scale for all numbers along another axis than the last. fewest: axes that x has at the least"""
+
+    def change(parts: Parts) -> np.ndarray | None:
+        if parts.static is not None or parts.how.rotation or parts.x.ndim < fewest:
+            return None
+        scale = np.maximum(np.abs(parts.x).max(axis, keepdims=True), 1e-30) / parts.how.reach
+        v = quantize(divided(parts.x, scale), replace(parts.how, scale="none"), lambda y: y)
+        return parts.finished((v.values * scale) @ parts.weight.T * parts.scale)
+
+    return change
+
+
 def _nan_of_zero_rows(parts: Parts) -> np.ndarray | None:
     zero = ~parts.x.any(axis=-1, keepdims=True)
     return np.where(zero, np.float32(np.nan), parts.result(parts.quantized())) if zero.any() else None
@@ -261,6 +274,8 @@ def row_mutants(rule: Rule) -> tuple[Mutant[Wrong], ...]:
         "each row has the scale of the row before": _scale_of_the_row_before,
         "activations' ties rounded away from zero": with_rule(rounding="away"),
         "activations' scale from max x, not max |x|": _signed_largest,
+        "activations' scale of each channel, not of each row": _scale_along(-2, 2),
+        "activations' scale taken over the items, not over the channels": _scale_along(0, 3),
     }
     return (
         *(Mutant(name, wrong(rule, change)) for name, change in changes.items()),

@@ -151,6 +151,15 @@ CASES = (
         },
         strength=0.5,
     ),
+    _case(
+        "dora-peft-square",
+        (32, 32),
+        {
+            "layer.lora_A.weight": _factor(4, 32),
+            "layer.lora_B.weight": _factor(32, 4),
+            "layer.lora_magnitude_vector": Recipe((32,), exponent=-19, offset=0.5),
+        },
+    ),
     _case("lora-rank-1", (20, 24), _lora(_NAME, 20, 24, 1, 2.0), strength=0.75),
     _case("oft-half", (24, 16), {f"{_NAME}.oft_blocks": Recipe((3, 8, 8), exponent=-19)}, strength=0.5),
     _case(

@@ -222,6 +222,15 @@ class _OneMore(MagCache):
         super().__init__(steps, most=most + 1, **options)
 
 
+class _CountedWithThemselves(MagCache):
+    """Count the skipped steps as count += count + 1."""
+
+    def reuse(self, call):
+        ratio, error, count = self.counts.get(call.condition, (1.0, 0.0, 0))
+        self.counts[call.condition] = ratio, error, 2 * count
+        return super().reuse(call)
+
+
 class _TableAsItIs(MagCache):
     def __init__(self, steps, **options):
         super().__init__(steps, **options)
@@ -257,6 +266,13 @@ class _NeverSummed(TeaCache):
     def reuse(self, call):
         self.error[call.condition] = 0.0
         return super().reuse(call)
+
+
+class _Fading(TeaCache):
+    def reuse(self, call):
+        y = super().reuse(call)
+        self.error[call.condition] *= 0.95
+        return y
 
 
 # cache -> bug -> what takes its place
@@ -306,6 +322,7 @@ BUGS: Mapping[str, Mapping[str, type[Cache]]] = {
         "retained steps rounded down": _RetentionDown,
         "one more step in a row": _OneMore,
         "the table is not stretched": _TableAsItIs,
+        "steps in a row are counted 1, 3, 7": _CountedWithThemselves,
     },
     "teacache": {
         "the polynomial is left out": _NotRescaled,
@@ -313,5 +330,6 @@ BUGS: Mapping[str, Mapping[str, type[Cache]]] = {
         "modulated input compared with that of the last computed step": _LastComputed,
         "the last step is reused": _LastReused,
         "the rescaled changes are not added up": _NeverSummed,
+        "what is added up fades at each reused step": _Fading,
     },
 }

@@ -146,7 +146,7 @@ STAGES = (
                 retention=0.25,
                 ratios=[1.0, 1.1, 1.02, 0.97, 0.95],
             ),
-            _case("teacache", "teacache", head=True, threshold=0.06, polynomial=[2.0, 0.5, 0.01]),
+            _case("teacache", "teacache", head=True, threshold=0.105, polynomial=[2.0, 0.6, 0.0]),
         ),
     ),
 )

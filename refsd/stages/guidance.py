@@ -138,22 +138,32 @@ def _swapped(one: str, other: str) -> Mutant[Change]:
     )
 
 
-def _whole(of: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Take norms and deviations over the batch, not over each item."""
+# Axes over which a norm or a deviation is taken, where it should be those of each item.
+_OVER = {
+    "over the whole batch": (0, 1, 2, 3),
+    "channel by channel": (2, 3),
+    "pixel by pixel": (1,),
+    "row by row": (3,),
+    "column by column": (2,),
+}
+
+
+def _over(axes: tuple[int, ...], of: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Take norms and deviations over these axes: those that are kept stand as items."""
+    kept = [a for a in range(4) if a not in axes]
+    order = (*kept, *axes)
 
     def change(*told):
-        flat = [x.reshape(1, -1, *x.shape[2:]) if isinstance(x, np.ndarray) else x for x in told]
-        return of(*flat).reshape(told[0].shape)
+        shape = told[0].shape
+        items = int(np.prod([shape[a] for a in kept]))
+        flat = [x.transpose(order).reshape(items, -1) if isinstance(x, np.ndarray) else x for x in told]
+        return of(*flat).reshape([shape[a] for a in order]).transpose(np.argsort(order))
 
     return change
 
 
-def _each_channel(of: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    def change(*told):
-        flat = [x.reshape(-1, 1, *x.shape[2:]) if isinstance(x, np.ndarray) else x for x in told]
-        return of(*flat).reshape(told[0].shape)
-
-    return change
+def _by_norms(guided: np.ndarray, cond: np.ndarray) -> np.ndarray:
+    return guided * _norm(cond) / _norm(guided)
 
 
 def _std_of_n(guided: np.ndarray, cond: np.ndarray, phi: float) -> np.ndarray:
@@ -208,11 +218,15 @@ _KNOWN = (
     part("rescale left out", rescaled=lambda guided, cond, phi: guided),
     part("rescale by 1 - phi", rescaled=lambda guided, cond, phi: rescale(guided, cond, 1 - phi)),
     part("rescaled by norms, means included", rescaled=_std_of_n),
-    part("rescaled over the whole batch", rescaled=_whole(rescale)),
-    part("rescaled channel by channel", rescaled=_each_channel(rescale)),
+    *(part(f"rescaled {name}", rescaled=_over(axes, rescale)) for name, axes in _OVER.items()),
     part("rescaled in full", rescaled=lambda guided, cond, phi: rescale(guided, cond, 1.0)),
     part("tokens not rescaled", tokens=lambda guided, cond: guided),
-    part("rescaled by each item's norm, not each token's", tokens=lambda g, c: g * _norm(c) / _norm(g)),
+    part("rescaled by each item's norm, not each token's", tokens=_by_norms),
+    *(
+        part(f"tokens rescaled {name}", tokens=_over(axes, _by_norms))
+        for name, axes in _OVER.items()
+        if axes != (1,)
+    ),
     part("rescaled pixel by pixel, not by squares of four", tokens=lambda g, c: rescale_tokens(g, c, patch=1)),
     part("rescaled by standard deviations", tokens=lambda g, c: rescale(g, c, 1.0)),
     part("the norm's limit as it is given", threshold=lambda engine, limit, values: limit),
@@ -224,15 +238,14 @@ _KNOWN = (
     part("eta left out", projected=_apg(eta=0.0)),
     part("eta 1", projected=_apg(eta=1.0)),
     part("across weighed down, not along", projected=_along),
-    part("projected over the whole batch", projected=_whole(RULE.projected)),
-    part("projected channel by channel", projected=_each_channel(RULE.projected)),
+    *(part(f"projected {name}", projected=_over(axes, RULE.projected)) for name, axes in _OVER.items()),
     part("APG added to uncond", projected=_apg_from(1, 0.0)),
     part("APG added at the whole scale", projected=_apg_from(0, 0.0)),
     part("negative weighed by 1", negative=lambda c, n, e, s, w: perpendicular_negative(c, n, e, s, 1.0)),
     part("negative subtracted whole", negative=lambda c, n, e, s, w: e + s * (c - e - w * (n - e))),
-    part("perpendicular over the whole batch", negative=_whole(perpendicular_negative)),
+    *(part(f"perpendicular {name}", negative=_over(axes, perpendicular_negative)) for name, axes in _OVER.items()),
     part("uncond not scaled", zero_star=guide),
-    part("uncond scaled over the whole batch", zero_star=_whole(zero_star)),
+    *(part(f"uncond scaled {name}", zero_star=_over(axes, zero_star)) for name, axes in _OVER.items()),
     part("skipped layers' guidance left out", skipped=lambda guided, cond, skipped, scale: guided),
     part("skipped layers' guidance of the other sign", skipped=lambda g, c, k, s: skip_layer(g, c, k, -s)),
     part("skipped layers in guided's place", skipped=lambda g, c, k, s: g + s * (g - k)),

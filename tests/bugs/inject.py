@@ -12,6 +12,7 @@
     uv run python tests/bugs/inject.py --held-out fourth
     uv run python tests/bugs/inject.py --held-out fifth
     uv run python tests/bugs/inject.py --held-out sixth
+    uv run python tests/bugs/inject.py --held-out seventh
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -57,6 +58,7 @@ from other_words import OTHER_WORDS
 from second_models import SECOND_MODELS
 from second_operations import SECOND_OPERATIONS
 from second_stages import SECOND_STAGES
+from seventh import SEVENTH
 from sixth import SIXTH
 from third_models import THIRD_MODELS
 from third_operations import THIRD_OPERATIONS
@@ -95,6 +97,7 @@ HELD_OUT_SETS = {
     "fourth": FOURTH,
     "fifth": FIFTH,
     "sixth": SIXTH,
+    "seventh": SEVENTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -110,6 +113,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(FOURTH),
     **injections(FIFTH),
     **injections(SIXTH),
+    **injections(SEVENTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)

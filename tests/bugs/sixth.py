@@ -62,9 +62,9 @@ def _biased_first_layer():
     """The relative bias stands in layer 0 alone."""
     asked = []
 
-    def wrong(m, x, bias):
+    def wrong(m, x, bias, *rest):
         asked.append(m)
-        return _T5_BLOCK(m, x, bias if len(asked) == 1 else np.zeros_like(bias))
+        return _T5_BLOCK(m, x, bias if len(asked) == 1 else np.zeros_like(bias), *rest)
 
     return patch.object(t5, "t5_block", wrong)
 

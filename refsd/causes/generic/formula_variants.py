@@ -57,12 +57,18 @@ class Number(NamedTuple):
     """A number in a function's source, or a parameter's default.
 
     phrase: where it is
+    of:     a term that the number multiplies; None: the number stands alone
     """
 
     phrase: str
     value: float
     site: _Site | None
     position: int = 0
+    of: Any = None
+
+    def written(self, value: float) -> ast.AST:
+        new = ast.Constant(value)
+        return new if self.of is None else ast.BinOp(self.of, ast.Mult(), new)
 
 
 class Text:
@@ -98,6 +104,14 @@ class Text:
             if isinstance(argument.default, float | int) and not isinstance(argument.default, bool):
                 yield Number(f"{self.name}, {argument.name}", float(argument.default), None, i)
 
+    def factors(self) -> Iterator[Number]:
+        """Yield a factor, 1, of each term of a sum."""
+        for site, node, statement in self._sites():
+            summed = isinstance(site[0], ast.BinOp) and isinstance(site[0].op, ast.Add | ast.Sub)
+            if summed and not isinstance(node, ast.Constant | ast.BinOp):
+                phrase = f"{self.name}: the factor of {quoted(node)}, in {quoted(statement)}"
+                yield Number(phrase, 1.0, site, of=node)
+
     def results(self, values: Mapping[str, float]) -> Iterator[Number]:
         """Yield the results that the function keeps in variables or returns, which may be constants in an engine.
 
@@ -120,8 +134,8 @@ class Text:
         parent, field, i = number.site
         old = getattr(parent, field) if i is None else getattr(parent, field)[i]
         if not others:
-            return self._compiled(number.site, ast.Constant(value))
-        _put(parent, field, i, ast.fix_missing_locations(ast.copy_location(ast.Constant(value), old)))
+            return self._compiled(number.site, number.written(value))
+        _put(parent, field, i, ast.fix_missing_locations(ast.copy_location(number.written(value), old)))
         try:
             return self.with_numbers(others)
         finally:

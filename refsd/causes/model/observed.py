@@ -199,14 +199,18 @@ def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndar
 
 
 def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, values): the first and the last slices of a tensor that is longer along one axis alone."""
-    apart = [a for a, (n, m) in enumerate(zip(y.shape, shape, strict=False)) if n != m]
-    if y.ndim != len(shape) or len(apart) != 1 or y.shape[apart[0]] <= shape[apart[0]]:
-        return
-    axis, n = apart[0], shape[apart[0]]
-    for words, start in (("the first", 0), ("the last", y.shape[axis] - n)):
-        values = np.take(y, np.arange(start, start + n), axis)
-        yield f"{words} {n} of {y.shape[axis]} slices of ", np.ascontiguousarray(values, np.float32)
+    """Yield (phrase, values): one slice of a tensor, or its first or last, if all but one axis have the shape."""
+    for axis, n in enumerate(y.shape):
+        if (*y.shape[:axis], *y.shape[axis + 1 :]) == shape:
+            chosen = (("the first slice", 0), ("the last slice", n - 1))
+            yield from (
+                (f"{words} along axis {axis} of ", y.take(i, axis).astype(np.float32)) for words, i in chosen
+            )
+        m = shape[axis] if y.ndim == len(shape) else n
+        if m < n and (*y.shape[:axis], m, *y.shape[axis + 1 :]) == shape:
+            for words, first in (("the first", 0), ("the last", n - m)):
+                values = np.take(y, np.arange(first, first + m), axis)
+                yield f"{words} {m} of {n} slices of ", np.ascontiguousarray(values, np.float32)
 
 
 _PARTS = 6

@@ -1,5 +1,6 @@
 """Explain a wrong tap: try known bugs in the operations just before it, on the engine's own tensors."""
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +12,6 @@ import numpy as np
 from refsd.causes.generic.description import describe
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
 from refsd.causes.model.following import Segment
-from refsd.causes.model.gathered import other_rows
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import Call, Observed
 from refsd.causes.operation.unlisted import KEPT, explaining
@@ -73,7 +73,7 @@ class Place(NamedTuple):
         """
         runs = self._runs()
         if runs is None:
-            return []
+            return [*self._of_another_size(limit)]
         truth, honest = runs
         scene = self._scene(truth, honest)
         found = scene.found["y"]
@@ -111,9 +111,7 @@ class Place(NamedTuple):
             nearest = scene.nearest({name: {"y": y.reshape(truth.shape)} for name, y in others.items()})
             return [name for name in others if name in nearest]
         tried = {name: y.reshape(truth.shape) for name, y in tried.items()}
-        fitted = of_outputs() or fitted_causes(found, truth, honest, channel_axis(truth), tried)
-        rows = other_rows(found, truth, honest, taps) if not fitted and np.isfinite(found).all() else ""
-        return [rows] if rows else fitted
+        return of_outputs() or fitted_causes(found, truth, honest, channel_axis(truth), tried)
 
     def _other_taps(self, truth: np.ndarray) -> dict[str, np.ndarray]:
         """Return what the other taps and outputs should be, if this one has enough numbers to be known again."""
@@ -170,12 +168,14 @@ class Place(NamedTuple):
         near:  the bug's answer
         noisy: the bug's answer plus the error of an honest run
         """
-        found, losses = {"y": self.found.reshape(near.shape)}, {"y": self.segment.loss}
-        if judge(measure_taps(found, {"y": near}, {"y": noisy}, self.numerics, losses)).passed:
+        if self._passes(near, noisy):
             return True
-        if self.numerics.compute == "float64":
-            return False
-        spreads = {"y": self.spread()}
+        return self.numerics.compute != "float64" and self._passes(near, noisy, {"y": self.spread()})
+
+    def _passes(
+        self, near: np.ndarray, noisy: np.ndarray, spreads: Mapping[str, np.ndarray] = MappingProxyType({})
+    ) -> bool:
+        found, losses = {"y": self.found.reshape(near.shape)}, {"y": self.segment.loss}
         return judge(measure_taps(found, {"y": near}, {"y": noisy}, self.numerics, losses, spreads)).passed
 
     def nearest(self) -> Nearest | None:
@@ -258,6 +258,15 @@ class Place(NamedTuple):
             y = self.run(change.arithmetic(self.numerics), change)
             if y is not None:
                 yield mutant.name, y
+
+    def _of_another_size(self, limit: TimeLimit) -> Iterator[str]:
+        """Yield the known bugs of whole models with which the tap has the size and the values that it has here."""
+        for mutant in limit.within(MUTANTS):
+            with contextlib.suppress(ValueError):  # it takes tensors of other sizes than those here
+                runs = (self.run(mutant.change.arithmetic(of), mutant.change) for of in (FLOAT64, self.numerics))
+                ys = [y for y in runs if y is not None]
+                if len(ys) == 2 and ys[0].size == self.found.size and self._passes(ys[0], ys[1]):
+                    yield mutant.name
 
 
 def _row_of(table: np.ndarray, row: np.ndarray) -> np.ndarray:

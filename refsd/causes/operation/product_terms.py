@@ -15,29 +15,55 @@ _MOST = 1 << 27
 _TERMS = 1024
 _NEAR = 1e-3
 _LISTED = 2
+# Terms that a sum may have too many: a block of a product.
+_BEYOND = 64
 
 
 def product_terms(
     op: Operation, inputs: Inputs, params: Params, found: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, wrong answer) if the answer is the right product with some terms counted otherwise."""
-    if op.name != "linear" or not np.isfinite(found).all():
-        return
+    """Yield (phrase, wrong answer) if the answer is the right product with terms counted otherwise, or with more.
+
+    A 1x1 convolution is the product of its pixels.
+    """
     values = {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}
-    x, weight, bias = values["x"], values["weight"], values.get("bias", np.zeros(1))
+    pixels = op.name == "conv2d" and values["weight"].shape[2:] == (1, 1) and params["groups"] == 1
+    if not np.isfinite(found).all() or not (
+        op.name == "linear" or (pixels and found.shape[2:] == values["x"].shape[2:])
+    ):
+        return
+    x, found = (np.moveaxis(t, 1, -1) if pixels else t for t in (values["x"], found))
+    weight, bias = values["weight"].reshape(len(values["weight"]), -1), values.get("bias", np.zeros(1))
     rows, (O, K) = x.reshape(-1, x.shape[-1]), weight.shape
     if K > _TERMS or len(rows) * O < 2 * K or len(rows) * K * O > _MOST:
         return
     y = (found - bias).reshape(-1, O)
+    for phrase, wrong in (*_counted(rows, weight, y), *_read_on(rows, weight, y)):
+        answer = (wrong.reshape(found.shape) + bias).astype(np.float32)
+        yield phrase, np.moveaxis(answer, -1, 1) if pixels else answer
+
+
+def _counted(rows: np.ndarray, weight: np.ndarray, y: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     square = (rows.T @ rows) * (weight.T @ weight)
     unit = 1 / np.sqrt(np.maximum(np.diag(square), np.finfo(float).tiny))
     along = ((rows.T @ y) * weight.T).sum(axis=1)
     counts = unit * np.linalg.lstsq(square * unit[:, None] * unit, along * unit, rcond=1e-12)[0]
     counts = np.where(np.abs(counts - np.rint(counts)) < _NEAR, np.rint(counts), np.round(counts, 3))
-    wrong = ((rows * counts) @ weight.T).reshape(found.shape) + bias
     phrase = _told(counts)
     if phrase:
-        yield phrase, wrong.astype(np.float32)
+        yield phrase, (rows * counts) @ weight.T
+
+
+def _read_on(rows: np.ndarray, weight: np.ndarray, y: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Sums that go on behind the ends of both rows, into the next ones; behind the last lie zeros."""
+    wrong, limit = rows @ weight.T, _NEAR * np.abs(y).max()
+    behind = [np.pad(t.ravel()[t.shape[1] :], (0, t.shape[1])).reshape(t.shape) for t in (rows, weight)]
+    for m in range(min(rows.shape[1], _BEYOND)):
+        wrong = wrong + behind[0][:, m, None] * behind[1][:, m]
+        if np.abs(y - wrong).max() <= limit:
+            more = "1 term" if m == 0 else f"{m + 1} terms"
+            yield f"sums of {rows.shape[1]} terms go on for {more} more, behind the ends of the rows", wrong
+            return
 
 
 def _told(counts: np.ndarray) -> str:

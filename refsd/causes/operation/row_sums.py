@@ -4,6 +4,7 @@ Each row of a wrong answer is a line through its inputs; its slope and intercept
 that the engine had. Prefix sums give those of every run of numbers.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -26,6 +27,8 @@ _MOST = 1 << 22
 _FITTING = 6
 # Rows by which a run of keys is known.
 _SHARES = 256
+# Pixels that a layout may keep free around a channel.
+_MARGINS = (1, 2, 3)
 # Numbers, at the least, up to which a row may be read on.
 _BEYOND = 1024
 
@@ -69,8 +72,10 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
         yield ONE_PASS, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
         return
     shape = (len(x), params["num_groups"]) if groups else x.shape[:-1]
-    for phrase, (centre, spread) in _other_statistics(rows, shape, mean, variance, eps, centred):
-        if _near((centre, spread), mean, variance):
+    others = _other_statistics(rows, shape, mean, variance, eps, centred)
+    own = _moments(rows, centred)
+    for phrase, (centre, spread) in (*others, *_of_other_memory(x, rows.shape, centred)):
+        if not _near(own, centre, spread) and _near((centre, spread), mean, variance):
             wrong = (rows - centre[:, None]) / np.sqrt(spread + eps)[:, None]
             yield phrase, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
             return
@@ -164,9 +169,7 @@ def _other_statistics(
 
     shape: of the rows; mean, variance: those of the engine
     """
-    own = rows.mean(1) * centred, rows.var(1) if centred else (rows**2).mean(1)
-    if _near(own, mean, variance):
-        return
+    own = _moments(rows, centred)
     axes = ["all items", "all tokens", "all heads"][: len(shape)] if len(shape) != 2 else ["all items", "axis 1"]
     number = np.arange(len(rows)).reshape(shape)
     for a, name in enumerate(axes):
@@ -183,6 +186,22 @@ def _other_statistics(
     power = float(np.polyfit(*logs, 1)[0]) if np.ptp(logs[0]) > _NEAR else 1.0
     power = round(2 * power) / 2
     yield f"divided by the variance to the power {power / 2:g}, not 0.5", (own[0], (own[1] + eps) ** power - eps)
+
+
+def _of_other_memory(x, shape, centred) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
+    """Yield (phrase, mean and variance of each row) of memory in which x lies otherwise than it is read."""
+    plain = tuple(range(x.ndim))
+    orders = [order for order in itertools.permutations(plain) if order != plain and order[0] == 0]
+    memory = {f"in which the axes lie as {list(order)}": x.transpose(order).ravel() for order in orders}
+    for m in _MARGINS if x.ndim == 4 else ():
+        around = np.pad(x, ((0, 0), (0, 0), (m, m), (m, m))).ravel()
+        memory[f"with a margin of {m} around each channel, as if it had none"] = around[: x.size]
+    for where, flat in memory.items():
+        yield f"{STATISTICS} are read from memory {where}", _moments(flat.reshape(shape), centred)
+
+
+def _moments(rows, centred) -> tuple[np.ndarray, np.ndarray]:
+    return rows.mean(1) * centred, rows.var(1) if centred else (rows**2).mean(1)
 
 
 def _runs(n, sums, mean, variance, centred, size) -> Iterator[_Run]:

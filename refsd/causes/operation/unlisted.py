@@ -13,11 +13,9 @@ import numpy as np
 from refsd.causes.operation.block_layouts import grid_entries, other_layouts
 from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values
-from refsd.causes.operation.divided_by_zero import divided_by_zero
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.head_counts import head_counts
-from refsd.causes.operation.looked_up import looked_up
 from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.overflows import overflows
 from refsd.causes.operation.product_terms import product_terms
@@ -46,8 +44,7 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
 
     params: complete
     found:  the engine's answer, of the right shape
-    gap:    found is one constant or not finite where it is wrong (see is_gap): try only wrongly read blocks,
-            divisions by zero and overflows
+    gap:    found is one constant or not finite where it is wrong (see is_gap): try only blocks and overflows
     """
     yield from islice(_all(op, inputs, params, found, gap), most_bugs(op, inputs, params))
 
@@ -72,14 +69,12 @@ def _all(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: 
         lambda: stepwise(op, inputs, params),
         lambda: row_sums(op, inputs, params, found),
         lambda: softmax_sums(op, inputs, params, found),
-        lambda: looked_up(op, inputs, params, found),
         lambda: other_entries(op, inputs, params, found),
         lambda: bordered(op, inputs, params),
         lambda: fitted(op, inputs, params, found),
         lambda: generated(op, inputs, params, OPERATIONS),
     )
     for make in (
-        lambda: divided_by_zero(op, inputs, params, found),
         lambda: overflows(op, inputs, params, found),
         lambda: _of_blocks(op, inputs, params, wrong_values),
         lambda: simplest(op, inputs, params),

@@ -29,7 +29,10 @@ from refsd.stages.stage import Change, Params
 
 # CPU seconds for the whole search for one answer, and for one changed formula.
 _SECONDS, _ONE = 4.0, 0.2
-_MODULES = ("samplers", "tokenizers", "pipelines", "families", "adapters", "stages", "models", "weights", "kernels")
+_MODULES = (
+    *("samplers", "tokenizers", "pipelines", "families", "adapters", "stages", "models", "weights", "kernels"),
+    "caches",
+)
 _NOT = ("refsd.stages.stage", "refsd.stages")
 _MOST = 4
 # Almost any number explains so many different errors.
@@ -203,23 +206,31 @@ def _texts(scene: Scene) -> list[Text]:
 
 
 def _changed_formulas(scene: Scene) -> Iterator[list]:
-    """Yield the causes from formulas with one thing changed, then with one number solved for, then with two."""
+    """Yield the causes from formulas with a number or factor solved for, one thing changed, two numbers solved."""
+    # The least time first.
     texts = _texts(scene)
+    own = [[*text.numbers(), *text.results(results_of(text.function, lambda: _answer(scene)))] for text in texts]
+    for text, its in zip(texts, own, strict=True):
+        yield from ([6, price, words] for price, words in _numbers_of(scene, text, its, 1))
+        # A factor of any term costs more than a number that stands there.
+        yield from ([7, price, words] for price, words in _numbers_of(scene, text, [*text.factors()], 1))
     for order, text in enumerate(texts):
         for variant in text.variants():
             with swapped(text.function, variant.code):
                 answer = _in_time(lambda: _answer(scene))
             if _in_time(lambda answer=answer: scene.explained(answer)):
                 yield [5, variant.rank + order / 1000, variant.phrase]
-    own = [[*text.numbers(), *text.results(results_of(text.function, lambda: _answer(scene)))] for text in texts]
-    for count in (1, 2):
-        for text, its in zip(texts, own, strict=True):
-            for some in itertools.combinations(its, count):
-                run = lambda v, text=text, some=some: _in_time(lambda: _with(scene, text, some, v))
-                phrases = [lambda v, n=n: f"{n.phrase}: {shown(v)} for {n.value:.6g}" for n in some]
-                found = _solved(scene, phrases, [n.value for n in some], run)
-                yield from ([5 + count, price, words] for price, words in found)
-    yield from ([7, price, words] for price, words in _numbers(scene, 2))
+    for text, its in zip(texts, own, strict=True):
+        yield from ([8, price, words] for price, words in _numbers_of(scene, text, its, 2))
+    yield from ([8, price, words] for price, words in _numbers(scene, 2))
+
+
+def _numbers_of(scene: Scene, text: Text, its: Sequence[Number], count: int) -> Iterator[tuple[float, str]]:
+    """Yield what `_solved` finds of so many numbers of a formula together."""
+    for some in itertools.combinations(its, count):
+        run = lambda v, some=some: _in_time(lambda: _with(scene, text, some, v))
+        phrases = [lambda v, n=n: f"{n.phrase}: {shown(v)} for {n.value:.6g}" for n in some]
+        yield from _solved(scene, phrases, [n.value for n in some], run)
 
 
 def _in_time(run: Callable[[], Any]) -> Any:

@@ -38,10 +38,7 @@ def _linear(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> It
         if told or "(" in shown(factor) or abs(factor - round(factor, 2)) < 1e-6 * abs(factor):
             yield f"{name} is {shown(factor)} times what it should be{told}"
         return
-    if t.size < _EACH:
-        least = 3
-    else:
-        least = 1
+    least = 3 if t.size < _EACH else 1
     if t.size >= least + 1 and (t @ t) > 0:
         factor = float(t @ y / (t @ t))
         if scene.agrees(name, factor * truth, 4 * max(abs(factor), 1)):
@@ -264,17 +261,15 @@ def _few(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Itera
 
 
 WHOLE = (
-    *(
-        _counted,
-        _few,
-        _linear,
-        _whole_numbers,
-        _function,
-        _of_inputs,
-        wrong_term,
-        _reordered,
-        _more_slices,
-        _reshaped,
-    ),
+    _counted,
+    _few,
+    _linear,
+    _whole_numbers,
+    _function,
+    _of_inputs,
+    wrong_term,
+    _reordered,
+    _more_slices,
+    _reshaped,
 )
 PARTS = (constant_in_part, _multiple_in_part)

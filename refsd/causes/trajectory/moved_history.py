@@ -1,6 +1,6 @@
 """Solvers that read their history at other steps: the value of the step before, one slope twice, a stale buffer.
 
-A step is a sum of latents, model outputs and noises. Each kind has its ages: this step's, the one before, 2 before.
+A step is a sum of latents and model outputs. Each kind has its ages: this step's, the one before, 2 before.
 A bug reads one age where another belongs; every such exchange of few ages is tried on every kind.
 """
 
@@ -31,7 +31,7 @@ def moved_history(form: Forms, explains: Callable[[Forms], bool]) -> str:
                     wrong = moved(form, rows, move)
                     if wrong is not None and explains(form._replace(rows=wrong)):
                         return f"history: {_told(what, move)}{where}"
-    return _noises(form, explains)
+    return ""
 
 
 def _moves(changed: int) -> Iterator[_Move]:
@@ -89,28 +89,6 @@ def _of_slopes(form: Forms, which: np.ndarray, move: _Move) -> np.ndarray | None
         rows[k, :k] += (own - weights) / form.sigmas[:k]
         rows[k, n : n + k] -= (own - weights) / form.sigmas[:k]
     return None if np.array_equal(rows, form.rows) else rows
-
-
-def _noises(form: Forms, explains: Callable[[Forms], bool]) -> str:
-    """The noise of other draws: the one before, the next, the first for all."""
-    own = form.rows[:, form.known :]
-    if form.draws < 2:
-        return ""
-    last = form.draws - 1
-    i = np.arange(form.draws)
-    for words, read in (
-        ("the draw's before", np.maximum(i - 1, 0)),
-        ("the next draw's", np.minimum(i + 1, last)),
-        ("the first one's", 0 * i),
-        ("the draws' in reverse", i[::-1]),
-    ):
-        rows = form.rows.copy()
-        rows[:, form.known :] = 0
-        for draw, other in enumerate(read):
-            rows[:, form.known + other] += own[:, draw]
-        if explains(form._replace(rows=rows)):
-            return f"noise: {words} stands in place of each draw's own"
-    return ""
 
 
 def _told(what: str, move: _Move) -> str:

@@ -163,6 +163,7 @@ def test_quiet_weights_show_a_wrong_eps(model_files, name):
         ("qwen-image21/qwen-image21/edit", "Qwen-Image 2.1's references are not normalised"),
         ("qwen-image21/qwen-image21/edit", "Qwen-Image 2.1's references have the sampler's time"),
         ("qwen-image21/qwen-image21/edit", "Qwen-Image 2.1's references advance the numbers by half"),
+        ("qwen-image-edit-2511/qwen-image/edit", "Qwen-Image's references have the sampler's time"),
         ("qwen3-vl-4b/qwen3_vl/pictures", "DeepStack's features are added one layer late"),
         ("qwen3-vl-8b-vision/qwen3_vision/wide", "Qwen3-VL's last merger normalises four patches as one"),
         ("minimax-h3/minimax-h3/keyframes", "MiniMax-H3's q, k and v are read head by head"),

@@ -1,8 +1,10 @@
 """Rows of a table that are added in place of others, as positions cut from another corner, are found again."""
 
+import math
+
 import numpy as np
 
-from refsd.causes.model.observed import Call
+from refsd.causes.model.observed import Call, _slices
 from refsd.causes.model.place import Place
 from refsd.numerics.profiles import FLOAT32
 from refsd.numerics.tensor import stored
@@ -27,3 +29,20 @@ def test_what_is_no_row_of_a_table_is_not_taken_for_one():
     table = np.ones((60, 8), np.float32)
     x = np.zeros((2, 6, 8), np.float32)
     assert not _named(x.astype(np.float64), x, x[:1] + 2, table)
+
+
+def test_one_slice_of_a_longer_tensor_may_stand_for_it():
+    y = np.arange(24.0).reshape(2, 4, 3)
+    one = dict(_slices(y, (2, 3)))
+    assert [*one] == ["the first slice along axis 1 of ", "the last slice along axis 1 of "]
+    assert np.array_equal(one["the last slice along axis 1 of "], y[:, -1])
+    assert [*dict(_slices(y, (2, 2, 3)))] == ["the first 2 of 4 slices of ", "the last 2 of 4 slices of "]
+    assert not [*_slices(y, (3, 2))]
+
+
+def test_a_known_bug_that_does_not_fit_the_tensors_here_is_passed_over():
+    def run(*_):
+        raise ValueError("operands could not be broadcast together with shapes (1,6) (3,2)")
+
+    place = Place("add", np.zeros((3, 2)), None, run, None, {}, FLOAT32)  # type: ignore[arg-type]
+    assert not [*place._of_another_size(math.inf)]

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from refsd.causes.generic.fitted_causes import fitted_causes
-from refsd.causes.operation.divided_by_zero import divided_by_zero
 from refsd.causes.operation.function_steps import NAMES, other_functions
 from refsd.causes.operation.generated_mutants import generated
 from refsd.causes.operation.head_counts import head_counts
-from refsd.causes.operation.looked_up import looked_up
 from refsd.causes.operation.memory_layouts import of_lanes, of_strides
 from refsd.causes.operation.product_steps import rope_steps
 from refsd.causes.operation.row_sums import row_sums
@@ -93,19 +91,6 @@ def test_right_rows_and_noise_have_no_other_statistics():
     assert not _named(row_sums, ROWS, 1.03 * right)
 
 
-def test_rows_of_a_table():
-    ids = RNG.integers(2, 30, (2, 9)).astype(np.int32)
-    call = _call("embedding", ids=ids, weight=_normal(33, 24))
-    table = call[1]["weight"].values()
-    assert [name for name, _ in _named(looked_up, call, table[ids - 1])] == [
-        "other rows of the table are looked up: ids one less"
-    ]
-    odd = np.where(ids == ids[0, 0], 31, ids)
-    assert f"31 for {ids[0, 0]}" in _named(looked_up, call, table[odd])[0][0]
-    assert not _named(looked_up, call, table[ids])
-    assert not _named(looked_up, call, table[ids] + 0.1 * RNG.standard_normal((2, 9, 24)))
-
-
 def test_other_numbers_of_heads():
     q, k, v = (_normal(2, 7, 4, 16) for _ in range(3))
     call = _call("attention", q=q, k=k, v=v)
@@ -184,20 +169,6 @@ def test_rows_at_another_stride_and_lanes_from_another_address():
     )
     lanes = read["x, axis 2: 4 at a time, from an address that advances by 2 (lanes)"]
     np.testing.assert_array_equal(lanes, x[..., [0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6]])
-
-
-def test_nan_where_a_block_is_zero():
-    x = _normal(4, 64)
-    x[2, 32:] = 0
-    call = _call("linear", x=x, weight=_normal(5, 64))
-    found = answer(*call).copy()
-    found[2] = np.nan
-    ((name, y),) = _named(divided_by_zero, call, found)
-    assert name == "NaN where a block of 32 of x is zero"
-    np.testing.assert_array_equal(np.isnan(y), np.isnan(found))
-    found[1] = np.nan
-    assert not _named(divided_by_zero, call, found)
-    assert not _named(divided_by_zero, call, answer(*call))
 
 
 def test_memory_that_is_not_moved():

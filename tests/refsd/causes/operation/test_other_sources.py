@@ -24,6 +24,7 @@ def _call(op, params=None, **shapes):
 
 
 LINEAR = _call("linear", x=(3, 21, 37), weight=(10, 37), bias=(10,))
+GROUPS = _call("group_norm", {"num_groups": 4}, x=(2, 12, 5, 7), weight=(12,), bias=(12,))
 NORM = _call("layer_norm", x=(2, 9, 33), weight=(33,), bias=(33,))
 
 
@@ -63,6 +64,35 @@ def test_statistics_of_another_row():
 
 
 @pytest.mark.parametrize(
+    ("says", "memory"),
+    [
+        ("in which the axes lie as [0, 2, 3, 1]", lambda x: x.transpose(0, 2, 3, 1)),
+        ("with a margin of 2 around each channel", lambda x: np.pad(x, ((0, 0), (0, 0), (2, 2), (2, 2)))),
+    ],
+)
+def test_statistics_of_other_memory(says, memory):
+    x, weight, bias = (_values(GROUPS)[name] for name in ("x", "weight", "bias"))
+    read = memory(x).ravel()[: x.size].reshape(2, 4, -1, 1, 1)
+    groups, eps = x.reshape(2, 4, -1, 5, 7), GROUPS[2]["eps"]
+    y = (groups - read.mean(2, keepdims=True)) / np.sqrt(read.var(2, keepdims=True) + eps)
+    found = y.reshape(x.shape) * weight[:, None, None] + bias[:, None, None]
+    told = _named(row_sums, GROUPS, found)
+    assert len(told) == 1 and f"mean and variance are read from memory {says}" in told[0][0], told
+    np.testing.assert_allclose(told[0][1], found, rtol=1e-4, atol=1e-5)
+
+
+def test_sums_that_end_with_a_whole_block():
+    """A product that sums whole blocks of 16 reads 11 numbers of the next rows."""
+    v, none = _values(LINEAR), np.zeros(11)
+    rows = [np.append(t.ravel(), none) for t in (v["x"], v["weight"])]
+    x, weight = (np.stack([t[i : i + 48] for i in range(0, len(t) - 11, 37)]) for t in rows)
+    found = (x @ weight.T).reshape(3, 21, 10) + v["bias"]
+    told = _named(product_terms, LINEAR, found)
+    assert [name for name, _ in told] == ["sums of 37 terms go on for 11 terms more, behind the ends of the rows"]
+    np.testing.assert_allclose(told[0][1], found, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
     ("call", "chosen", "count", "says"),
     [
         (
@@ -85,7 +115,7 @@ def test_terms_of_a_product(call, chosen, count, says):
     np.testing.assert_allclose(told[0][1], found, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("call", [LINEAR, NORM])
+@pytest.mark.parametrize("call", [LINEAR, NORM, GROUPS])
 def test_right_answers_and_noise_have_no_other_sources(call):
     right = answer(*call)
     for found in (right, right + 0.1 * RNG.standard_normal(right.shape)):

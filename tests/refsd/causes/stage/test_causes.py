@@ -91,6 +91,21 @@ def _of_ends(low, high, rho=7.0):
     return {"sigmas": np.append(levels, 0), "timesteps": np.log(levels) / 4}
 
 
+def _deviations_of_pixels(values, y):
+    """Guidance rescaled by the deviation of each pixel's channels."""
+    plain = values["uncond"] + 7.5 * (values["cond"] - values["uncond"])
+    std = [t.std(axis=1, keepdims=True) for t in (values["cond"], plain)]
+    return {"guided": plain * (0.7 * std[0] / std[1] + 0.3)}
+
+
+def _half_a_residual(values, y, reused):
+    """A cache's reused steps add half of what the blocks added."""
+    share = np.array(CASES["stage/caches/first-block"].params["path"])[:, None, None, None]
+    start = values["x"] + values["head"] + share * (values["x_way"] + values["head_way"])
+    right = y["cond_out"]
+    return {"cond_out": np.where(reused[:, None, None, None] == 1, start + (right - start) / 2, right)}
+
+
 def _drawn_anew(y, item):
     """One picture's noise is another's, and is in its start."""
     noise = np.array(y["noise"])
@@ -134,6 +149,12 @@ def _drawn_anew(y, item):
             "stage/weights/fp8-scaled",
             lambda c, v, y: {"weight": y["weight"] / v["scale"] * 2 ** np.ceil(np.log2(v["scale"]))},
             "scale raised to the next power of two",
+        ),
+        ("stage/guidance/rescale", lambda c, v, y: _deviations_of_pixels(v, y), "rescaled pixel by pixel"),
+        (
+            "stage/caches/first-block",
+            lambda c, v, y: _half_a_residual(v, y, y["cond_reused"]),
+            "FirstBlockCache.reuse: the factor of self.others[call.condition]",
         ),
         (
             "stage/latents/sd3",

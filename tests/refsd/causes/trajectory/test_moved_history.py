@@ -52,15 +52,6 @@ def test_a_stale_buffer_is_told():
     assert named == "history: of denoised, that of the step before where this step's belongs"
 
 
-def test_noises_of_other_draws_are_told():
-    case = CASES["trajectory/euler_a/karras"]
-    form = forms(solver_of(case), sigmas_of(case))
-    wrong = form.rows.copy()
-    wrong[:, form.known :] = form.rows[:, form.known :][:, ::-1]
-    told = moved_history(form, lambda other: np.allclose(other.rows, wrong))
-    assert told == "noise: the draws' in reverse stands in place of each draw's own"
-
-
 def test_other_wrong_steps_have_no_history():
     def rows(case, form, sigmas):
         wrong = form.rows.copy()
