@@ -3,7 +3,7 @@
 import numpy as np
 
 from refsd.causes.model.observed import Call
-from refsd.causes.model.place import Place
+from refsd.causes.model.place import Place, of_one_layer
 from refsd.numerics.profiles import FLOAT32
 from refsd.numerics.tensor import stored
 
@@ -27,3 +27,10 @@ def test_what_is_no_row_of_a_table_is_not_taken_for_one():
     table = np.ones((60, 8), np.float32)
     x = np.zeros((2, 6, 8), np.float32)
     assert not _named(x.astype(np.float64), x, x[:1] + 2, table)
+
+
+def test_calls_of_one_layer_are_told_from_outputs_of_one_block():
+    names = ["a.0.rope", "a.0.rope.1", "a.0.rope.2", "a.0.0", "a.0.1", "blk.1", "blk.1.1"]
+    assert of_one_layer("a.0.rope", "a.0.rope.1", names) and of_one_layer("a.0.rope.2", "a.0.rope.1", names)
+    assert of_one_layer("blk.1", "blk.1.1", names)
+    assert not of_one_layer("a.0.0", "a.0.1", names) and not of_one_layer("a.0.rope", "a.0.0", names)
