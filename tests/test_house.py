@@ -40,7 +40,7 @@ BUDGETS = {
     "refsd/bench": 2_050,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 8_500,
+    "refsd/causes": 8_450,
     "refsd/cli": 4_450,
     "refsd/cluster": 1_250,
     "refsd/commands": 1_250,

@@ -1,7 +1,7 @@
 """Judge cases of model components: refsd's models give the truth, and taps locate an error."""
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,7 @@ from refsd.causes.model import wrong_operations as operations
 from refsd.causes.model.following import Following, Passing, Reached, as_shaped
 from refsd.causes.model.mutants import MUTANTS, Change, ChangedWeights, in_each_block
 from refsd.causes.model.observed import Observed
-from refsd.causes.model.place import Place
+from refsd.causes.model.place import Place, of_one_layer
 from refsd.causes.model.precisions import other_precisions
 from refsd.components import COMPONENTS, forward
 from refsd.golden.case import Case
@@ -276,7 +276,8 @@ class ModelJudge(Judge):
         @functools.cache
         def others() -> Answer:
             rest = {name: y for name, y in found.items() if name != tap}
-            right, outputs = self._follow(case, inputs, rest, Observed(FLOAT64))
+            calls = [name for name in taps.recorded if of_one_layer(name, tap, taps.recorded)]
+            right, outputs = self._follow(case, inputs, rest, Observed(FLOAT64), also=calls)
             return {**right, **outputs}
 
         return Place(tap, own, segment, run, spread, weights, numerics, earlier, others)
@@ -293,6 +294,7 @@ class ModelJudge(Judge):
         right: Following | None = None,
         keeps: bool = False,
         layouts: dict[str, tuple[int, ...]] | None = None,
+        also: Collection[str] = (),
     ) -> tuple[Following, Answer]:
         """Run the reference, with or without a bug, from an engine's taps. -> its taps, its outputs
 
@@ -301,13 +303,13 @@ class ModelJudge(Judge):
         given:  engine taps whose own value is not needed, in the reference's shape: their layers are skipped
         right:  an earlier run with `keeps`: its products are reused where the inputs are equal
         keeps:  True to keep the inputs of products
-        layouts: as Following takes it
+        layouts, also: as Following takes them
         """
         label = f"{case.op} in {arithmetic.numerics.name}"
         observed = arithmetic if isinstance(arithmetic, Observed) else None
         with (
             one_answer(arithmetic.numerics),
-            Following(label, found, observed, until, given, right, keeps, layouts) as taps,
+            Following(label, found, observed, until, given, right, keeps, layouts, also) as taps,
         ):
             m, own, params = self._module(case, inputs, arithmetic)
             values, weights = own, m.weights

@@ -8,7 +8,7 @@ errors do not carry over: the error at a tap is that of these few operations alo
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -80,6 +80,7 @@ class Following(ShownTaps):
     given:      engine taps whose own value is not needed, in the reference's shape: `Passing` skips their layers
     right:      a run without a change and with `keeps`: `Passing` reuses its products where inputs are equal
     keeps:      True to keep the inputs of products
+    also:       taps to keep that the engine did not give
     layouts:    not None: filled with tap -> the order of its axes with which it is nearest to the reference
 
     segments: tap -> the operations that lead to it
@@ -98,8 +99,11 @@ class Following(ShownTaps):
         right: "Following | None" = None,
         keeps: bool = False,
         layouts: dict[str, tuple[int, ...]] | None = None,
+        also: Collection[str] = (),
     ):
-        super().__init__(label, ops=True, names=found.keys() - given.keys() if until is None else (until,))
+        super().__init__(
+            label, ops=True, names={*also} | (found.keys() - given.keys()) if until is None else (until,)
+        )
         self.segments: dict[str, Segment] = {}
         self.shaped: dict[str, np.ndarray] = {}
         self.inputs: dict[str, np.ndarray] = {}

@@ -3,7 +3,8 @@
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -35,6 +36,15 @@ _KNOWN_AGAIN = 16
 # CPU seconds that the known bugs leave for the others.
 _OTHERS = 11.0
 _UNLIMITED = TimeLimit(math.inf)
+
+
+def of_one_layer(one: str, other: str, names: Collection[str]) -> bool:
+    """Return True for the taps of two calls of one layer or operation: NAME, NAME.1, NAME.2.
+
+    names: of all taps; where NAME itself is none, NAME.0 and NAME.1 are two outputs of one block
+    """
+    bases = {name if f"{name}.1" in names else re.sub(r"\.\d+$", "", name) for name in (one, other)}
+    return len(bases) == 1 and bases <= {*names}
 
 
 class Place(NamedTuple):
@@ -102,7 +112,8 @@ class Place(NamedTuple):
         taps = self._other_taps(truth)
         moved = next((name for name, y in taps.items() if y.size == truth.size and explains(y)), None)
         if moved is not None:
-            return [f"it is what {moved} should be"]
+            call = of_one_layer(moved, self.tap, {self.tap, *taps})
+            return [f"it is the result of another call: {moved}" if call else f"it is what {moved} should be"]
         gap = is_gap(found, truth, honest, channel_axis(truth))
         unlisted = limit.within(self._unlisted(gap))
         of_size = ((name, y) for name, y in unlisted if y.size == truth.size)

@@ -296,6 +296,15 @@ def test_taps_in_another_layout_are_read_as_they_lie_and_a_bug_behind_it_is_foun
     assert not plain.notes
 
 
+def test_a_result_that_the_next_call_wrote_over_is_known_again(model_files):
+    """Of the second call the dump has no tensor of its own."""
+    judge_, inputs, taps = ModelJudge(model_files), ATTENTION.realize(), Taps(ops=True)
+    golden = judge_.answer(ATTENTION, inputs, Arithmetic(FLOAT64))
+    judge_.tapped(ATTENTION, inputs, Arithmetic(FLOAT32), taps)
+    compared = with_case(ATTENTION, {ROTATED[0]: taps[ROTATED[1]]}, golden, FLOAT32, model_files)
+    assert compared.causes == [f"it is the result of another call: {ROTATED[1]}"]
+
+
 def test_the_order_of_axes_is_the_nearest_one():
     right = np.random.default_rng(1).standard_normal((2, 11, 2, 5))
     noisy = right + np.random.default_rng(2).standard_normal(right.shape)

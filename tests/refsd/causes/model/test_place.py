@@ -1,11 +1,10 @@
 """Rows of a table that are added in place of others, as positions cut from another corner, are found again."""
 
-import math
-
 import numpy as np
 
 from refsd.causes.model.observed import Call, _slices
-from refsd.causes.model.place import Place
+from refsd.causes.model.place import Place, of_one_layer
+from refsd.golden.search_cuts import TimeLimit
 from refsd.numerics.profiles import FLOAT32
 from refsd.numerics.tensor import stored
 
@@ -45,4 +44,11 @@ def test_a_known_bug_that_does_not_fit_the_tensors_here_is_passed_over():
         raise ValueError("operands could not be broadcast together with shapes (1,6) (3,2)")
 
     place = Place("add", np.zeros((3, 2)), None, run, None, {}, FLOAT32)  # type: ignore[arg-type]
-    assert not [*place._of_another_size(math.inf)]
+    assert not [*place._of_another_size(TimeLimit(60))]
+
+
+def test_calls_of_one_layer_are_told_from_outputs_of_one_block():
+    names = ["a.0.rope", "a.0.rope.1", "a.0.rope.2", "a.0.0", "a.0.1", "blk.1", "blk.1.1"]
+    assert of_one_layer("a.0.rope", "a.0.rope.1", names) and of_one_layer("a.0.rope.2", "a.0.rope.1", names)
+    assert of_one_layer("blk.1", "blk.1.1", names)
+    assert not of_one_layer("a.0.0", "a.0.1", names) and not of_one_layer("a.0.rope", "a.0.0", names)
