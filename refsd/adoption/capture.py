@@ -1,15 +1,19 @@
 """Export a torch module as a graph in float64, its weights as inputs, all named by the module tree. Needs torch."""
 
 import contextlib
+import io
 import logging
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -125,9 +129,19 @@ def _refused(module: Any) -> Iterator[None]:
     """Raise BadInput for what torch refuses in the block."""
     try:
         yield
+    except GuardOnDataDependentSymNode as error:
+        words = f"its path depends on values{_where(error)}"
+        raise BadInput(f"torch cannot export {type(module).__qualname__}: {words}") from error
     except Exception as error:
-        words = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        words = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{_where(error)}"
         raise BadInput(f"torch cannot run or export {type(module).__qualname__}: {words}") from error
+
+
+def _where(error: Exception) -> str:
+    """Return ", at FILE:LINE `its text`" of the last line of a traceback that is neither torch's nor refsd's."""
+    ours = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+    lines = [line for line in traceback.extract_tb(error.__traceback__) if not line.filename.startswith(ours)]
+    return f", at {Path(lines[-1].filename).name}:{lines[-1].lineno} `{lines[-1].line}`" if lines else ""
 
 
 def _exported(module: Any, arguments: tuple, named: dict, inside: Any) -> tuple[Any, onnx.ModelProto]:
@@ -171,11 +185,11 @@ def _numbers(program: Any) -> set[float]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress what the exporter logs and warns of."""
+    """Suppress what the exporter logs, prints and warns of."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
         logging.disable(before)

@@ -97,7 +97,8 @@ def compare(
         found, idle, called = _named(dump, names)
         compared = with_files(found, read_dump(Path(golden)), read_dump(honest), called)
     else:
-        meant = did_you_mean(golden, CASES)
+        beside = [str(path) for path in Path(golden).parent.glob("*")]
+        meant = did_you_mean(golden, [*CASES, *beside])
         raise BadInput(f"{golden!r}{meant} is neither a case (`refsd golden list`) nor a file")
     if idle:
         some = ", ".join(idle[:5]) + (", ..." if len(idle) > 5 else "")

@@ -25,6 +25,9 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
     """The lines below: each output and, of taps, the first wrong ones, with what explains the error."""
     examined = compared.examined
     taps, unseen, wrong = examined.trace.taps, {*examined.unseen}, {*examined.wrong}
+    nothing_known = not taps and all(m.found is None for m in examined.outputs)
+    if nothing_known:
+        yield from compared.notes
     shown = taps if len(taps) <= _LINES else [m for m in taps if m.output in wrong][:_WRONG]
     for m in shown:
         yield from _tensor(m, "not judged" if m.output in unseen else "FAIL")
@@ -42,7 +45,8 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
     yield from (f"      {phrase}" for phrase in compared.looks)
     if unseen:
         yield f"{counted(len(unseen), 'tap')} not judged: there the honest run itself is too far from the truth"
-    yield from compared.notes
+    if not nothing_known:
+        yield from compared.notes
     if compared.absent:
         names = ", ".join(compared.absent[:5]) + (", ..." if len(compared.absent) > 5 else "")
         yield f"not in the dump, so not judged: {counted(len(compared.absent), 'tensor')}: {names}"
@@ -59,6 +63,9 @@ def _tensor(m: Metrics, otherwise: str) -> Iterator[str]:
     one = judge_output(m)
     distance = f"relative L2 {m.relative_l2:.3g}, an honest run's {m.honest_relative_l2:.3g}"
     word = "pass" if one.passed else otherwise
+    if m.engine is None:
+        yield f"{word}  {one.reason}"
+        return
     yield f"{word}  {m.output}  margin {margin_text(one.margin)} ({one.criterion})  {distance}"
     if not one.passed:
         yield f"      {one.reason}"

@@ -301,6 +301,15 @@ def test_compare_a_number_without_axes(error):
     assert ("FAIL" if error else "pass") in result.stdout
 
 
+def test_a_dump_of_unknown_names_says_so_first():
+    save_file({"q": np.zeros((2, 3), np.float32), "k": np.zeros((2, 3), np.float32)}, "dump.safetensors")
+    result = _call("compare", "dump.safetensors", _CASE)
+    first, second, third, *_ = result.stdout.splitlines()
+    assert result.exit_code == 1 and first.startswith("FAIL  dump.safetensors against")
+    assert second.startswith("not judged, for the golden has no such name: 2 tensors: k, q")
+    assert third == "FAIL  output 'y' is missing"
+
+
 def test_the_reports_of_conform_replace_no_input(tmp_path):
     (tmp_path / "waivers.toml").write_text("")
     (tmp_path / "engine").write_text("#!/bin/sh")
@@ -316,6 +325,8 @@ def test_the_reports_of_conform_replace_no_input(tmp_path):
 def test_bad_usage_of_compare(tmp_path):
     np.save(tmp_path / "y.npy", np.zeros(3))
     assert "neither a case" in _bad("compare", "y.npy", "nothing")
+    (tmp_path / "flux_tiny").mkdir()
+    assert 'did you mean "flux_tiny"?' in _bad("compare", "y.npy", "fluxtiny")
     assert "no such file" in _bad("compare", "none.npy", _CASE)
     assert "numerics profile" in _bad("compare", "y.npy", _CASE, "--numerics", "f8")
     (tmp_path / "y.npy").write_bytes(b"\x93NUMPY")
