@@ -150,7 +150,7 @@ ROPE = Operation(
     fits=_fits,
     bound=_bound,
     mutants=(
-        Mutant("RoPE turns the other pairs of channels", other_params(halves=lambda halves: not halves)),
+        Mutant("RoPE turns the other pairing of channels", other_params(halves=lambda halves: not halves)),
         Mutant("turned the other way", other_input("ids", np.negative)),
         Mutant("positions from one", other_input("ids", lambda ids: ids + 1)),
         Mutant("theta 10000 always", other_params(theta=lambda theta: 10000.0)),

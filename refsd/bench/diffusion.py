@@ -19,7 +19,7 @@ from refsd.numerics.profiles import FLOAT32
 PIXELS = {"chroma-radiance": 1, "flux2": 16}
 # component -> text tokens of sd-cli's prompt
 TOKENS = {"unet": 77, "mmdit": 154, "zimage": 32}
-LAYERS = 2  # pictures of a model that draws several at once
+LAYERS = 2  # pictures of a model that draws several at once, frames of a video, steps of its sound
 # component -> timestep; 0.5 for the others
 TIMES = {"unet": 500.0, "mmdit": 500.0, "wan": 500.0}
 
@@ -32,14 +32,16 @@ def inputs(component: str, m, side: int, tokens: int) -> dict[str, np.ndarray]:
     pixels = PIXELS.get(component, 8)
     if side % pixels:
         raise BadInput(f"--side {side}: expected a multiple of {pixels}")
-    sizes = {"N": 1, "H": side // pixels, "W": side // pixels, "J": tokens, "T": LAYERS}
+    sizes = {"N": 1, "H": side // pixels, "W": side // pixels, "J": tokens, "T": LAYERS, "F": LAYERS, "2": 2}
     sizes |= {letter: fit.n for letter, fit in fits.items() if letter not in sizes}
     given = {}
     for name, argument in arguments.items():
         if argument.optional and (name not in fits or not fits[name].holds(1) or fits[name].holds(0)):
             continue
-        if name in ("timesteps", "guidance"):
-            given[name] = np.array([TIMES.get(component, 0.5) if name == "timesteps" else 3.5])
+        if name == "guidance":
+            given[name] = np.array([3.5])
+        elif name.endswith("timesteps"):
+            given[name] = np.array([TIMES.get(component, 0.5)])
         else:
             shape = tuple(sizes[letter] for letter in argument.shape.split())
             given[name] = realize(Recipe(shape), f"bench {name}").values()

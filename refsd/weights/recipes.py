@@ -223,6 +223,8 @@ def _write_part(folder: Path, model: ModelRecipe, component: str, part: RecipePa
     sources = _sources(component, part, size, named)
     wanted = [name for name in sources if not name.startswith(there.drops or ("-",))]
     keymap, rows = there.layout.of_size(size), there.rows(size)
+    if without := [name for name in wanted if keymap.theirs(name) is None]:
+        raise BadInput(f"{folder}: diffusers has no {without[0]}, and no folder for it: write a file")
 
     def written(name: str, file: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
         tensor = sources[name].read(file)

@@ -157,7 +157,7 @@ def test_what_no_page_lists_is_named_by_its_mechanism(model_files, wrong, cause)
 def test_a_bug_of_the_whole_model_is_named_at_its_first_place(model_files):
     wrong = broken(FLOAT32, "rope", None, lambda right, x, angle: Arithmetic(FLOAT32).rope_halves(x, angle))
     _, places, causes = traced(model_files, "flux-dev/flux/quiet", wrong, FLOAT32)
-    assert causes == ["RoPE turns the other pairs of channels"]
+    assert causes == ["RoPE turns the other pairing of channels"]
     assert len(places) > 2 and all(place.split(".")[-1] == "rope" or ".rope." in place for place in places)
 
 
