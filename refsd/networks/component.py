@@ -95,8 +95,7 @@ def rotary_axes(m: Module, outputs: str, norms: tuple[str, ...] = (), axes: int 
     most = min(widths, default=rows)
 
     def holds(dims) -> bool:
-        listed = type(dims) is list and len(dims) == axes
-        if not listed or not all(type(n) is int and n > 0 and n % 2 == 0 for n in dims):
+        if type(dims) is not list or len(dims) != axes or any(type(n) is not int or n < 1 or n % 2 for n in dims):
             return False
         return sum(dims) <= most if unturned else rows % sum(dims) == 0 and widths <= {sum(dims)}
 
