@@ -17,8 +17,10 @@ def modulate(x, shift, scale):
     shift, scale: [N, D]
     -> y:         [N, L, D], dtype of x
 
+    Raises ValueError if the arrays do not fit each other.
     Source: Peebles & Xie 2022, section 3.2 (adaLN).
     """
+    _check(x, shift, scale)
     y = np.empty_like(x)
     _modulate(x, shift, scale, y)
     return y
@@ -34,8 +36,10 @@ def adaptive_layer_norm(x, shift, scale, eps):
     -> y:         [N, L, D], dtype of x
 
     In float32 one kernel does both; the sums accumulate in float64.
+    Raises ValueError if the arrays do not fit each other.
     Source: Peebles & Xie 2022, section 3.2 (adaLN).
     """
+    _check(x, shift, scale)
     if x.dtype != np.float32:
         one, zero = np.ones(x.shape[2], x.dtype), np.zeros(x.shape[2], x.dtype)
         return modulate(layer_norm(x.reshape(-1, x.shape[2]), one, zero, eps).reshape(x.shape), shift, scale)
@@ -53,11 +57,22 @@ def gated_add(x, h, gate):
     gate: [N, D]
     -> y: [N, L, D], dtype of x
 
+    Raises ValueError if the arrays do not fit each other.
     Source: Peebles & Xie 2022, section 3.2 (adaLN-Zero). Z-Image gates by tanh(gate).
     """
+    if h.shape != x.shape:
+        raise ValueError(f"gated_add: h of {h.shape} for x of {x.shape}")
+    _check(x, gate)
     y = np.empty_like(x)
     _gated_add(x, h, gate, y)
     return y
+
+
+def _check(x, *vectors):
+    N, _, D = x.shape
+    if any(vector.shape != (N, D) for vector in vectors):
+        shapes = ", ".join(str(vector.shape) for vector in vectors)
+        raise ValueError(f"modulation of {shapes} for x of {x.shape}: expected {(N, D)}")
 
 
 @kernel

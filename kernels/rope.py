@@ -64,8 +64,10 @@ def apply_rope(x, angle):
     -> y:  [N, L, H, D], dtype of x
 
     Cosine and sine are computed in float64 and rounded once to the dtype of x.
+    Raises ValueError if the angles are of other sizes than x.
     Source: Su et al. 2021, eq. 34; black-forest-labs/flux math.py, apply_rope.
     """
+    _check(x, angle)
     y = np.empty_like(x)
     _turn_neighbours(x, np.ascontiguousarray(angle, np.float64), y)
     return y
@@ -81,11 +83,19 @@ def apply_rope_halves(x, angle):
     -> y:  [N, L, H, D], dtype of x
 
     This is `apply_rope` with other pairs: permuting the rows of q's and k's weights converts one to the other.
+    Raises ValueError if the angles are of other sizes than x.
     Source: Black et al. 2022 (GPT-NeoX); transformers modeling_qwen3.py, rotate_half.
     """
+    _check(x, angle)
     y = np.empty_like(x)
     _turn_halves(x, np.ascontiguousarray(angle, np.float64), y)
     return y
+
+
+def _check(x, angle):
+    N, L, _, D = x.shape
+    if angle.shape not in ((N, L, D // 2), (1, L, D // 2)):
+        raise ValueError(f"rope: angles of {angle.shape} for x of {x.shape}: expected {(N, L, D // 2)}")
 
 
 @kernel(parallel=False)

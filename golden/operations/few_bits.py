@@ -201,6 +201,8 @@ def _scale_along(axis: int, fewest: int) -> Callable[[Parts], np.ndarray | None]
     def change(parts: Parts) -> np.ndarray | None:
         if parts.static is not None or parts.how.rotation or parts.x.ndim < fewest:
             return None
+        if parts.x.shape[axis] == 1:  # each number would have a scale of its own: nothing is rounded
+            return None
         scale = np.maximum(np.abs(parts.x).max(axis, keepdims=True), 1e-30) / parts.how.reach
         v = quantize(divided(parts.x, scale), replace(parts.how, scale="none"), lambda y: y)
         return parts.finished((v.values * scale) @ parts.weight.T * parts.scale)

@@ -11,7 +11,8 @@ def join(prompt: EncodedPrompt) -> Condition:
     return Condition(encoded.hidden)
 
 
-# Its velocity is data minus noise, its time the share of data, and the sound has a shift of its own, 3.
+# Its velocity is data minus noise, its timestep 1 - sigma, and the sound has a shift of its own, 3. diffusers
+# counts the last level, 0, among its 50 steps.
 VARIANT = Variant(
     "minimax-h3",
     "MiniMax-H3",
@@ -19,7 +20,7 @@ VARIANT = Variant(
     join,
     {"sdcpp": "flow_uniform", "diffusers": "flow_uniform"},
     Flow(constant_shift(12.0), levels=unit_time),
-    steps=50,
+    steps=49,
     cfg_scale=1.0,
     draws=False,
 )

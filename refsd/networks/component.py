@@ -85,20 +85,23 @@ def numbers(n: int, above_zero: bool = False) -> Fit:
     return Fit(n, f"a list of {n} numbers, each {least}", holds, alone=True)
 
 
-def rotary_axes(m: Module, outputs: str, norms: tuple[str, ...] = (), axes: int = 3) -> Fit:
+def rotary_axes(m: Module, outputs: str, norms: tuple[str, ...] = (), axes: int = 3, unturned: bool = False) -> Fit:
     """Return the constraint of the rotary channels of a head for each axis; their sum is the head's width.
 
-    outputs: weight whose rows are whole heads; norms: weights of queries and keys, of the head's width
+    outputs:  weight whose rows are whole heads; norms: weights of queries and keys, of the head's width
+    unturned: True if RoPE may leave channels of a head as they are; of the weights, only the norms count then
     """
     rows, widths = m.shape(outputs)[0], {m.shape(norm)[0] for norm in norms if norm in m.weights}
+    most = min(widths, default=rows)
 
     def holds(dims) -> bool:
-        listed = type(dims) is list and len(dims) == axes
-        even = listed and all(type(n) is int and n > 0 and n % 2 == 0 for n in dims)
-        return even and rows % sum(dims) == 0 and widths <= {sum(dims)}
+        if type(dims) is not list or len(dims) != axes or any(type(n) is not int or n < 1 or n % 2 for n in dims):
+            return False
+        return sum(dims) <= most if unturned else rows % sum(dims) == 0 and widths <= {sum(dims)}
 
-    of = f" and is {min(widths)}, the norms' width" if widths else ""
-    return Fit(rows, f"{axes} even numbers whose sum divides {rows} channels{of}", holds, alone=True)
+    of = f" and is {most}, the norms' width" if widths else ""
+    whole = f"is at most {most}, a head's channels" if unturned else f"divides {rows} channels{of}"
+    return Fit(most if unturned else rows, f"{axes} even numbers whose sum {whole}", holds, alone=True)
 
 
 def whole_heads(m: Module, outputs: str, head_dim: int, norms: tuple[str, ...]) -> None:

@@ -25,6 +25,14 @@ def positive(path: Path, given: dict[str, Any], field: str, default: float) -> f
     return float(value)
 
 
+def whole(path: Path, given: dict[str, Any], field: str, default: int) -> int:
+    """Return a field that is a whole number above 0."""
+    value = given.get(field, default)
+    if type(value) is not int or value < 1:
+        raise BadInput(f"{path}: {field} is {shown_value(value)}; a whole number above 0 expected")
+    return value
+
+
 def rotary_axes(path: Path, given: dict[str, Any], field: str, usual: list[int]) -> list[int]:
     """Return the rotary channels of a head for each axis. The component holds them against the weights."""
     axes = given.get(field, usual)

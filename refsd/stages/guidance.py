@@ -149,7 +149,7 @@ _OVER = {
 
 
 def _over(axes: tuple[int, ...], of: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Take norms and deviations over these axes: those that are kept stand as items."""
+    """Take norms and deviations over these axes of x: those that are kept stand as items. x: [N, C, H, W]"""
     kept = [a for a in range(4) if a not in axes]
     order = (*kept, *axes)
 

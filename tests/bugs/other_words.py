@@ -50,7 +50,6 @@ OTHER_WORDS = {
     "smp-29": "space is ve for flow",
     "smp-35": "form is cfg for zimage",
     "smp-36": r"answer is multiplied by .*\(the value of sigma\)",
-    "te-08": r"other rows are taken: .* of text_model.final_layer_norm",
     "te-11": "mask: tokens each the one before",
     "te-15": "mask: tokens each the one before",
     "te-21": "layers: 1 too (many|few)",

@@ -11,6 +11,7 @@ from record_comfy_kitchen import RECORDED, RECORDS, places
 
 from refsd.cases import CASES
 from refsd.golden.few_bits import moved_to_few_bits, moves
+from refsd.golden.mutations import with_bug
 from refsd.golden.operations import OPERATIONS, bound, run
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
@@ -149,3 +150,22 @@ def test_recorded_answers_of_comfy_kitchen(name):
     at = places(name, truth.size)
     assert (abs(theirs - truth.ravel()[at]) <= limit.ravel()[at]).all()
     assert case.op != "linear_int8" or (theirs == ours.ravel()[at]).all()
+
+
+@pytest.mark.parametrize(
+    ("op", "label", "shape", "bug"),
+    [
+        ("linear_fp8", "row-x1x320", None, "activations' scale of each channel, not of each row"),
+        ("linear_int8", "batch", (1, 9, 96), "activations' scale taken over the items, not over the channels"),
+    ],
+)
+def test_scales_along_an_axis_of_one_are_no_bug(op, label, shape, bug):
+    """Each number would have a scale of its own, and the answer would be that of widened weights."""
+    case = next(case for case in OPERATIONS[op].cases if f"/{label}" in case.name)
+    inputs = case.realize()
+    if shape:
+        inputs = {**inputs, "x": stored(inputs["x"].values()[:1])}
+    assert inputs["x"].shape == (shape or (1, 320))
+    params = OPERATIONS[op].complete(inputs, case.params)
+    mutant = next(m for m in OPERATIONS[op].mutants if m.name == bug)
+    assert with_bug(mutant, OPERATIONS[op], inputs, params) is None

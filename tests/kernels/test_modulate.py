@@ -1,6 +1,7 @@
 """Modulation and gates against the token-by-token versions."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive import modulate as naive
@@ -22,3 +23,19 @@ def test_shapes(N, L, D):
         ):
             assert y.dtype == dtype and y.shape == x.shape
             assert np.abs(y - expected).max() <= bound * (1 + np.abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 4), (3, 4), (2, 3), (2, 5)])
+def test_arrays_that_do_not_fit_are_refused(shape, dtype):
+    x, fits, other = (np.ones(s, dtype) for s in ((2, 5, 4), (2, 4), shape))
+    for wrong in (
+        lambda: modulate(x, fits, other),
+        lambda: modulate(x, other, fits),
+        lambda: adaptive_layer_norm(x, fits, other, 1e-6),
+        lambda: gated_add(x, x, other),
+    ):
+        with pytest.raises(ValueError, match=r"for x of \(2, 5, 4\): expected \(2, 4\)"):
+            wrong()
+    with pytest.raises(ValueError, match=r"h of \(2, 3, 4\) for x of \(2, 5, 4\)"):
+        gated_add(x, x[:, :3].copy(), fits)

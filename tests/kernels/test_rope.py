@@ -44,6 +44,14 @@ def test_one_angle_serves_every_item():
     np.testing.assert_array_equal(apply_rope(x, angle), apply_rope(x, np.repeat(angle, 2, axis=0)))
 
 
+@pytest.mark.parametrize("shape", [(1, 3, 4), (1, 6, 4), (1, 5, 3), (1, 5, 8), (3, 5, 4)])
+def test_angles_of_other_sizes_are_refused(shape):
+    x, angle = np.ones((2, 5, 1, 8)), np.ones(shape)
+    for turn in (apply_rope, apply_rope_halves):
+        with pytest.raises(ValueError, match=r"for x of \(2, 5, 1, 8\): expected \(2, 5, 4\)"):
+            turn(x, angle)
+
+
 def test_the_two_pairings_are_one_permutation_apart():
     rng = np.random.default_rng(4)
     x, angle = rng.standard_normal((1, 3, 2, 8)), rng.uniform(0, 9, (1, 3, 4))

@@ -105,10 +105,9 @@ class Text:
                 yield Number(f"{self.name}, {argument.name}", float(argument.default), None, i)
 
     def factors(self) -> Iterator[Number]:
-        """Yield a factor, 1, of each term of a sum."""
+        """Yield a factor, 1, of each term of a sum; of the sums inside, their own terms have one."""
         for site, node, statement in self._sites():
-            summed = isinstance(site[0], ast.BinOp) and isinstance(site[0].op, ast.Add | ast.Sub)
-            if summed and not isinstance(node, ast.Constant | ast.BinOp):
+            if _is_sum(site[0]) and not isinstance(node, ast.Constant) and not _is_sum(node):
                 phrase = f"{self.name}: the factor of {quoted(node)}, in {quoted(statement)}"
                 yield Number(phrase, 1.0, site, of=node)
 
@@ -322,6 +321,10 @@ def _without_defaults(arguments: ast.arguments) -> ast.arguments:
 
 def _raises(statement: ast.If) -> bool:
     return isinstance(statement.body[0], ast.Raise)
+
+
+def _is_sum(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub)
 
 
 def _is_axis(site: _Site) -> bool:

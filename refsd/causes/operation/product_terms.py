@@ -4,6 +4,7 @@ In the right sum every c_k is 1. A tail that is not read has 0, a block that is 
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -17,6 +18,8 @@ _NEAR = 1e-3
 _LISTED = 2
 # Terms that a sum may have too many: a block of a product.
 _BEYOND = 64
+# Elements that must fit before all are computed.
+_SAMPLE = 256
 
 
 def product_terms(
@@ -26,11 +29,11 @@ def product_terms(
 
     A 1x1 convolution is the product of its pixels.
     """
+    if op.name not in ("linear", "conv2d") or not np.isfinite(found).all():
+        return
     values = {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}
     pixels = op.name == "conv2d" and values["weight"].shape[2:] == (1, 1) and params["groups"] == 1
-    if not np.isfinite(found).all() or not (
-        op.name == "linear" or (pixels and found.shape[2:] == values["x"].shape[2:])
-    ):
+    if op.name == "conv2d" and not (pixels and found.shape[2:] == values["x"].shape[2:]):
         return
     x, found = (np.moveaxis(t, 1, -1) if pixels else t for t in (values["x"], found))
     weight, bias = values["weight"].reshape(len(values["weight"]), -1), values.get("bias", np.zeros(1))
@@ -38,7 +41,7 @@ def product_terms(
     if K > _TERMS or len(rows) * O < 2 * K or len(rows) * K * O > _MOST:
         return
     y = (found - bias).reshape(-1, O)
-    for phrase, wrong in (*_counted(rows, weight, y), *_read_on(rows, weight, y)):
+    for phrase, wrong in chain(_counted(rows, weight, y), _read_on(rows, weight, y)):
         answer = (wrong.reshape(found.shape) + bias).astype(np.float32)
         yield phrase, np.moveaxis(answer, -1, 1) if pixels else answer
 
@@ -56,10 +59,13 @@ def _counted(rows: np.ndarray, weight: np.ndarray, y: np.ndarray) -> Iterator[tu
 
 def _read_on(rows: np.ndarray, weight: np.ndarray, y: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Sums that go on behind the ends of both rows, into the next ones; behind the last lie zeros."""
-    wrong, limit = rows @ weight.T, _NEAR * np.abs(y).max()
-    behind = [np.pad(t.ravel()[t.shape[1] :], (0, t.shape[1])).reshape(t.shape) for t in (rows, weight)]
-    for m in range(min(rows.shape[1], _BEYOND)):
-        wrong = wrong + behind[0][:, m, None] * behind[1][:, m]
+    limit, most = _NEAR * np.abs(y).max(), min(rows.shape[1], _BEYOND)
+    behind = [np.pad(t.ravel()[t.shape[1] :], (0, t.shape[1])).reshape(t.shape)[:, :most] for t in (rows, weight)]
+    some = np.unravel_index(np.linspace(0, y.size - 1, min(y.size, _SAMPLE)).astype(int), y.shape)
+    right = np.einsum("sk,sk->s", rows[some[0]], weight[some[1]])
+    sums = right[:, None] + np.cumsum(behind[0][some[0]] * behind[1][some[1]], axis=1)
+    for m in np.flatnonzero(np.abs(y[some][:, None] - sums).max(axis=0) <= limit).tolist():
+        wrong = rows @ weight.T + behind[0][:, : m + 1] @ behind[1][:, : m + 1].T
         if np.abs(y - wrong).max() <= limit:
             more = "1 term" if m == 0 else f"{m + 1} terms"
             yield f"sums of {rows.shape[1]} terms go on for {more} more, behind the ends of the rows", wrong

@@ -1,4 +1,6 @@
-"""Find over which numbers a norm took its mean and variance: too few, some of the next row's, all but a block.
+"""Find over which numbers a norm took its mean and variance: part of its row, another row, other memory.
+
+Also finds a variance to another power, or computed in one pass in float32.
 
 Each row of a wrong answer is a line through its inputs; its slope and intercept give the mean and the deviation
 that the engine had. Prefix sums give those of every run of numbers.
@@ -74,7 +76,7 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
     shape = (len(x), params["num_groups"]) if groups else x.shape[:-1]
     others = _other_statistics(rows, shape, mean, variance, eps, centred)
     own = _moments(rows, centred)
-    for phrase, (centre, spread) in (*others, *_of_other_memory(x, rows.shape, centred)):
+    for phrase, (centre, spread) in itertools.chain(others, _of_other_memory(x, rows.shape, centred)):
         if not _near(own, centre, spread) and _near((centre, spread), mean, variance):
             wrong = (rows - centre[:, None]) / np.sqrt(spread + eps)[:, None]
             yield phrase, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
@@ -190,14 +192,18 @@ def _other_statistics(
 
 def _of_other_memory(x, shape, centred) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
     """Yield (phrase, mean and variance of each row) of memory in which x lies otherwise than it is read."""
+    for where, flat in _memories(x):
+        yield f"{STATISTICS} are read from memory {where}", _moments(flat.reshape(shape), centred)
+
+
+def _memories(x) -> Iterator[tuple[str, np.ndarray]]:
     plain = tuple(range(x.ndim))
-    orders = [order for order in itertools.permutations(plain) if order != plain and order[0] == 0]
-    memory = {f"in which the axes lie as {list(order)}": x.transpose(order).ravel() for order in orders}
+    for order in itertools.permutations(plain):
+        if order != plain and order[0] == 0:
+            yield f"in which the axes lie as {list(order)}", x.transpose(order).ravel()
     for m in _MARGINS if x.ndim == 4 else ():
         around = np.pad(x, ((0, 0), (0, 0), (m, m), (m, m))).ravel()
-        memory[f"with a margin of {m} around each channel, as if it had none"] = around[: x.size]
-    for where, flat in memory.items():
-        yield f"{STATISTICS} are read from memory {where}", _moments(flat.reshape(shape), centred)
+        yield f"with a margin of {m} around each channel, as if it had none", around[: x.size]
 
 
 def _moments(rows, centred) -> tuple[np.ndarray, np.ndarray]:

@@ -44,7 +44,8 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
 
     params: complete
     found:  the engine's answer, of the right shape
-    gap:    found is one constant or not finite where it is wrong (see is_gap): try only blocks and overflows
+    gap:    found is one constant or not finite where it is wrong (see is_gap): try only overflows, what computes
+            nothing, wrongly read blocks and codes
     """
     yield from islice(_all(op, inputs, params, found, gap), most_bugs(op, inputs, params))
 

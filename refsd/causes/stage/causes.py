@@ -29,10 +29,7 @@ from refsd.stages.stage import Change, Params
 
 # CPU seconds for the whole search for one answer, and for one changed formula.
 _SECONDS, _ONE = 4.0, 0.2
-_MODULES = (
-    *("samplers", "tokenizers", "pipelines", "families", "adapters", "stages", "models", "weights", "kernels"),
-    "caches",
-)
+_MODULES = "samplers tokenizers pipelines families adapters stages models weights kernels caches"
 _NOT = ("refsd.stages.stage", "refsd.stages")
 _MOST = 4
 # Almost any number explains so many different errors.
@@ -192,7 +189,7 @@ def _scaled_inputs(scene: Scene) -> Iterator[tuple[float, str]]:
 
 
 def _is_formula(module: str) -> bool:
-    return module.startswith("refsd.") and module not in _NOT and module.split(".")[1] in _MODULES
+    return module.startswith("refsd.") and module not in _NOT and module.split(".")[1] in _MODULES.split()
 
 
 def _texts(scene: Scene) -> list[Text]:
@@ -207,7 +204,7 @@ def _texts(scene: Scene) -> list[Text]:
 
 def _changed_formulas(scene: Scene) -> Iterator[list]:
     """Yield the causes from formulas with a number or factor solved for, one thing changed, two numbers solved."""
-    # The least time first.
+    # Numbers and factors take milliseconds, changed formulas seconds.
     texts = _texts(scene)
     own = [[*text.numbers(), *text.results(results_of(text.function, lambda: _answer(scene)))] for text in texts]
     for text, its in zip(texts, own, strict=True):

@@ -1,7 +1,8 @@
 """Solvers that read their history at other steps: the value of the step before, one slope twice, a stale buffer.
 
-A step is a sum of latents and model outputs. Each kind has its ages: this step's, the one before, 2 before.
-A bug reads one age where another belongs; every such exchange of few ages is tried on every kind.
+A step is a sum of latents and model outputs, and noises, which stay as they are. Each kind has its ages: this
+step's, the one before, 2 before. A bug reads one age where another belongs; every such exchange of few ages is
+tried on every kind.
 """
 
 from collections.abc import Callable, Iterator

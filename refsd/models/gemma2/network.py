@@ -14,11 +14,10 @@ from refsd.models.language_model.network import (
     read_head_dim,
     turning,
 )
-from refsd.networks.config import positive, shown_value
+from refsd.networks.config import positive, whole
 from refsd.networks.dimensions import Shape, Shapes, count, dim
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, fixed
 from refsd.networks.recipe import alone
-from refsd.numerics.errors import BadInput
 
 
 class Gemma2Size(NamedTuple):
@@ -83,15 +82,12 @@ _TURNING = turning(theta=10000.0, eps=1e-6)
 
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    window = given.get("sliding_window", 4096)
-    if type(window) is not int or window < 1:
-        raise BadInput(f"{path}: sliding_window is {shown_value(window)}; a whole number above 0 expected")
     return {
         **read_head_dim(path, shapes, given, 256),
         **_TURNING(path, shapes, given),
         "scalar": positive(path, given, "query_pre_attn_scalar", 256.0),
         "cap": positive(path, given, "attn_logit_softcapping", 50.0),
-        "window": window,
+        "window": whole(path, given, "sliding_window", 4096),
     }
 
 

@@ -21,7 +21,7 @@ MODES = VIDEO, TEXT, AUDIO = 0, 1, 2
 OF_VIDEO, OF_AUDIO, OF_KEYFRAMES = 0, 1, 2  # which of the three times
 FRAME_STEPS = 1, 4, 4, 4, 4  # frames of the video that a latent frame stands for; the autoencoder repeats them
 FRAME_TIME = 5 / 3  # of one frame; the unit is that of the sound: 40 per second, where the video has 24
-SIDE = 32  # the rows and columns of a square video are in 0..32
+SIDE = 32  # the rows and columns of a square video are in [0, 32)
 
 
 class Eps(NamedTuple):
@@ -30,6 +30,14 @@ class Eps(NamedTuple):
     norm: float
     qk: float
     final: float
+
+
+class Modulation(NamedTuple):
+    """Modulation of one sublayer f: x + gate * f(norm(x) * (1 + scale) + shift). Each [N, D] of each run."""
+
+    shift: list[np.ndarray]
+    scale: list[np.ndarray]
+    gate: list[np.ndarray]
 
 
 class Run(NamedTuple):
@@ -73,38 +81,45 @@ def minimax_h3(
     first, last:     [N, C, 1, H, W], latents of the video's first and last frame; None: not given
     vision:          ranges of words that Qwen3-VL read from a picture: start, end, start, end, ...
     condition_time:  time of the keyframes, where the video's is not later
-    axes_dim:        rotary channels of a head for the axes (time, row, column)
+    axes_dim:        rotary channels of a head for the axes (time, row, column), at most the head's
     eps:             of the norms before attention and MLP; qk_eps: of queries and keys; final_eps: at the ends
     -> v, v_audio:   [N, C, F, H, W] and [N, A, 2, T]
 
-    Raises BadInput if H or W is odd, or if the ranges of vision are not within the words, in order.
+    Raises BadInput if H or W is odd, if there are no words, no frames or no sound, if a keyframe has another size
+    than a frame, if axes_dim has more channels than a head, or if the ranges of vision are not within the words, in
+    order.
     Source: diffusers transformer_minimax_h3.py and modular_pipelines/minimax_h3/before_denoise.py; for files with a
     table of times, ComfyUI comfy/ldm/minimax/model.py.
     """
-    N, _, F, H, W = x.shape
+    N, C, F, H, W = x.shape
     J, T = context.shape[1], audio.shape[3]
     if H % PATCH or W % PATCH:
         raise BadInput(f"x: latents of {H} x {W}: expected multiples of {PATCH} x {PATCH}; pad or crop them")
+    if 0 in (J, T, F, H, W):
+        raise BadInput(f"{J} words, {T} steps of sound, {F} latents of {H} x {W}: expected none of them to be 0")
     keyframes = {which: frame for which, frame in (("first", first), ("last", last)) if frame is not None}
+    for which, frame in keyframes.items():
+        if frame.shape != (N, C, 1, H, W):
+            raise BadInput(f"{which}: a keyframe of {frame.shape}: expected {(N, C, 1, H, W)}, as x's frames")
     still = len(keyframes) * H * W // PATCH**2
     runs = [
         *words(J, vision),
-        *[Run(still, OF_KEYFRAMES, VIDEO)][:still],
+        *([Run(still, OF_KEYFRAMES, VIDEO)] if keyframes else []),
         Run(2 * T, OF_AUDIO, AUDIO),
         Run(F * H * W // PATCH**2, OF_VIDEO, VIDEO),
     ]
 
-    each = Eps(eps, qk_eps, final_eps)
-    text = token_refiner(m["token_refiner"], m.linear("condition_proj", context), each)
+    norms = Eps(eps, qk_eps, final_eps)
+    text = token_refiner(m["token_refiner"], m.linear("condition_proj", context), norms)
     frames = m.linear("video_patch_proj", np.concatenate([patches(v) for v in (*keyframes.values(), x)], axis=1))
     sound = m.linear("audio_patch_proj", audio.transpose(0, 2, 3, 1).reshape(N, 2 * T, -1))
     h = np.concatenate([text, frames[:, :still], sound, frames[:, still:]], axis=1)
 
-    time = conditioning(m, times(timesteps, audio_timesteps, condition_time))
+    vec = conditioning(m, times(timesteps, audio_timesteps, condition_time))
     angle = m.rope_angles(positions(J, keyframes, T, F, H, W)[None], axes_dim, theta)
     for i in range(m.count("blocks")):
-        h = transformer_block(m["blocks"][i], h, time, angle, runs, each)
-    v, v_audio = final_layer(m["final_layer"], h, time, runs, each)
+        h = transformer_block(m["blocks"][i], h, vec, angle, runs, norms)
+    v, v_audio = final_layer(m["final_layer"], h, vec, runs, norms)
     return unpatch(v, x.shape), v_audio.reshape(N, 2, T, -1).transpose(0, 3, 1, 2)
 
 
@@ -143,7 +158,8 @@ def positions(J, keyframes, T, F, H, W):
     """Return (time, row, column) of each token. -> [L, 3]
 
     Words count up on the axis of time, and sound and video begin together after them. The sound's channels are at
-    row 0 and at the first and the last column. Rows and columns are centred; all frames have the area of a square.
+    row 0 and at the first and the last column. The frame is centred on 16, and all frames have the area of a
+    square; a token is at its upper left edge, so a square's are in [0, 32).
     """
     rows, columns = axis(H, H * W), axis(W, H * W)
     row, column = (places.ravel() for places in np.meshgrid(rows, columns, indexing="ij"))
@@ -207,30 +223,31 @@ def refiner_block(m: Module, h, eps: Eps):
 
 
 @block
-def transformer_block(m: Module, h, time, angle, runs, eps: Eps):
+def transformer_block(m: Module, h, vec, angle, runs, eps: Eps):
     """Attention and MLP over all tokens, each scaled, shifted and gated by its time and mode.
 
     h:     [N, L, D]
-    time:  [3 N, time_dim]
+    vec:   [3 N, time_dim]
     angle: [1, L, rotary channels / 2], radians
     -> h:  [N, L, D]
     """
-    shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = modulation(m["adaln_proj"], time, len(h), runs)
-    y = modulated(m, m.rms_norm("norm1.weight", h, eps.norm), shift, scale, runs)
-    h = gated_add(m, h, attention(m["attn"], y, angle, eps), gate, runs)
-    y = modulated(m, m.rms_norm("norm2.weight", h, eps.norm), mlp_shift, mlp_scale, runs)
-    return gated_add(m, h, mlp(m["mlp"], y), mlp_gate, runs)
+    attn_mod, mlp_mod = modulation(m["adaln_proj"], vec, len(h), runs)
+    y = modulated(m, m.rms_norm("norm1.weight", h, eps.norm), attn_mod, runs)
+    h = gated_add(m, h, attention(m["attn"], y, angle, eps), attn_mod.gate, runs)
+    y = modulated(m, m.rms_norm("norm2.weight", h, eps.norm), mlp_mod, runs)
+    return gated_add(m, h, mlp(m["mlp"], y), mlp_mod.gate, runs)
 
 
-def modulation(m: Module, time, N, runs):
-    """Compute shift, scale and gate of the attention, then of the MLP. -> six lists of [N, D], one for each run"""
-    table = m.linear("linear", time).reshape(3, N, len(MODES), 6, -1)
-    return [[table[run.time][:, run.mode, i] for run in runs] for i in range(6)]
+def modulation(m: Module, vec, N, runs):
+    """Compute the Modulations of attention and MLP from vec [3 N, time_dim]."""
+    table = m.linear("linear", vec).reshape(3, N, len(MODES), 6, -1)  # [time, N, mode, 6, D]
+    six = [[table[run.time][:, run.mode, i] for run in runs] for i in range(6)]
+    return Modulation(*six[:3]), Modulation(*six[3:])
 
 
-def modulated(m: Module, h, shift, scale, runs):
-    """h * (1 + scale) + shift. h [N, L, D], shift and scale: [N, D] of each run"""
-    parts = zip(split(h, runs), shift, scale, strict=True)
+def modulated(m: Module, h, mod: Modulation, runs):
+    """h * (1 + scale) + shift. h [N, L, D]"""
+    parts = zip(split(h, runs), mod.shift, mod.scale, strict=True)
     return np.concatenate([m.modulate(*part) for part in parts], axis=1)
 
 
@@ -260,6 +277,8 @@ def attention(m: Module, h, angle, eps: Eps):
 def turn(m: Module, x, angle):
     """Rotate the first channels of a head in halves; the others stay. x [N, L, H, D], angle [1, L, R / 2]"""
     R = 2 * angle.shape[2]
+    if x.shape[3] < R:
+        raise BadInput(f"axes_dim has {R} channels for heads of {x.shape[3]}: expected no more than a head has")
     return np.concatenate([m.rope_halves(np.copy(x[..., :R], order="C"), angle), x[..., R:]], axis=3)
 
 
@@ -270,15 +289,13 @@ def mlp(m: Module, h):
 
 
 @block
-def final_layer(m: Module, h, time, runs, eps: Eps):
+def final_layer(m: Module, h, vec, runs, eps: Eps):
     """Shift and scale of each token's time, the same for all modes; a head for the video and one for the sound.
 
     h [N, L, D] -> [N, F H W / 4, 4 C], [N, 2 T, A]
     """
-    table = m.linear("adaln_proj.linear", time).reshape(3, len(h), 2, -1)
+    table = m.linear("adaln_proj.linear", vec).reshape(3, len(h), 2, -1)  # [time, N, 2, D]
     *_, sound, video = split(m.rms_norm("norm.weight", h, eps.final), runs)
-    video, sound = (
-        m.modulate(tokens, table[which][:, 0], table[which][:, 1])
-        for tokens, which in ((video, OF_VIDEO), (sound, OF_AUDIO))
-    )
+    video = m.modulate(video, *table[OF_VIDEO].swapaxes(0, 1))
+    sound = m.modulate(sound, *table[OF_AUDIO].swapaxes(0, 1))
     return m.linear("video_out", video), m.linear("audio_out", sound)

@@ -3,23 +3,12 @@
 import numpy as np
 
 from refsd.golden.judge import Mutant
-from refsd.models import minimax_h3
-from refsd.models.minimax_h3 import (
-    AUDIO,
-    FRAME_STEPS,
-    FRAME_TIME,
-    OF_AUDIO,
-    OF_KEYFRAMES,
-    OF_VIDEO,
-    PATCH,
-    TEXT,
-    VIDEO,
-)
+from refsd.models import minimax_h3 as h3
 from refsd.module import Module
 from refsd.networks.bugs import Change, replacing
 
-_POSITIONS, _MODULATION, _CONDITIONING = minimax_h3.positions, minimax_h3.modulation, minimax_h3.conditioning
-_WORDS, _WAVES = minimax_h3.words, minimax_h3.time_embedder
+_POSITIONS, _MODULATION, _CONDITIONING = h3.positions, h3.modulation, h3.conditioning
+_WORDS, _WAVES = h3.words, h3.time_embedder
 
 
 def _rows_and_columns_swapped(*sizes):
@@ -35,7 +24,7 @@ def _sound(change):
     """Return `positions` with those of the sound's two channels, [2, T, 3], changed."""
 
     def positions(J, keyframes, T, F, H, W):
-        ids, end = _POSITIONS(J, keyframes, T, F, H, W), -F * H * W // PATCH**2
+        ids, end = _POSITIONS(J, keyframes, T, F, H, W), -F * H * W // h3.PATCH**2
         ids[end - 2 * T : end] = change(ids[end - 2 * T : end].reshape(2, T, 3), J).reshape(-1, 3)
         return ids
 
@@ -43,16 +32,16 @@ def _sound(change):
 
 
 def _last_keyframe_early(J, keyframes, T, F, H, W):
-    ids, still = _POSITIONS(J, keyframes, T, F, H, W), H * W // PATCH**2
+    ids, still = _POSITIONS(J, keyframes, T, F, H, W), H * W // h3.PATCH**2
     if "last" in keyframes:
         end = J + len(keyframes) * still
-        ids[end - still : end, 0] -= FRAME_TIME * (FRAME_STEPS[(F - 1) % len(FRAME_STEPS)] - 1)
+        ids[end - still : end, 0] -= h3.FRAME_TIME * (h3.FRAME_STEPS[(F - 1) % len(h3.FRAME_STEPS)] - 1)
     return ids
 
 
 def _head_by_head(name: str, values):
     """Read a file of ComfyUI's as MiniMax's own shards, whose heads have 128 rows of q, of k and of v in turn."""
-    if not name.endswith("qkv_proj.weight"):
+    if not name.endswith("qkv_proj.weight") or len(values) % (3 * 128):
         return None
     return values.reshape(-1, 3, 128, values.shape[1]).swapaxes(0, 1).reshape(values.shape)
 
@@ -60,33 +49,30 @@ def _head_by_head(name: str, values):
 def _taken_for(of, **other):
     """Return `modulation` with the runs of one (time, mode) taken for those of another."""
 
-    def modulation(m: Module, embedded, N, runs):
+    def modulation(m: Module, vec, N, runs):
         changed = [run._replace(**other) if (run.time, run.mode) == of else run for run in runs]
-        return _MODULATION(m, embedded, N, changed)
+        return _MODULATION(m, vec, N, changed)
 
     return modulation
 
 
 def _pictures_as_words(J, vision):
-    return [run._replace(mode=TEXT) for run in _WORDS(J, vision)]
+    return [run._replace(mode=h3.TEXT) for run in _WORDS(J, vision)]
 
 
-def _modes_inside(m: Module, time, N, runs):
-    table = m.linear("linear", time).reshape(3, N, 6, 3, -1)
-    return [[table[run.time][:, i, run.mode] for run in runs] for i in range(6)]
+def _modes_inside(m: Module, vec, N, runs):
+    table = m.linear("linear", vec).reshape(3, N, 6, len(h3.MODES), -1)
+    six = [[table[run.time][:, i, run.mode] for run in runs] for i in range(6)]
+    return h3.Modulation(*six[:3]), h3.Modulation(*six[3:])
 
 
-def _scale_first(m: Module, time, N, runs):
-    vectors = _MODULATION(m, time, N, runs)
-    return [vectors[i] for i in (1, 0, 2, 4, 3, 5)]
+def _scale_first(m: Module, vec, N, runs):
+    return [h3.Modulation(mod.scale, mod.shift, mod.gate) for mod in _MODULATION(m, vec, N, runs)]
 
 
-def _not_activated(m: Module, t):
-    return minimax_h3.time_embedder(m["time_embedder"], t) if "time_embedder" in m else _CONDITIONING(m, t)
-
-
-def _curve_activated(m: Module, t):
-    return _CONDITIONING(m, t) if "time_embedder" in m else m.silu(_CONDITIONING(m, t))
+def _conditioning(of_table: bool, wrong):
+    """Return `conditioning` with a bug that only files with a table of times can have, or only those without."""
+    return lambda m, t: wrong(m, t) if ("adaln_t_table" in m.weights) == of_table else _CONDITIONING(m, t)
 
 
 def _of_1000(m: Module, t):
@@ -110,27 +96,47 @@ def _value_activated(m: Module, h):
 BUGS = (
     Mutant("MiniMax-H3's q, k and v are read head by head", Change(revalue=_head_by_head)),
     *replacing(
-        minimax_h3,
+        h3,
         ("MiniMax-H3's rows and columns are swapped", "positions", _rows_and_columns_swapped),
         ("MiniMax-H3's video and sound begin at 0, not after the words", "positions", _media_from_zero),
         ("MiniMax-H3's sound has half its speed", "positions", _sound(lambda ids, J: ids + (ids - J) * [1, 0, 0])),
         ("MiniMax-H3's channels of the sound alternate", "positions", _sound(lambda ids, J: ids.swapaxes(0, 1))),
         ("MiniMax-H3's last keyframe is where the last latent begins", "positions", _last_keyframe_early),
-        ("MiniMax-H3's rows and columns are whole numbers", "axis", lambda n, area: np.arange(n // PATCH)),
-        ("MiniMax-H3's latent frames all last as long", "frame_times", lambda F: FRAME_TIME * 4 * np.arange(F)),
-        ("MiniMax-H3's words have the video's modulation", "modulation", _taken_for((OF_VIDEO, TEXT), mode=VIDEO)),
-        ("MiniMax-H3's sound has the video's modulation", "modulation", _taken_for((OF_AUDIO, AUDIO), mode=VIDEO)),
-        ("MiniMax-H3's sound has the video's time", "modulation", _taken_for((OF_AUDIO, AUDIO), time=OF_VIDEO)),
+        ("MiniMax-H3's rows and columns are whole numbers", "axis", lambda n, area: np.arange(n // h3.PATCH)),
+        ("MiniMax-H3's latent frames all last as long", "frame_times", lambda F: h3.FRAME_TIME * 4 * np.arange(F)),
+        (
+            "MiniMax-H3's words have the video's modulation",
+            "modulation",
+            _taken_for((h3.OF_VIDEO, h3.TEXT), mode=h3.VIDEO),
+        ),
+        (
+            "MiniMax-H3's sound has the video's modulation",
+            "modulation",
+            _taken_for((h3.OF_AUDIO, h3.AUDIO), mode=h3.VIDEO),
+        ),
+        (
+            "MiniMax-H3's sound has the video's time",
+            "modulation",
+            _taken_for((h3.OF_AUDIO, h3.AUDIO), time=h3.OF_VIDEO),
+        ),
         (
             "MiniMax-H3's keyframes have the video's time",
             "modulation",
-            _taken_for((OF_KEYFRAMES, VIDEO), time=OF_VIDEO),
+            _taken_for((h3.OF_KEYFRAMES, h3.VIDEO), time=h3.OF_VIDEO),
         ),
         ("MiniMax-H3's words of pictures have the words' modulation", "words", _pictures_as_words),
         ("MiniMax-H3's modulation has the modes inside shift, scale and gate", "modulation", _modes_inside),
         ("MiniMax-H3's modulation has scale before shift", "modulation", _scale_first),
-        ("MiniMax-H3's modulation is not activated", "conditioning", _not_activated),
-        ("MiniMax-H3's table of times is activated", "conditioning", _curve_activated),
+        (
+            "MiniMax-H3's modulation is not activated",
+            "conditioning",
+            _conditioning(False, lambda m, t: h3.time_embedder(m["time_embedder"], t)),
+        ),
+        (
+            "MiniMax-H3's table of times is activated",
+            "conditioning",
+            _conditioning(True, lambda m, t: m.silu(h3.time_curve(m, t))),
+        ),
         ("MiniMax-H3's time is multiplied by 1000", "time_embedder", _of_1000),
         ("MiniMax-H3 turns neighbouring channels", "turn", _neighbours),
         ("MiniMax-H3 turns the last channels of a head", "turn", _last_channels),

@@ -7,12 +7,11 @@ MiniMax's own shards have the same names and shapes, but q, k and v head by head
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from refsd.networks.config import positive, shown_value
+from refsd.networks.config import positive, whole
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
 from refsd.networks.keymap import CONCAT, SWAP, Keymap, Row, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
-from refsd.numerics.errors import BadInput
 
 
 class MiniMaxH3Size(NamedTuple):
@@ -168,11 +167,8 @@ def _config(size: MiniMaxH3Size) -> dict[str, Any]:
 
 
 def _read_config(path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    frequencies = given.get("rope_freq_dim", 16)
-    if type(frequencies) is not int or frequencies < 1:
-        raise BadInput(f"{path}: rope_freq_dim is {shown_value(frequencies)}; a whole number above 0 expected")
     return {
-        "axes_dim": [2 * frequencies] * 3,
+        "axes_dim": [2 * whole(path, given, "rope_freq_dim", 16)] * 3,
         "theta": positive(path, given, "rope_theta", 10000.0),
         "eps": positive(path, given, "norm_eps", 1e-5),
         "qk_eps": positive(path, given, "qk_norm_eps", 1e-5),

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.models.language_model.llama_cpp_names import gguf_keymap
-from refsd.networks.config import positive, shown_value
+from refsd.networks.config import positive, whole
 from refsd.networks.dimensions import Shape, Shapes, count, dim
 from refsd.networks.keymap import SAME, Keymap, Row, same_names
 from refsd.networks.naming import namings
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Layout, Location, Network, counted, fixed
 from refsd.networks.recipe import alone
-from refsd.numerics.errors import BadInput
 
 
 class T5Size(NamedTuple):
@@ -136,10 +135,7 @@ _COMPUTED = {
 
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    distance = given.get("relative_attention_max_distance", 128)
-    if type(distance) is not int or distance < 1:
-        told = f"relative_attention_max_distance is {shown_value(distance)}"
-        raise BadInput(f"{path}: {told}; a whole number above 0 expected")
+    distance = whole(path, given, "relative_attention_max_distance", 128)
     return {"max_distance": distance, "eps": positive(path, given, "layer_norm_epsilon", 1e-6)}
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiny_minimax_h3 as tiny
 
+from refsd.families.minimax_h3 import VARIANT
 from refsd.models.minimax_h3 import (
     TEXT,
     VIDEO,
@@ -20,9 +21,12 @@ from refsd.models.minimax_h3 import (
     unpatch,
     words,
 )
+from refsd.models.minimax_h3.bugs import BUGS
+from refsd.models.minimax_h3.component import COMPONENTS
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
+from refsd.samplers.schedules.flow import flow_uniform
 
 pytestmark = pytest.mark.jitted
 RECORDED = Path(__file__).parents[2] / "fixtures" / "minimax_h3.npz"
@@ -56,7 +60,7 @@ def test_positions():
     np.testing.assert_allclose(positions(3, ["last"], 2, 3, 2, 4), want, rtol=1e-14)
 
 
-def test_a_square_has_rows_from_0_to_32_and_a_frame_keeps_its_shape():
+def test_a_square_has_rows_from_0_on_below_32_and_a_frame_keeps_its_shape():
     np.testing.assert_allclose(axis(8, 64), [0, 8, 16, 24])
     rows, columns = axis(4, 64), axis(16, 64)
     np.testing.assert_allclose([np.diff(rows), np.diff(columns)[:1]], [[8], [8]])
@@ -103,3 +107,46 @@ def test_ranges_that_no_prompt_has_are_refused(run, vision):
 def test_an_odd_size_is_refused(run):
     with pytest.raises(BadInput, match="latents of 4 x 5: expected multiples of 2 x 2"):
         run(x=np.zeros((2, 3, 6, 4, 5)))
+
+
+@pytest.mark.parametrize("which", ["first", "last"])
+@pytest.mark.parametrize("shape", [(2, 3, 1, 6, 4), (2, 3, 2, 4, 6), (1, 3, 1, 4, 6), (2, 3, 1, 4, 8)])
+def test_a_keyframe_of_another_size_is_refused(run, which, shape):
+    with pytest.raises(BadInput, match=rf"{which}: a keyframe of .*: expected \(2, 3, 1, 4, 6\)"):
+        run(**{which: np.zeros(shape)})
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("audio", (2, 5, 2, 0)), ("context", (2, 0, 24)), ("x", (2, 3, 0, 4, 6)), ("x", (2, 3, 6, 0, 6))],
+)
+def test_what_has_no_tokens_is_refused(run, name, shape):
+    with pytest.raises(BadInput, match="expected none of them to be 0"):
+        run(**{name: np.zeros(shape)}, vision=())
+
+
+def test_more_rotary_channels_than_a_head_has_are_refused(run):
+    with pytest.raises(BadInput, match="axes_dim has 24 channels for heads of 20"):
+        run(axes_dim=[8, 8, 8])
+
+
+def test_the_component_lets_a_head_have_channels_that_are_not_rotated():
+    fit = COMPONENTS["minimax-h3"].fits(Module(tiny.weights()))["axes_dim"]
+    assert fit.says == "3 even numbers whose sum is at most 20, a head's channels"
+    assert all(fit.holds(dims) for dims in ([6, 6, 6], [8, 6, 6]))
+    assert not any(fit.holds(dims) for dims in ([8, 8, 8], [5, 6, 6], [6, 6], 18))
+
+
+def test_rows_that_are_no_heads_of_128_cannot_be_read_head_by_head():
+    (bug,) = (bug for bug in BUGS if "head by head" in bug.name)
+    name = "blocks.0.attn.qkv_proj.weight"
+    assert bug.change.revalue(name, np.zeros((120, 44))) is None
+    rows = np.arange(768.0)[:, None] * np.ones(5)
+    assert bug.change.revalue(name, rows)[128:256, 0].tolist() == [*range(384, 512)]
+
+
+def test_as_many_steps_as_diffusers_evaluates():
+    """MiniMaxH3Scheduler counts the last level, 0, among its 50 steps: levels of 1 - i / 49, shifted."""
+    base = 1 - np.arange(50) / 49
+    got = flow_uniform(VARIANT.steps, VARIANT.flow.shift["diffusers"](0, 0))
+    np.testing.assert_allclose(got, 12 * base / (1 + 11 * base), rtol=1e-14)

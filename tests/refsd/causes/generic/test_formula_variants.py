@@ -27,6 +27,11 @@ def _loop(n):
     return n
 
 
+def _sums(a, b, c):
+    a += b
+    return a + b * c - (c + 1)
+
+
 def _phrases():
     return {variant.phrase: variant for variant in Text(_slope).variants()}
 
@@ -161,3 +166,20 @@ def test_variables_are_exchanged_in_a_statement_and_throughout():
 def test_how_tokens_differ(found, phrase):
     told = sequence_difference(np.array(found), np.array([[1, 5, 6, 7, 2, 0, 0]]), "token")
     assert told is None if phrase is None else phrase in (told or "")
+
+
+@pytest.mark.parametrize(
+    ("phrase", "value"),
+    [
+        ("sums: the factor of b, in a += b", 2 + 30 + 3 * 5 - 6),
+        ("sums: the factor of a, in a + b * c - (c + 1)", 50 + 15 - 6),
+        ("sums: the factor of b * c, in a + b * c - (c + 1)", 5 + 150 - 6),
+        ("sums: the factor of c, in a + b * c - (c + 1)", 5 + 15 - 51),
+    ],
+)
+def test_a_term_of_a_sum_has_a_factor(phrase, value):
+    text = Text(_sums)
+    factors = {factor.phrase: factor for factor in text.factors()}
+    assert len(factors) == 4
+    with swapped(_sums, text.with_numbers([(factors[phrase], 10.0)])):
+        assert _sums(2, 3, 5) == value

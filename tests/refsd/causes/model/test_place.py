@@ -1,10 +1,12 @@
 """Rows of a table that are added in place of others, as positions cut from another corner, are found again."""
 
 import numpy as np
+import pytest
 
+from refsd.causes.model.following import Segment
+from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import Call, _slices
 from refsd.causes.model.place import Place, of_one_layer
-from refsd.golden.search_cuts import TimeLimit
 from refsd.numerics.profiles import FLOAT32
 from refsd.numerics.tensor import stored
 
@@ -39,12 +41,40 @@ def test_one_slice_of_a_longer_tensor_may_stand_for_it():
     assert not [*_slices(y, (3, 2))]
 
 
-def test_a_known_bug_that_does_not_fit_the_tensors_here_is_passed_over():
-    def run(*_):
-        raise ValueError("operands could not be broadcast together with shapes (1,6) (3,2)")
+def _of_another_size(found: np.ndarray, truth: np.ndarray, wrong) -> tuple[list[str], int]:
+    """Return the causes and the number of runs of known bugs. wrong: number of the run -> its answer"""
+    runs = []
 
-    place = Place("add", np.zeros((3, 2)), None, run, None, {}, FLOAT32)  # type: ignore[arg-type]
-    assert not [*place._of_another_size(TimeLimit(60))]
+    def run(arithmetic, change):
+        if change == Change():
+            return truth
+        runs.append(change)
+        return wrong(len(runs) - 1)
+
+    place = Place("add", found, Segment(0, 1, ("add",), 1.0), run, None, {}, FLOAT32)  # type: ignore[arg-type]
+    return place.explain(), len(runs)
+
+
+@pytest.mark.parametrize("error", [ValueError, IndexError, TypeError, ZeroDivisionError])
+def test_a_known_bug_that_does_not_fit_the_tensors_here_is_passed_over(error):
+    def wrong(_):
+        raise error("operands could not be broadcast together with shapes (1,6) (3,2)")
+
+    assert _of_another_size(np.zeros((3, 6)), np.zeros((3, 2)), wrong) == ([], len(MUTANTS))
+
+
+def test_a_known_bug_that_changes_the_size_is_named():
+    found = np.random.default_rng(1).standard_normal((3, 6))
+    causes, runs = _of_another_size(found, np.zeros((3, 2)), lambda at: found if at < 2 else np.zeros(5))
+    assert causes == [MUTANTS[0].name] and runs == 1 + len(MUTANTS)  # other sizes are not run a second time
+
+
+@pytest.mark.parametrize(
+    ("found", "truth"), [((3, 6), (3, 6)), ((3, 5), (3, 2))], ids=["not finite", "few numbers"]
+)
+def test_known_bugs_of_another_size_are_sought_only_where_one_could_be_known(found, truth):
+    right = np.full(truth, np.nan if found == truth else 1.0)
+    assert _of_another_size(np.ones(found), right, lambda _: np.ones(found)) == ([], 0)
 
 
 def test_calls_of_one_layer_are_told_from_outputs_of_one_block():

@@ -7,8 +7,8 @@ from refsd.cases import CASES
 from refsd.causes.operation.block_layouts import grid_entries, other_layouts
 from refsd.causes.operation.block_parts import parts_of
 from refsd.causes.operation.other_entries import other_entries
-from refsd.causes.operation.product_terms import product_terms
-from refsd.causes.operation.row_sums import row_sums
+from refsd.causes.operation.product_terms import _read_on, product_terms
+from refsd.causes.operation.row_sums import _of_other_memory, row_sums
 from refsd.golden.mutations import answer
 from refsd.golden.operations import OPERATIONS
 from refsd.kernels.quant import BLOCK_TYPES
@@ -113,6 +113,54 @@ def test_terms_of_a_product(call, chosen, count, says):
     told = _named(product_terms, call, found)
     assert told and told[0][0].startswith(says.split(",")[0]) and told[0][0].endswith(says.split(" ")[-1]), told
     np.testing.assert_allclose(told[0][1], found, rtol=1e-3, atol=1e-4)
+
+
+def _never(*_):
+    raise AssertionError("this is computed although what comes before it explains the answer")
+    yield
+
+
+def test_no_memory_is_read_where_another_row_explains_a_norm(monkeypatch):
+    monkeypatch.setattr("refsd.causes.operation.row_sums._of_other_memory", _never)
+    test_statistics_of_another_row()
+
+
+def test_one_memory_at_a_time_is_made(monkeypatch):
+    margins, pad = [], np.pad
+    monkeypatch.setattr(np, "pad", lambda *told: margins.append(told) or pad(*told))
+    memories = _of_other_memory(_values(GROUPS)["x"], (8, 105), True)
+    next(memories)
+    assert not margins
+    assert len([*memories]) == 7 and len(margins) == 3
+
+
+def test_no_sum_is_read_on_where_the_terms_explain_a_product(monkeypatch):
+    monkeypatch.setattr("refsd.causes.operation.product_terms._read_on", _never)
+    page, inputs, params = LINEAR
+    weight = _values(LINEAR)["weight"]
+    weight[:, 3] *= -1
+    found = answer(page, {**inputs, "weight": stored(weight.astype(np.float32))}, params)
+    name, _ = next(product_terms(page, inputs, params, np.asarray(found, np.float64)))
+    assert name == "index 3 of 37 along the inputs are subtracted"
+
+
+def test_a_long_product_is_summed_whole_only_where_a_sample_fits(monkeypatch):
+    rows, weight = RNG.standard_normal((200, 64)), RNG.standard_normal((30, 64))
+    sizes = []
+    monkeypatch.setattr(np, "abs", lambda x, real=np.abs: sizes.append(x.size) or real(x))
+    assert not [*_read_on(rows, weight, rows @ weight.T)]
+    assert sizes.count(200 * 30) == 1  # the size of the answer itself
+
+
+def test_what_is_no_product_is_not_expanded():
+    class Stored:
+        def values(self):
+            raise AssertionError("expanded")
+
+    inputs = {"x": Stored()}
+    assert not [*product_terms(OPERATIONS["softmax"], inputs, {}, np.zeros((2, 3)))]  # type: ignore[arg-type]
+    nan = np.full((2, 3), np.nan)
+    assert not [*product_terms(OPERATIONS["linear"], inputs, {}, nan)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("call", [LINEAR, NORM, GROUPS])
