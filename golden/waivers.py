@@ -29,6 +29,7 @@ from pathlib import Path
 import msgspec
 
 from refsd.golden.input_file import read_input
+from refsd.golden import verdict
 from refsd.golden.report import Result
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.deviations import DEVIATIONS
@@ -43,7 +44,7 @@ class Waiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name:    a deviation; empty: any failure of the cases
     expires: the last day on which it is valid
-    engine, cases, cause: globs; cause only without a name. Of a failure without a cause: of its title in the report
+    engine, cases, cause: globs; cause only without a name. Of a wrong answer without a cause: of its title in the report
     when:    a CPU feature: other machines fail without this waiver; empty: all machines
     """
 
@@ -131,18 +132,23 @@ def apply(
 
 def waive(waivers: Sequence[Waiver], result: Result, today: datetime.date) -> tuple[bool, str]:
     """Return whether a failing case is waived today, and a line that names the waiver or says why not."""
-    names = result.causes or (result.title,)
+    titled = result.status == verdict.FAIL and not result.causes
+    names = (result.title,) if titled else result.causes
     of_case = [w for w in waivers if not w.name and w.covers(result.engine, result.case)]
-    covering = [w for w in of_case if any(one == w.cause or fnmatch.fnmatchcase(one, w.cause) for one in names)]
+    covering = [w for w in of_case if w.cause == "*" or any(_is_of(w.cause, one) for one in names)]
     if of_case and not covering and result.cut:
         waived, line = _first(of_case, "the case", today)
         return waived, f"{line} (its cause is not known: {result.cut})"
     if of_case and not covering:
         found = ", ".join(f'"{one}"' for one in result.causes[:3])
-        found = f"the causes found are {found}" if found else "no cause was found here: leave `cause` out, or name"
-        found += "" if result.causes else f" the case, or set it to {result.title.partition(';')[0] + '*'!r}"
+        found = f"the causes found are {found}" if found else "no cause was found here: leave `cause` out"
+        found += f", or name the case, or set it to {result.title.partition(';')[0] + '*'!r}" if titled else ""
         return False, f'the waiver of cause "{of_case[0].cause}" does not hold: {found}'
     return _first(covering, "the case", today)
+
+
+def _is_of(pattern: str, cause: str) -> bool:
+    return cause == pattern or fnmatch.fnmatchcase(cause, pattern)
 
 
 def _first(covering: Sequence[Waiver], what: str, today: datetime.date) -> tuple[bool, str]:

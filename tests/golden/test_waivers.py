@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from refsd.golden.report import Result
-from refsd.golden.verdict import FAIL
+from refsd.golden.verdict import DEVIATES, ERROR, FAIL
 from refsd.golden.waivers import Waiver, applicable, apply, read, waive, without_cases
 from refsd.numerics.errors import BadInput
 
@@ -40,8 +40,8 @@ def _waive(engine="ggml", case="layer_norm/f32/a", causes=("eps ten times too sm
     return waive([_WAIVER, msgspec.structs.replace(waiver, **fields)], _failed(engine, case, causes), today)
 
 
-def _failed(engine="ggml", case="layer_norm/f32/a", causes=(), **fields):
-    return Result(engine, case, "layer_norm", FAIL, criterion="gain", causes=tuple(causes), **fields)
+def _failed(engine="ggml", case="layer_norm/f32/a", causes=(), status=FAIL, **fields):
+    return Result(engine, case, "layer_norm", status, criterion="gain", causes=tuple(causes), **fields)
 
 
 def test_a_waiver_without_a_name_covers_whatever_is_wrong_with_its_cases():
@@ -72,6 +72,14 @@ def test_a_waiver_of_a_cause_that_was_not_found_says_what_to_do():
 def test_a_waiver_may_name_a_failure_without_a_cause_by_its_title_in_the_report(cause):
     assert _waive(cause=cause, causes=())[0]
     assert not _waive(cause=cause)[0]
+
+
+@pytest.mark.parametrize("status", [ERROR, DEVIATES])
+def test_a_waiver_of_an_unexplained_error_covers_no_crash_and_no_deviation(status):
+    waiver = Waiver("", "issue 8", _DAY, cases="layer_norm/*", cause="layer_norm: unexplained*")
+    waived, said = waive([waiver], _failed(status=status), _DAY)
+    assert not waived and said.endswith("does not hold: no cause was found here: leave `cause` out")
+    assert waive([msgspec.structs.replace(waiver, cause="*")], _failed(status=status), _DAY)[0]
 
 
 def test_a_waiver_holds_where_the_search_for_the_cause_was_cut():
