@@ -136,7 +136,7 @@ def waive(waivers: Sequence[Waiver], result: Result, today: datetime.date) -> tu
     names = (result.title,) if titled else result.causes
     of_case = [w for w in waivers if not w.name and w.covers(result.engine, result.case)]
     covering = [w for w in of_case if w.cause == "*" or any(_is_of(w.cause, one) for one in names)]
-    if of_case and not covering and result.cut:
+    if of_case and not covering and result.cut and not result.causes:
         waived, line = _first(of_case, "the case", today)
         return waived, f"{line} (its cause is not known: {result.cut})"
     if of_case and not covering:

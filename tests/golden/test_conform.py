@@ -14,7 +14,7 @@ from refsd.engines import registry
 from refsd.engines.reference import Reference
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Runner, run, with_shared_causes
+from refsd.golden.conform import Runner, after_asking_again, run, with_shared_causes
 from refsd.golden.engine import EngineFailure
 from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Judges
@@ -229,6 +229,30 @@ def test_a_cause_of_one_case_is_tried_on_the_others_of_its_operation():
     unrelated = [msgspec.structs.replace(other, op="rms_norm"), msgspec.structs.replace(other, engine="torch")]
     assert with_shared_causes(runner, [found, *unrelated])[0] is found
     assert with_shared_causes(_runner([waiver]), [found, other])[0].status == verdict.WAIVED
+    assert (first.looks, first.nearest, first.possible) == ((), None, ())
+
+
+@pytest.mark.parametrize("looks", [(), ("y = 2 truth",)])
+def test_a_cause_that_others_have_stands_for_what_was_found_alone_and_for_nothing_else(looks):
+    known = Result("fake", "gelu/1", "gelu", verdict.FAIL, causes=("tanh for erf",))
+    reason, cut = "y: rms is 5 of the bound; element [3, 4] is 1, truth 2", "the search for a cause was cut"
+    alone = Result("fake", "gelu/2", "gelu", verdict.FAIL, reason=reason, possible=known.causes)
+    if looks:
+        alone = msgspec.structs.replace(alone, reason=f"{reason}; {looks[0]}; {cut}", looks=looks, cut=cut)
+    waiver = Waiver("", "issue 9", datetime.date.max, cases="gelu/2", cause="eps*")
+    first = with_shared_causes(_runner([waiver]), [alone, known])[0]
+    assert (first.status, first.looks, first.cut) == (verdict.FAIL, (), "")
+    assert first.reason.startswith(f"{reason}; consistent with 'tanh for erf'")
+
+
+def test_an_answer_that_changes_is_waived_by_no_waiver_of_the_earlier_failure(monkeypatch):
+    answered = []
+    waivers = [Waiver("", "issue 9", datetime.date.max, cases="gelu/*", cause="eps*")]
+    runner = _runner(waivers)._replace(measured=answered.append)
+    result = msgspec.structs.replace(run(runner, [Engine()], [_GELU])[0], status=verdict.WAIVED, cut="cut")
+    monkeypatch.setattr("refsd.golden.conform.asked_last", lambda *_: ("the answer changes", (CHANGING,)))
+    again = after_asking_again(runner, Engine(), answered[0], result)  # type: ignore[arg-type]
+    assert (again.status, again.causes, again.cut) == (verdict.FAIL, (CHANGING,), "")
 
 
 def test_a_search_that_was_cut_says_so():

@@ -88,6 +88,7 @@ def test_a_waiver_holds_where_the_search_for_the_cause_was_cut():
     waived, said = waive([waiver], cut, _DAY)
     assert waived and said.endswith(f"issue 8 (its cause is not known: {cut.cut})")
     assert not waive([waiver], cut, _DAY + datetime.timedelta(1))[0]
+    assert not waive([waiver], msgspec.structs.replace(cut, causes=("tanh for erf",)), _DAY)[0]
 
 
 def test_a_waiver_of_a_cpu_feature_holds_on_no_other_machine():
