@@ -244,7 +244,7 @@ class ModelJudge(Judge):
         case = standard.case
         if not comparable(standard, found) or case.model is None or not case.model.tiny:
             return None
-        tried = TimeLimit(_NEAREST).within(MUTANTS)
+        tried = TimeLimit(_NEAREST, noted=False).within(MUTANTS)
         answers = ((bug, self._changed(case, standard.inputs, change, standard.numerics)) for bug, change in tried)
         return scene_of(standard, found).nearest_cause((bug, y) for bug, y in answers if y is not None)
 

@@ -22,7 +22,7 @@ from refsd.golden.metrics import measure
 from refsd.golden.recipe import Recipe
 from refsd.golden.repeated_requests import CHANGING
 from refsd.golden.report import Report, Result
-from refsd.golden.search_cuts import TimeLimit
+from refsd.golden.search_cuts import TimeLimit, noted_cuts
 from refsd.golden.shared_traits import shared_traits
 from refsd.golden.shortages import FLOORS, shortages
 from refsd.golden.waivers import Waiver
@@ -264,9 +264,16 @@ def test_a_search_that_was_cut_says_so():
     truth = Reference(FLOAT64)
     runner = Runner(Judges(Slow()), lambda case: truth.run(case, case.realize()))
     (result,) = run(runner, [Engine(lambda y, i: y + 1)], [_GELU])
-    assert result.cut == "the search for a cause was cut after -1 s of CPU time" and result.reason.endswith(
-        result.cut
-    )
+    assert result.cut == "the search for a cause was cut after -1 s" and result.reason.endswith(result.cut)
+
+
+def test_a_limit_counts_by_its_clock_and_notes_what_it_is_told_to():
+    now = [0.0]
+    with noted_cuts() as cuts:
+        for noted in (False, True):
+            limit = TimeLimit(2.0, lambda: now[0], noted)
+            assert [now.__setitem__(0, now[0] + 1) or one for one in limit.within("abcde")] == [*"abc"]
+    assert cuts == [2.0]
 
 
 def test_a_known_bug_needs_no_description():

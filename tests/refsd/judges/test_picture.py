@@ -57,6 +57,15 @@ def test_a_known_bug_is_named(standard, monkeypatch):
     assert kind.explain(of, {"pixels": of.honest["pixels"] * 0}).causes == []
 
 
+def test_bugs_are_tried_by_wall_time(standard, monkeypatch):
+    """CPU time adds up over the threads that draw."""
+    kind, of = standard
+    monkeypatch.setattr("refsd.judges.picture.MUTANTS", (Mutant("seed 0", {"seed": 0}),))
+    monkeypatch.setattr("time.process_time", lambda: pytest.fail("the limit is one of CPU time"))
+    wrong = kind.wrong_answer(of.case, {}, Mutant("", {"seed": 0}))
+    assert kind.explain(of, wrong).causes == ["seed 0"]
+
+
 def test_bugs_differ_from_the_case():
     kind = PictureJudge()
     case = CASES["full/sd15/picture/euler"]
