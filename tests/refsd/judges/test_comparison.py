@@ -315,6 +315,22 @@ def test_the_order_of_axes_is_the_nearest_one():
     assert nearest_order(noisy[:, :5], right) == ()
 
 
+@pytest.mark.parametrize(("shape", "own"), [((1, 8, 8), (8, 8)), ((16, 4, 4), (16, 16)), ((4, 4, 8), (4, 4, 8, 1))])
+def test_axes_of_one_size_that_are_exchanged_are_no_layout(shape, own):
+    right = np.random.default_rng(1).standard_normal(shape)
+    turned = np.swapaxes(right.reshape(own), 0, 1)
+    assert nearest_order(turned, right) == ()
+    assert not with_files({"y": turned}, {"y": right}, {"y": right * (1 + 1e-7)}).examined.verdict.passed
+
+
+def test_the_order_of_a_large_tap_is_found_by_some_of_its_numbers(monkeypatch):
+    right = np.random.default_rng(1).standard_normal((6, 7, 5, 4, 3))
+    found = np.ascontiguousarray(right.reshape(6, 7, 5, 12).transpose(2, 0, 3, 1))
+    for compared in (right.size, 100):
+        monkeypatch.setattr("refsd.causes.model.following._COMPARED", compared)
+        assert nearest_order(found, right) == (1, 3, 0, 2)
+
+
 def test_a_name_that_the_golden_lacks_is_refused_and_one_that_the_dump_lacks_is_noted(tmp_path, engine):
     taps, outputs = engine
     dump = _save(tmp_path / "dump.safetensors", {"blk.0": taps["model.layers.0"], **outputs})
