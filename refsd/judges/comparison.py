@@ -107,7 +107,12 @@ def with_case(
 def with_files(
     found: Tensors, truth: Tensors, honest: Tensors, targets: Targets = MappingProxyType({})
 ) -> Comparison:
-    """Judge the tensors that dump and truth have in common, as taps in the truth's order. targets: as above
+    """Judge the tensors that dump and truth have in common, as taps in the truth's order.
+
+    A tensor of the truth's axes in another order fails, as an output of a case does, and the order is named; where
+    axes were joined or split, the nearest order is read, and that is noted.
+
+    targets: as with_case takes them
 
     Raises BadInput if there are none, or if the honest run lacks one or has it in another shape.
     """
@@ -127,14 +132,25 @@ def with_files(
             raise BadInput(f"{name} is {shapes}: they are not of one computation")
     orders = {name: nearest_order(found[name], truth[name]) for name in common}
     orders = {name: order for name, order in orders.items() if order}
-    turned = {name: found[name].transpose(orders.get(name, range(found[name].ndim))) for name in common}
-    shaped = {name: _shaped(y, truth[name]) for name, y in turned.items()}
-    laid = [_laid(name, found[name].shape, y.shape, orders) for name, y in shaped.items()]
-    notes = [*filter(None, laid)]
+    split = {name: order for name, order in orders.items() if not _same_axes(found[name], truth[name])}
+
+    def read(turned: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        laid = {name: found[name].transpose(turned[name]) if name in turned else found[name] for name in common}
+        return {name: _shaped(y, truth[name]) for name, y in laid.items()}
+
+    def examined(taps: Tensors) -> Examination:
+        return Examination(Trace(measure_taps(taps, truth, honest, FLOAT32)), ())
+
+    shaped = read(split)
+    notes = [*filter(None, [_laid(name, found[name].shape, y.shape, split) for name, y in shaped.items()])]
+    judged, stored = examined(shaped), ""
+    if orders != split and not judged.verdict.passed and examined(read(orders)).verdict.passed:
+        stored = "; ".join(f"{name} agrees after transpose{orders[name]}" for name in orders if name not in split)
     return Comparison(
-        Examination(Trace(measure_taps(shaped, truth, honest, FLOAT32)), ()),
+        judged,
         [name for name in truth if name not in found],
         notes=[*_unknown([name for name in found if name not in truth], truth), *notes],
+        stored=stored,
     )
 
 
@@ -151,9 +167,13 @@ def _unknown(names: Sequence[str], known: Collection[str]) -> list[str]:
 
 def _shaped(y: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Return an output in the truth's shape if axes were split or joined; as it is if they are in another order."""
-    same_axes = sorted(n for n in y.shape if n > 1) == sorted(n for n in truth.shape if n > 1)
     order = [n for n in y.shape if n > 1] == [n for n in truth.shape if n > 1]
-    return y.reshape(truth.shape) if y.size == truth.size and (order or not same_axes) else y
+    return y.reshape(truth.shape) if y.size == truth.size and (order or not _same_axes(y, truth)) else y
+
+
+def _same_axes(y: np.ndarray, truth: np.ndarray) -> bool:
+    """Return True if the axes that are longer than 1 have the same sizes, in any order."""
+    return sorted(n for n in y.shape if n > 1) == sorted(n for n in truth.shape if n > 1)
 
 
 def _in_order(taps: Tensors, trace: Trace) -> list[tuple[str, np.ndarray]]:

@@ -323,6 +323,20 @@ def test_axes_of_one_size_that_are_exchanged_are_no_layout(shape, own):
     assert not with_files({"y": turned}, {"y": right}, {"y": right * (1 + 1e-7)}).examined.verdict.passed
 
 
+def test_a_file_that_is_transposed_fails_as_a_case_does_and_its_order_is_named():
+    right = np.random.default_rng(1).standard_normal((2, 5, 3, 7))
+    truth, honest = {"y": right, "z": right[0]}, {"y": right * (1 + 1e-7), "z": right[0] * (1 + 1e-7)}
+    turned = with_files({"y": right.transpose(0, 2, 1, 3), "z": right[0]}, truth, honest)
+    assert turned.examined.place == "y" and not turned.examined.verdict.passed
+    assert (turned.stored, turned.notes) == ("y agrees after transpose(0, 2, 1, 3)", [])
+    assert not with_files({"y": 2 * right.transpose(0, 2, 1, 3), "z": right[0]}, truth, honest).stored
+    joined = with_files({"y": right.transpose(0, 2, 1, 3).reshape(2, 3, 35), "z": right[0]}, truth, honest)
+    assert not joined.examined.verdict.passed
+    by_heads = right.reshape(2, 5, 21).transpose(0, 2, 1)
+    laid = with_files({"y": by_heads, "z": right[0]}, truth, honest)
+    assert laid.examined.verdict.passed and "read as transpose(0, 2, 1) and reshape(2, 5, 3, 7)" in laid.notes[0]
+
+
 def test_the_order_of_a_large_tap_is_found_by_some_of_its_numbers(monkeypatch):
     right = np.random.default_rng(1).standard_normal((6, 7, 5, 4, 3))
     found = np.ascontiguousarray(right.reshape(6, 7, 5, 12).transpose(2, 0, 3, 1))
