@@ -22,6 +22,7 @@ A waiver of cases, for any failure, or only for failures with a given cause, or 
 
 import datetime
 import fnmatch
+import glob
 import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -44,7 +45,8 @@ class Waiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name:    a deviation; empty: any failure of the cases
     expires: the last day on which it is valid
-    engine, cases, cause: globs; cause only without a name. Of a wrong answer without a cause: of its title in the report
+    engine, cases, cause: globs; cause only without a name. For a wrong answer without a cause, "OPERATION:" and
+             the rest of its title in the report
     when:    a CPU feature: other machines fail without this waiver; empty: all machines
     """
 
@@ -132,23 +134,32 @@ def apply(
 
 def waive(waivers: Sequence[Waiver], result: Result, today: datetime.date) -> tuple[bool, str]:
     """Return whether a failing case is waived today, and a line that names the waiver or says why not."""
-    titled = result.status == verdict.FAIL and not result.causes
-    names = (result.title,) if titled else result.causes
     of_case = [w for w in waivers if not w.name and w.covers(result.engine, result.case)]
-    covering = [w for w in of_case if w.cause == "*" or any(_is_of(w.cause, one) for one in names)]
+    covering = [w for w in of_case if w.cause == "*" or _names(w.cause, result)]
     if of_case and not covering and result.cut and not result.causes:
         waived, line = _first(of_case, "the case", today)
         return waived, f"{line} (its cause is not known: {result.cut})"
     if of_case and not covering:
         found = ", ".join(f'"{one}"' for one in result.causes[:3])
         found = f"the causes found are {found}" if found else "no cause was found here: leave `cause` out"
-        found += f", or name the case, or set it to {result.title.partition(';')[0] + '*'!r}" if titled else ""
+        titled = result.status == verdict.FAIL and not result.causes
+        found += f", or name the case, or set it to {_glob_of(result.title)!r}" if titled else ""
         return False, f'the waiver of cause "{of_case[0].cause}" does not hold: {found}'
     return _first(covering, "the case", today)
 
 
-def _is_of(pattern: str, cause: str) -> bool:
-    return cause == pattern or fnmatch.fnmatchcase(cause, pattern)
+def _names(pattern: str, result: Result) -> bool:
+    """Return True if a waiver's cause names one of the result's, or the title of a wrong answer without one."""
+    causes = result.causes
+    # A title quotes the nearest bug, which is no cause of it: "*eps*" must not match it.
+    if not causes and result.status == verdict.FAIL and pattern.startswith(f"{result.op}:"):
+        causes = (result.title,)
+    return any(one == pattern or fnmatch.fnmatchcase(one, pattern) for one in causes)
+
+
+def _glob_of(title: str) -> str:
+    """Return the glob of titles that begin with the same phrase."""
+    return glob.escape(title.partition(";")[0]) + "*"
 
 
 def _first(covering: Sequence[Waiver], what: str, today: datetime.date) -> tuple[bool, str]:
