@@ -29,8 +29,8 @@ from pathlib import Path
 
 import msgspec
 
-from refsd.golden.input_file import read_input
 from refsd.golden import verdict
+from refsd.golden.input_file import read_input
 from refsd.golden.report import Result
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.deviations import DEVIATIONS

@@ -132,8 +132,8 @@ def _interrupted_after(seconds: float) -> Iterator[None]:
 def apart(work: Callable[..., Iterator[list]], seconds: float, *arguments: Any) -> list[list]:
     """Return what `work(*arguments)` yields in another process, until it ends or has used this much CPU time.
 
-    A process that is ended by its limit of time has its cut noted (golden/search_cuts.py); one that dies otherwise, or
-    cannot be started, has not.
+    The cut of a process that its limit of time ends is noted (golden/search_cuts.py), but not that of one that dies
+    otherwise or cannot be started.
 
     work: yields lists that JSON can hold. Where processes cannot be forked, it and the arguments must be picklable.
     """
