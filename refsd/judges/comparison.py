@@ -25,7 +25,20 @@ from refsd.numerics.profiles import FLOAT32, Numerics
 _NAMED = 5
 
 Tensors = Mapping[str, np.ndarray]
-Targets = Mapping[str, Sequence[str]]
+
+
+class Targets(NamedTuple):
+    """What the user calls the dump's tensors: "MINE=THEIRS" -> the names that tensors got by it.
+
+    typed:    pairs of the command line: the golden must have one of the names
+    of_files: pairs of files: one file serves several dumps and goldens
+    """
+
+    typed: Mapping[str, Sequence[str]] = MappingProxyType({})
+    of_files: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+
+_NO_TARGETS = Targets()
 
 
 class Comparison(NamedTuple):
@@ -37,6 +50,7 @@ class Comparison(NamedTuple):
     notes:    tensors that are not judged, for their names are unknown, and outputs that were reshaped; a line each
     looks:    if no known bug explains the error: phrases that describe the first wrong tap or output
     stored:   the phrase for outputs that conform once they are read otherwise (NHWC, float16); "" if none does
+    misnamed: lines of files of names that give tensors a name which the golden lacks; a line each
     """
 
     examined: Examination
@@ -45,6 +59,7 @@ class Comparison(NamedTuple):
     notes: Sequence[str] = ()
     looks: Sequence[str] = ()
     stored: str = ""
+    misnamed: Sequence[str] = ()
 
 
 def with_case(
@@ -54,22 +69,22 @@ def with_case(
     numerics: Numerics,
     model_files: ModelFiles,
     strict: bool = False,
-    targets: Targets = MappingProxyType({}),
+    targets: Targets = _NO_TARGETS,
 ) -> Comparison:
     """Judge a dump of a case's outputs, of its taps, or of both.
 
     found:    tensors by the names of the case's outputs and the model's taps; a single tensor may have any name
-    targets:  what the user calls a tensor -> the names that tensors got by it, of which the golden must have one
     truth:    the case's outputs in float64
     numerics: the engine's rounding, for the honest run
     strict:   True if unknown names and other shapes fail, as an engine's; False if they are noted, as a dump's
 
-    This computes the honest run, and the reference's taps from the dump's own taps.
+    This computes the honest run, and the reference's taps from the dump's own taps. Raises BadInput for a name of
+    `targets.typed` that the golden lacks.
     """
     inputs, kind = case.realize(), judges(model_files).of(case)
     taps = {name: y for name, y in found.items() if name not in truth}
     trace = kind.trace(case, inputs, found, numerics) if taps else Trace()
-    check_targets(targets, [*truth, *trace.names])
+    misnamed = _misnamed(targets, [*truth, *trace.names])
     known = {*trace.names} & taps.keys()
     orders: Mapping[str, tuple[int, ...]] = {}
     if not strict and any(name in known and y.shape != trace.shapes[name] for name, y in taps.items()):
@@ -96,29 +111,27 @@ def with_case(
     examined = Examination(trace, outputs)
     absent = [name for name in truth if name not in asked]
     if examined.verdict.passed or (absent and not examined.wrong):
-        return Comparison(examined, absent, notes=notes)
+        return Comparison(examined, absent, notes=notes, misnamed=misnamed)
     stored = "" if known else storage_mistake(kind, standard, stored_as)
     if stored:
-        return Comparison(examined, absent, notes=notes, stored=stored)
+        return Comparison(examined, absent, notes=notes, stored=stored, misnamed=misnamed)
     why = explain(kind, standard, given, taps, examined)
-    return Comparison(examined, absent, [*why.causes], notes, looks=[] if why.causes else why.phrases)
+    looks = [] if why.causes else why.phrases
+    return Comparison(examined, absent, [*why.causes], notes, looks, misnamed=misnamed)
 
 
-def with_files(
-    found: Tensors, truth: Tensors, honest: Tensors, targets: Targets = MappingProxyType({})
-) -> Comparison:
+def with_files(found: Tensors, truth: Tensors, honest: Tensors, targets: Targets = _NO_TARGETS) -> Comparison:
     """Judge the tensors that dump and truth have in common, as taps in the truth's order.
 
     A tensor of the truth's axes in another order fails, as an output of a case does, and the order is named; where
     axes were joined or split, the nearest order is read, and that is noted.
 
-    targets: as with_case takes them
-
-    Raises BadInput if there are none, or if the honest run lacks one or has it in another shape.
+    Raises BadInput if there are none, for a name of `targets.typed` that the truth lacks, and if the honest run lacks
+    one or has it in another shape.
     """
     if len(found) == len(truth) == len(honest) == 1:
         found, honest = (dict(zip(truth, tensors.values(), strict=True)) for tensors in (found, honest))
-    check_targets(targets, truth)
+    misnamed = _misnamed(targets, truth)
     common = [name for name in truth if name in found]
     if not common:
         raise BadInput(f"the dump has {_some(found)}, the golden {_some(truth)}: no name is in both")
@@ -151,6 +164,7 @@ def with_files(
         [name for name in truth if name not in found],
         notes=[*_unknown([name for name in found if name not in truth], truth), *notes],
         stored=stored,
+        misnamed=misnamed,
     )
 
 
@@ -199,12 +213,19 @@ def _laid(
     return f"{printable(name)}: your shape is {list(own)}, the reference's {list(right)}: read as {how}"
 
 
-def check_targets(targets: Targets, known: Collection[str]) -> None:
-    """Raise BadInput where a name that the user gives tensors is none of the golden's."""
-    for mine, theirs in targets.items():
-        if theirs and not any(name in known for name in theirs):
-            meant = did_you_mean(theirs[0], known)
-            raise BadInput(f"--names {mine}: the golden has no tensor {theirs[0]!r}{meant}")
+def _misnamed(targets: Targets, known: Collection[str]) -> list[str]:
+    """Return a line for each pair of a file of names that the golden lacks. Raises BadInput for a typed pair."""
+
+    def lines(pairs: Mapping[str, Sequence[str]]) -> list[str]:
+        return [
+            f"--names {pair}: the golden has no tensor {theirs[0]!r}{did_you_mean(theirs[0], known)}"
+            for pair, theirs in pairs.items()
+            if theirs and not any(name in known for name in theirs)
+        ]
+
+    for line in lines(targets.typed):
+        raise BadInput(line)
+    return lines(targets.of_files)
 
 
 def _some(tensors: Tensors) -> str:

@@ -353,6 +353,12 @@ def test_a_name_that_the_golden_lacks_is_refused_and_one_that_the_dump_lacks_is_
     (tmp_path / "names.txt").write_text("blk.*=model.layers.*\nhead=model.norm\n")
     code, said = _call(dump, CASE.name, "--names", tmp_path / "names.txt")
     assert "1 line of --names fits no tensor: head" in said and "no such name" not in said and code == 1
+    (tmp_path / "names.txt").write_text("blk.*=model.layer.*\n")
+    code, said = _call(dump, CASE.name, "--names", tmp_path / "names.txt")
+    told = (
+        "--names blk.*=model.layer.*: the golden has no tensor 'model.layer.0' (did you mean \"model.layers.0\"?)"
+    )
+    assert said.splitlines()[1] == told and code == 1
     code, said = _call(dump, CASE.name, "--names", "head=model.norm")
     assert code and "--names 'head': no tensor of the dump has this name" in said
 
