@@ -104,7 +104,12 @@ def applicable(waivers: Iterable[Waiver], features: Collection[str]) -> list[Wai
 
 
 def without_cases(waivers: Iterable[Waiver], results: Sequence[Result]) -> list[str]:
-    """Return a line for each waiver that covers no case of a whole run. results: also those of refused cases"""
+    """Return a line for each waiver that covers no case of a whole run.
+
+    Waivers of engines that are not in the run are left out, unless one has a similar name.
+
+    results: also those of refused cases
+    """
     lines = []
     for waiver in waivers:
         if not any(waiver.covers(r.engine, r.case) for r in results):
@@ -112,6 +117,8 @@ def without_cases(waivers: Iterable[Waiver], results: Sequence[Result]) -> list[
             meant = did_you_mean(waiver.cases, {f"{name.partition('/')[0]}/*": "" for name in cases})
             if not fnmatch.filter(engines, waiver.engine):
                 meant = did_you_mean(waiver.engine, engines)
+                if not meant:  # one of another engine, which this run does not ask
+                    continue
             what = waiver.name or waiver.cases
             of = f" of engine {waiver.engine}" if waiver.engine != "*" else ""
             lines.append(f"the waiver of {what}{of} matched no case{meant}")
