@@ -126,8 +126,8 @@ def with_files(found: Tensors, truth: Tensors, honest: Tensors, targets: Targets
     A tensor of the truth's axes in another order fails, as an output of a case does, and the order is named; where
     axes were joined or split, the nearest order is read, and that is noted.
 
-    Raises BadInput if there are none, for a name of `targets.typed` that the truth lacks, and if the honest run lacks
-    one or has it in another shape.
+    Raises BadInput if there are none, for a name of `targets.typed` that the truth lacks, and if the honest run
+    lacks one or has it in another shape.
     """
     if len(found) == len(truth) == len(honest) == 1:
         found, honest = (dict(zip(truth, tensors.values(), strict=True)) for tensors in (found, honest))
