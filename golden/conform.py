@@ -63,7 +63,7 @@ class Runner(NamedTuple):
     wanted:   engine, case -> whether to run this pair
     taps:     a glob of the taps to judge; models of full size are asked for taps only where it is not "*"
     explains: whether to search for the cause of a failure
-    waiting:  engine, case -> a context in which the engine is asked
+    waiting:  engine, case -> a context for one request of the engine
     itself:   names of engines that are the reference itself: their answer is the honest run, and computed once
     """
 
@@ -170,7 +170,10 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
                 taps = {name: y for name, y in taps.items() if fnmatch.fnmatchcase(name, runner.taps)}
             else:
                 found, taps = engine.run(case, handed), {}
-            fused = engine.run(case, handed) if taps and isinstance(engine, FusingEngine) else None
+        fused = None
+        if taps and isinstance(engine, FusingEngine):
+            with runner.waiting(engine, case):
+                fused = engine.run(case, handed)
         seconds = time.perf_counter() - begun
         numerics = engine.numerics(case)
         declared = tuple(engine.deviations(case))

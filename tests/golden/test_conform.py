@@ -1,5 +1,6 @@
 """Engines of every kind of fault, put to the runner."""
 
+import contextlib
 import datetime
 import re
 from collections.abc import Mapping
@@ -424,6 +425,33 @@ def test_only_what_is_wanted_is_judged_and_only_what_fails_is_kept():
     (result,) = run(runner, [Engine(lambda y, i: y * 1.01)], [_GELU, _NORM])
     assert (result.kept, kept) == ("here", [(_GELU.name, True, {})])
     assert run(runner, [Engine()], [_GELU])[0].kept == "" and len(kept) == 1
+
+
+def test_each_request_of_an_engine_has_a_wait_of_its_own():
+    """The time that is told beside a limit is that of one answer."""
+    events = []
+
+    class Fusing(Engine):
+        def run(self, case, inputs):
+            events.append("run")
+            return super().run(case, inputs)
+
+        def run_tapped(self, case, inputs):
+            y = super().run(case, inputs)
+            events.append("tapped")
+            return y, {"tap": y["y"]}
+
+        def run_with(self, case, inputs, taps):
+            return self.run(case, inputs)
+
+    @contextlib.contextmanager
+    def waiting(engine, case):
+        events.append("(")
+        yield
+        events.append(")")
+
+    run(_runner()._replace(waiting=waiting, taps="tap"), [Fusing()], [_GELU])
+    assert "".join(events).startswith("(tapped)(run)")
 
 
 def test_engines_share_the_honest_runs():
