@@ -38,6 +38,8 @@ from refsd.numerics.profiles import FLOAT64, Numerics
 
 # Keep the metrics of at most this many wrong taps.
 _TAPS = 20
+# The Result fields that a search without a cause leaves, emptied where the cause is found otherwise.
+_UNSOUGHT: dict[str, Any] = {"looks": (), "nearest": None, "possible": (), "cut": ""}
 
 
 class Answered(NamedTuple):
@@ -61,7 +63,7 @@ class Runner(NamedTuple):
     wanted:   engine, case -> whether to run this pair
     taps:     a glob of the taps to judge; models of full size are asked for taps only where it is not "*"
     explains: whether to search for the cause of a failure
-    waiting:  engine, case -> a context in which the engine is asked
+    waiting:  engine, case -> a context for one request of the engine
     itself:   names of engines that are the reference itself: their answer is the honest run, and computed once
     """
 
@@ -129,7 +131,7 @@ def after_asking_again(runner: Runner, engine: ServingEngine, first: Answered, r
     if not reason:
         return result
     changed = {"status": verdict.FAIL, "margin": verdict.INFINITE, "criterion": "output", "reason": reason}
-    return with_waivers(runner, msgspec.structs.replace(result, **changed, causes=causes))
+    return with_waivers(runner, msgspec.structs.replace(result, **changed, **_UNSOUGHT, causes=causes))
 
 
 class _Honest:
@@ -168,7 +170,10 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
                 taps = {name: y for name, y in taps.items() if fnmatch.fnmatchcase(name, runner.taps)}
             else:
                 found, taps = engine.run(case, handed), {}
-            fused = engine.run(case, handed) if taps and isinstance(engine, FusingEngine) else None
+        fused = None
+        if taps and isinstance(engine, FusingEngine):
+            with runner.waiting(engine, case):
+                fused = engine.run(case, handed)
         seconds = time.perf_counter() - begun
         numerics = engine.numerics(case)
         declared = tuple(engine.deviations(case))
@@ -292,9 +297,10 @@ def with_shared_causes(runner: Runner, results: Sequence[Result]) -> list[Result
     for r in results:
         causes = tuple(cause for cause, _ in known[r.engine, r.op].most_common() if cause in r.possible)
         if causes and r.status == verdict.FAIL and not r.causes:
-            without = r.reason.partition("; " + Explanation(looks=r.looks, nearest=r.nearest, cut=r.cut).text)[0]
+            text = Explanation(looks=r.looks, nearest=r.nearest, cut=r.cut).text
+            without = r.reason.partition(f"; {text}")[0] if text else r.reason
             reason = f"{without}; consistent with {causes[0]!r}, the cause of other failing cases of {r.op}"
-            r = with_waivers(runner, msgspec.structs.replace(r, causes=causes, reason=reason))
+            r = with_waivers(runner, msgspec.structs.replace(r, **_UNSOUGHT, causes=causes, reason=reason))
         shared.append(r)
     return shared
 

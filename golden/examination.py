@@ -128,4 +128,4 @@ def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, exami
             why = kind.explain(standard, found)
     if why.causes or not cuts:
         return why
-    return why._replace(cut=f"the search for a cause was cut after {max(cuts):g} s of CPU time")
+    return why._replace(cut=f"the search for a cause was cut after {max(cuts):g} s")

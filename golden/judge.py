@@ -136,7 +136,7 @@ class Judge(ABC):
         return Trace()
 
     def layouts(self, case: Case, inputs: Inputs, found: Answer) -> Mapping[str, tuple[int, ...]]:
-        """Return tap -> the order of its axes with which it is nearest to the reference, where that is another one.
+        """Return tap -> axis order nearest to the reference; only taps stored in another order.
 
         found: as for `trace`
         """

@@ -71,14 +71,17 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Return the title under which a failure without a cause is reported: "gelu: unexplained; y = 2 truth"."""
+        """Return the title under which a failure without a cause is reported: "gelu: unexplained; y = 2 truth".
+
+        Of a reason only the first phrase: waivers are named at its end.
+        """
         if self.nearest is not None and self.nearest.telling:
             near = f"the nearest known bug, {self.nearest.cause!r}, explains {self.nearest.percent} %"
             return f"{self.op}: unexplained; {near}"
         if self.looks:
             return f"{self.op}: unexplained; {self.looks[0]}"
         return (
-            f"{self.op}: {self.reason}"
+            f"{self.op}: {self.reason.partition('; ')[0]}"
             if self.criterion == "output"
             else f"{self.op}: unexplained ({self.criterion})"
         )

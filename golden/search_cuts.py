@@ -4,7 +4,7 @@ What is found then depends on the machine, where all other searches end by count
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -15,7 +15,7 @@ _CUTS: ContextVar[list[float] | None] = ContextVar("cuts", default=None)
 
 @contextmanager
 def noted_cuts() -> Iterator[list[float]]:
-    """Yield a list to which the limits, in seconds of CPU time, of the searches that were cut are appended."""
+    """Yield a list to which the limits, in seconds, of the searches that were cut are appended."""
     cuts: list[float] = []
     token = _CUTS.set(cuts)
     try:
@@ -31,15 +31,20 @@ def note_cut(seconds: float) -> None:
 
 
 class TimeLimit:
-    """A limit in seconds of this process's CPU time, which begins when it is made."""
+    """A limit in seconds, which begins when it is made.
 
-    def __init__(self, seconds: float):
-        self._seconds, self._end = seconds, time.process_time() + seconds
+    clock: by default this process's CPU time, of all of its threads together
+    noted: False for a search after the one for a cause: its cut leaves no cause unknown
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.process_time, noted: bool = True):
+        self._seconds, self._clock, self._noted, self._end = seconds, clock, noted, clock() + seconds
 
     def within(self, candidates: Iterable[T], reserve: float = 0.0) -> Iterator[T]:
         """Yield the candidates until the limit is `reserve` seconds away; note a cut if any are left then."""
         for one in candidates:
-            if time.process_time() > self._end - reserve:
-                note_cut(self._seconds)
+            if self._clock() > self._end - reserve:
+                if self._noted:
+                    note_cut(self._seconds)
                 return
             yield one

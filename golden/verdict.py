@@ -152,7 +152,7 @@ def first_wrong(outputs: Iterable[Metrics]) -> str:
 
 def _told_apart(found: float, truth: float) -> str:
     """Format two numbers with the digits that tell them apart, six at least: "1.00000012, truth 1"."""
-    digits = next((n for n in range(6, 17) if f"{found:.{n}g}" != f"{truth:.{n}g}"), 6)
+    digits = next((n for n in range(6, 18) if f"{found:.{n}g}" != f"{truth:.{n}g}"), 6)
     return f"{found:.{digits}g}, truth {truth:.{digits}g}"
 
 

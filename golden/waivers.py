@@ -22,12 +22,14 @@ A waiver of cases, for any failure, or only for failures with a given cause, or 
 
 import datetime
 import fnmatch
+import glob
 import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from refsd.golden import verdict
 from refsd.golden.input_file import read_input
 from refsd.golden.report import Result
 from refsd.golden.wording import did_you_mean
@@ -43,7 +45,8 @@ class Waiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name:    a deviation; empty: any failure of the cases
     expires: the last day on which it is valid
-    engine, cases, cause: globs; cause only without a name. Of a failure without a cause: of its title in the report
+    engine, cases, cause: globs; cause only without a name. For a wrong answer without a cause, "OPERATION:" and
+             the rest of its title in the report
     when:    a CPU feature: other machines fail without this waiver; empty: all machines
     """
 
@@ -101,7 +104,12 @@ def applicable(waivers: Iterable[Waiver], features: Collection[str]) -> list[Wai
 
 
 def without_cases(waivers: Iterable[Waiver], results: Sequence[Result]) -> list[str]:
-    """Return a line for each waiver that covers no case of a whole run. results: also those of refused cases"""
+    """Return a line for each waiver that covers no case of a whole run.
+
+    Waivers of engines that are not in the run are left out, unless one has a similar name.
+
+    results: also those of refused cases
+    """
     lines = []
     for waiver in waivers:
         if not any(waiver.covers(r.engine, r.case) for r in results):
@@ -109,6 +117,8 @@ def without_cases(waivers: Iterable[Waiver], results: Sequence[Result]) -> list[
             meant = did_you_mean(waiver.cases, {f"{name.partition('/')[0]}/*": "" for name in cases})
             if not fnmatch.filter(engines, waiver.engine):
                 meant = did_you_mean(waiver.engine, engines)
+                if not meant:  # one of another engine, which this run does not ask
+                    continue
             what = waiver.name or waiver.cases
             of = f" of engine {waiver.engine}" if waiver.engine != "*" else ""
             lines.append(f"the waiver of {what}{of} matched no case{meant}")
@@ -131,18 +141,32 @@ def apply(
 
 def waive(waivers: Sequence[Waiver], result: Result, today: datetime.date) -> tuple[bool, str]:
     """Return whether a failing case is waived today, and a line that names the waiver or says why not."""
-    names = result.causes or (result.title,)
     of_case = [w for w in waivers if not w.name and w.covers(result.engine, result.case)]
-    covering = [w for w in of_case if any(one == w.cause or fnmatch.fnmatchcase(one, w.cause) for one in names)]
-    if of_case and not covering and result.cut:
+    covering = [w for w in of_case if w.cause == "*" or _names(w.cause, result)]
+    if of_case and not covering and result.cut and not result.causes:
         waived, line = _first(of_case, "the case", today)
         return waived, f"{line} (its cause is not known: {result.cut})"
     if of_case and not covering:
         found = ", ".join(f'"{one}"' for one in result.causes[:3])
-        found = f"the causes found are {found}" if found else "no cause was found here: leave `cause` out, or name"
-        found += "" if result.causes else f" the case, or set it to {result.title.partition(';')[0] + '*'!r}"
+        found = f"the causes found are {found}" if found else "no cause was found here: leave `cause` out"
+        titled = result.status == verdict.FAIL and not result.causes
+        found += f", or name the case, or set it to {_glob_of(result.title)!r}" if titled else ""
         return False, f'the waiver of cause "{of_case[0].cause}" does not hold: {found}'
     return _first(covering, "the case", today)
+
+
+def _names(pattern: str, result: Result) -> bool:
+    """Return True if a waiver's cause names one of the result's, or the title of a wrong answer without one."""
+    causes = result.causes
+    # A title quotes the nearest bug, which is no cause of it: "*eps*" must not match it.
+    if not causes and result.status == verdict.FAIL and pattern.startswith(f"{result.op}:"):
+        causes = (result.title,)
+    return any(one == pattern or fnmatch.fnmatchcase(one, pattern) for one in causes)
+
+
+def _glob_of(title: str) -> str:
+    """Return the glob of titles that begin with the same phrase."""
+    return glob.escape(title.partition(";")[0]) + "*"
 
 
 def _first(covering: Sequence[Waiver], what: str, today: datetime.date) -> tuple[bool, str]:

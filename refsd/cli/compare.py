@@ -114,7 +114,7 @@ def compare(
             "looks": compared.looks,
             "stored": compared.stored,
             "absent": compared.absent,
-            "notes": compared.notes,
+            "notes": [*compared.misnamed, *compared.notes],
         }
         told |= {"taps": examined.trace.taps, "outputs": examined.outputs}
         typer.echo(msgspec.json.encode(told).decode())
@@ -129,14 +129,15 @@ def compare(
 def _named(dump: Path, names: list[str] | None):
     """Read a dump's tensors, under the names that the user gives them.
 
-    -> tensors, names of files that no tensor has, what the user writes -> the names that tensors got by it
+    -> tensors, names of files that no tensor has, the names that tensors got by each pair
     """
     from refsd.engines.dump.engine import read_dump
     from refsd.engines.dump.names import read_names, renamed, targets, unused
+    from refsd.judges.comparison import Targets
 
-    found, pairs = read_dump(dump), read_names(names or ())
-    idle = unused(found, pairs, names or ())
-    return renamed(found, pairs), idle, targets(found, pairs)
+    found, given = read_dump(dump), names or ()
+    pairs = read_names(given)
+    return renamed(found, pairs), unused(found, pairs, given), Targets(*targets(found, pairs, given))
 
 
 def _golden(case, store: str):

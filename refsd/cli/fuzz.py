@@ -145,7 +145,7 @@ def _in_this_process(wanted: _Wanted, part: Path, out: Path, dask: None):
     partial = ""
 
     def keep(shrunk, number: int) -> str:
-        name = _folder_name(shrunk.case.op, number)
+        name = fuzzing.folder_name(shrunk.case.op, number)
         folder.write(part / name, shrunk, asked, wanted.engine, model_files, out / name)
         return str(out / name)
 
@@ -174,7 +174,7 @@ def _on_cluster(wanted: _Wanted, part: Path, out: Path, dask: str):
     from refsd.progress.steps import found_so_far
 
     def keep(reduced, number: int) -> str:
-        name = _folder_name(reduced.op, number)
+        name = fuzzing.folder_name(reduced.op, number)
         (part / name).mkdir()
         for file, data in reduced.files.items():
             (part / name / file).write_bytes(data)
@@ -192,14 +192,10 @@ def _on_cluster(wanted: _Wanted, part: Path, out: Path, dask: str):
                     show(f"{sum(tally.asked.values())} cases, {len(tally.finds)} finds, {name}")
         except (KeyboardInterrupt, NoWorkers) as end:
             partial = str(end) or "interrupted"
-        for find in reduce_all(spread, engine, tally, finds, keep):
+        for find in reduce_all(spread, engine, tally, finds, keep, out):
             if wanted.shown:
                 _print_find(find)
     return fuzzing.outcome(tally, engine.name, engine.version, wanted.seed, partial)
-
-
-def _folder_name(op: str, number: int) -> str:
-    return f"{number + 1:02}-{op.replace('/', '-')}"
 
 
 def _encoded(outcome) -> bytes:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from refsd.cluster.engines import resources
 from refsd.cluster.spread import Job, Spread, workers_of
 from refsd.engines.chosen import one_engine
-from refsd.fuzzing.fuzz import Asked, Find, Fuzzer, New, Tally, drawn_case, kind_of, operations_of
+from refsd.fuzzing.fuzz import Asked, Find, Fuzzer, New, Tally, drawn_case, folder_name, kind_of, operations_of
 from refsd.golden import verdict
 from refsd.golden.report import Result
 from refsd.numerics.errors import BadInput
@@ -73,12 +73,17 @@ def ask(argument: str, timeout: float, seed: int, op: str, number: int) -> list[
         return [asked]
 
 
-def reduce(argument: str, timeout: float, new: New) -> list[Reduced]:
-    """Reduce one find, and write its folder: a job."""
+def reduce(argument: str, timeout: float, new: New, out: str, number: int) -> list[Reduced]:
+    """Reduce one find, and write its folder: a job.
+
+    out: the folder of all finds, from where refsd was run; number: of this find
+    """
     with _one, tempfile.TemporaryDirectory() as made:
         fuzzer, place = _fuzzer(argument, timeout), Path(made, "find")
         find, shrunk = fuzzer.reduce(new)
-        folder.write(place, shrunk, fuzzer.engine, argument, model_files, Path())
+        folder.write(
+            place, shrunk, fuzzer.engine, argument, model_files, Path(out, folder_name(shrunk.case.op, number))
+        )
         return [Reduced(find, shrunk.case.op, {path.name: path.read_bytes() for path in place.iterdir()})]
 
 
@@ -121,10 +126,16 @@ def ask_all(
 
 
 def reduce_all(
-    spread: Spread, engine: RemoteFuzzer, tally: Tally, finds: list[New], keep: Callable[[Reduced, int], str]
+    spread: Spread,
+    engine: RemoteFuzzer,
+    tally: Tally,
+    finds: list[New],
+    keep: Callable[[Reduced, int], str],
+    out: Path,
 ) -> Iterator[Find]:
-    """Reduce the finds of a tally, in their order. keep: writes a find's folder -> its name"""
-    jobs = [Job((engine.argument, engine.timeout, new), engine.needs) for new in finds]
+    """Reduce the finds of a tally, in their order. keep: writes a find's folder into `out` -> its name"""
+    where = str(folder.from_here(out))
+    jobs = [Job((engine.argument, engine.timeout, new, where, n), engine.needs) for n, new in enumerate(finds)]
     for number, outcome in enumerate(spread.run(reduce, jobs, crashed=lambda job: [])):
         find = tally.finds[number]
         for reduced in outcome:

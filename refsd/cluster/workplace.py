@@ -65,6 +65,10 @@ class Here:
         """Return the waivers of this machine."""
         return applicable(waivers, cpu_features())
 
+    def of_every_machine(self, waivers: Sequence[Waiver]) -> list[Waiver]:
+        """Return the applicable waivers that hold wherever a case was judged."""
+        return [*waivers]
+
     def left_out(self, engines: Sequence, cases: Sequence[Case]) -> dict[str, set[str]]:
         """Engine -> cases that it takes, and is asked only where the user names them."""
         return unusual(engines, cases)
@@ -116,6 +120,10 @@ class OnCluster:
     def applicable(self, waivers: Sequence[Waiver]) -> list[Waiver]:
         """Return all waivers: each worker applies those of its own machine."""
         return [*waivers]
+
+    def of_every_machine(self, waivers: Sequence[Waiver]) -> list[Waiver]:
+        """Return the waivers without a CPU feature: which machine judged a case is not known here."""
+        return [waiver for waiver in waivers if not waiver.when]
 
     def left_out(self, engines: Sequence[RemoteEngine], cases: Sequence[Case]) -> dict[str, set[str]]:
         return {engine.name: engine.left_out for engine in engines if engine.left_out}

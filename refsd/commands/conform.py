@@ -2,7 +2,7 @@
 
 import datetime
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,14 +17,13 @@ from refsd.corpus.met import unmet, verdict_of
 from refsd.corpus.versions import profile_cases
 from refsd.engines.devices import device_of
 from refsd.engines.registry import Argument
-from refsd.golden import verdict
 from refsd.golden import waivers as waiving
 from refsd.golden.case import Case
 from refsd.golden.conform import Answered, Runner, with_shared_causes
 from refsd.golden.engine import PartialEngine
 from refsd.golden.input_file import note_input
 from refsd.golden.output_file import Outputs, write_file
-from refsd.golden.report import Missing, Report, Result
+from refsd.golden.report import Missing, Pair, Report, Result
 from refsd.golden.shared_traits import shared_traits
 from refsd.golden.shortages import shortages
 from refsd.golden.store import Store
@@ -281,10 +280,13 @@ def judge(
         if request.submission is not None:
             judging = judging._replace(measured=collector.add)
         wanted = judging.wanted
-        total = sum(
-            wanted(engine.name, case.name) and engine.refuses(case) is None for engine in found for case in chosen
-        )
-        results, partial = _judge_all(place, judging, found, chosen, again, total)
+        asked = {
+            (engine.name, case.name)
+            for engine in found
+            for case in chosen
+            if wanted(engine.name, case.name) and engine.refuses(case) is None
+        }
+        results, partial = _judge_all(place, judging, found, chosen, again, asked)
     return Judged(results, partial, pictures, collector, [*kept.notes, *notes(left_out)])
 
 
@@ -298,24 +300,28 @@ def _judge_all(
     found: Sequence[Any],
     chosen: Sequence[Case],
     again: LastFailed | None,
-    total: int,
+    asked: Collection[Pair],
 ) -> tuple[list[Result], str]:
-    """Judge with progress on stderr. -> (results, how many answers were judged if interrupted, otherwise "")"""
+    """Judge with progress on stderr. -> (results, how many answers were judged if interrupted, otherwise "")
+
+    asked: the engines and cases of which no engine refuses its case
+    """
     results: list[Result] = []
     try:
-        with interruptible(), steps("conform", total) as advance:
+        with interruptible(), steps("conform", len(asked)) as advance:
 
             def done(result: Result) -> None:
                 results.append(result)
-                if result.status != verdict.REFUSED:
+                if (result.engine, result.case) in asked:
                     advance(f"{result.engine} {result.case}")
                 trim_model_files()
 
-            return with_shared_causes(judging, place.judge(judging, found, chosen, done)), ""
+            judged = place.judge(judging, found, chosen, done)
+            return with_shared_causes(judging._replace(waivers=place.of_every_machine(judging.waivers)), judged), ""
     except (KeyboardInterrupt, NoWorkers) as end:
         why = f"; {end}" if str(end) else ""
-        ran = sum(result.status != verdict.REFUSED for result in results)
-        partial = f"{ran} of {total} answers judged{why}"
+        ran = sum((result.engine, result.case) in asked for result in results)
+        partial = f"{ran} of {len(asked)} answers judged{why}"
         return [*results, *(again.left(results) if again is not None else ())], partial
 
 

@@ -47,7 +47,7 @@ class Supervised:
         folder:      the working folder
         environment: the complete environment
         max_file:    limit in bytes of any file that the program writes
-        output:      receives stdout and stderr
+        output:      receives stdout and stderr; a file if `wait` is called
         stdin:       None: empty
 
         Raises EngineFailure if the supervisor has ended. A program that cannot be executed raises in `poll`.
@@ -57,7 +57,7 @@ class Supervised:
         variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
         wanted = (list(map(os.fsencode, command)), os.fsencode(folder), variables, max_file)
         message = marshal.dumps(wanted)
-        self._name, self._group = command[0], 0
+        self._name, self._group, self._output = command[0], 0, output
         self._code: int | None = None
         self._running = True
         with open(os.devnull, "rb") as nothing, suppress(BrokenPipeError):
@@ -75,13 +75,13 @@ class Supervised:
 
         look: called repeatedly while waiting; an exception from it ends the wait
 
-        Raises EngineFailure after `timeout` seconds.
+        Raises EngineDied, with the last lines that were printed, after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         pause = 0.01
         while (code := self.poll(pause)) is None:
             if time.monotonic() > deadline:
-                raise EngineDied(f"no answer after {timeout:g} s")
+                raise late(timeout, tail(self._output))
             look()
             pause = min(1.5 * pause, _LONGEST_PAUSE)
         return code
@@ -178,6 +178,11 @@ def tail(output: BinaryIO, start: int = 0) -> bytes:
 def died(how: str, printed: bytes) -> EngineDied:
     """Return the error of a program that died. how: "ended by SIGABRT"; printed: the end of its output"""
     return EngineDied(f"{how}: {last_words(printed)}", last_lines(printed))
+
+
+def late(timeout: float, printed: bytes) -> EngineDied:
+    """Return the error of a program that gave no answer within `timeout` seconds. printed: the end of its output"""
+    return EngineDied(f"no answer after {timeout:g} s", last_lines(printed))
 
 
 def last_lines(printed: bytes) -> list[str]:

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, cast
 
 from refsd.engines.frames import read_message, write_message
 from refsd.engines.relocation import environment
-from refsd.engines.supervised import died, ending, tail
-from refsd.golden.engine import EngineDied, EngineFailure
+from refsd.engines.supervised import died, ending, late, tail
+from refsd.golden.engine import EngineFailure
 from refsd.numerics.tensor import StoredTensor
 
 
@@ -32,6 +32,7 @@ class Worker:
         self.timeout = timeout
         self._process: subprocess.Popen | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
+        self._log_start = 0  # byte at which the lines of the current process begin
         weakref.finalize(self, self._log.close)
 
     def ask(
@@ -40,8 +41,8 @@ class Worker:
         """Send a request, wait for its answer. Raises EngineFailure if the process dies or reports an error."""
         process = self._alive()
         log_start = os.fstat(self._log.fileno()).st_size
-        late = threading.Event()
-        watchdog = threading.Timer(self.timeout, lambda: (late.set(), process.kill()))
+        timed_out = threading.Event()
+        watchdog = threading.Timer(self.timeout, lambda: (timed_out.set(), process.kill()))
         watchdog.start()
         try:
             write_message(cast(BinaryIO, process.stdin), header, tensors)
@@ -49,8 +50,8 @@ class Worker:
         except (EOFError, OSError):
             code = process.wait()
             self._close()
-            if late.is_set():
-                raise EngineDied(f"no answer after {self.timeout:g} s") from None
+            if timed_out.is_set():
+                raise late(self.timeout, tail(self._log, log_start)) from None
             raise died(ending(code), tail(self._log, log_start)) from None
         finally:
             watchdog.cancel()
@@ -63,8 +64,9 @@ class Worker:
         if self._process is not None and (code := self._process.poll()) is not None:
             self._close()
             if code != 0:
-                raise died(f"after its last answer it {ending(code)}", tail(self._log))
+                raise died(f"after its last answer it {ending(code)}", tail(self._log, self._log_start))
         if self._process is None:
+            self._log_start = os.fstat(self._log.fileno()).st_size
             self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,

@@ -244,6 +244,11 @@ def _alike(one: Failure, other: Failure) -> bool:
     return bool({*one.causes} & {*other.causes}) or not (one.causes or other.causes)
 
 
+def folder_name(op: str, number: int) -> str:
+    """Return the name of a find's folder. op: of its smallest case; number: of the find, from 0 on"""
+    return f"{number + 1:02}-{op.replace('/', '-')}"
+
+
 def questions(seed: int, ops: Sequence[str], count: int | None, seconds: float) -> Iterator[tuple[str, int]]:
     """Operations and numbers of random cases, until there were so many or the time is over."""
     until = time.monotonic() + seconds

@@ -25,7 +25,20 @@ from refsd.numerics.profiles import FLOAT32, Numerics
 _NAMED = 5
 
 Tensors = Mapping[str, np.ndarray]
-Targets = Mapping[str, Sequence[str]]
+
+
+class Targets(NamedTuple):
+    """What the user calls the dump's tensors: "MINE=THEIRS" -> the names that tensors got by it.
+
+    typed:    pairs of the command line: the golden must have one of the names
+    of_files: pairs of files: one file serves several dumps and goldens
+    """
+
+    typed: Mapping[str, Sequence[str]] = MappingProxyType({})
+    of_files: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+
+_NO_TARGETS = Targets()
 
 
 class Comparison(NamedTuple):
@@ -37,6 +50,7 @@ class Comparison(NamedTuple):
     notes:    tensors that are not judged, for their names are unknown, and outputs that were reshaped; a line each
     looks:    if no known bug explains the error: phrases that describe the first wrong tap or output
     stored:   the phrase for outputs that conform once they are read otherwise (NHWC, float16); "" if none does
+    misnamed: lines of files of names that give tensors a name which the golden lacks; a line each
     """
 
     examined: Examination
@@ -45,6 +59,7 @@ class Comparison(NamedTuple):
     notes: Sequence[str] = ()
     looks: Sequence[str] = ()
     stored: str = ""
+    misnamed: Sequence[str] = ()
 
 
 def with_case(
@@ -54,22 +69,22 @@ def with_case(
     numerics: Numerics,
     model_files: ModelFiles,
     strict: bool = False,
-    targets: Targets = MappingProxyType({}),
+    targets: Targets = _NO_TARGETS,
 ) -> Comparison:
     """Judge a dump of a case's outputs, of its taps, or of both.
 
     found:    tensors by the names of the case's outputs and the model's taps; a single tensor may have any name
-    targets:  what the user calls a tensor -> the names that tensors got by it, of which the golden must have one
     truth:    the case's outputs in float64
     numerics: the engine's rounding, for the honest run
     strict:   True if unknown names and other shapes fail, as an engine's; False if they are noted, as a dump's
 
-    This computes the honest run, and the reference's taps from the dump's own taps.
+    This computes the honest run, and the reference's taps from the dump's own taps. Raises BadInput for a name of
+    `targets.typed` that the golden lacks.
     """
     inputs, kind = case.realize(), judges(model_files).of(case)
     taps = {name: y for name, y in found.items() if name not in truth}
     trace = kind.trace(case, inputs, found, numerics) if taps else Trace()
-    check_targets(targets, [*truth, *trace.names])
+    misnamed = _misnamed(targets, [*truth, *trace.names])
     known = {*trace.names} & taps.keys()
     orders: Mapping[str, tuple[int, ...]] = {}
     if not strict and any(name in known and y.shape != trace.shapes[name] for name, y in taps.items()):
@@ -96,24 +111,27 @@ def with_case(
     examined = Examination(trace, outputs)
     absent = [name for name in truth if name not in asked]
     if examined.verdict.passed or (absent and not examined.wrong):
-        return Comparison(examined, absent, notes=notes)
+        return Comparison(examined, absent, notes=notes, misnamed=misnamed)
     stored = "" if known else storage_mistake(kind, standard, stored_as)
     if stored:
-        return Comparison(examined, absent, notes=notes, stored=stored)
+        return Comparison(examined, absent, notes=notes, stored=stored, misnamed=misnamed)
     why = explain(kind, standard, given, taps, examined)
-    return Comparison(examined, absent, [*why.causes], notes, looks=[] if why.causes else why.phrases)
+    looks = [] if why.causes else why.phrases
+    return Comparison(examined, absent, [*why.causes], notes, looks, misnamed=misnamed)
 
 
-def with_files(
-    found: Tensors, truth: Tensors, honest: Tensors, targets: Targets = MappingProxyType({})
-) -> Comparison:
-    """Judge the tensors that dump and truth have in common, as taps in the truth's order. targets: as above
+def with_files(found: Tensors, truth: Tensors, honest: Tensors, targets: Targets = _NO_TARGETS) -> Comparison:
+    """Judge the tensors that dump and truth have in common, as taps in the truth's order.
 
-    Raises BadInput if there are none, or if the honest run lacks one or has it in another shape.
+    A tensor of the truth's axes in another order fails, as an output of a case does, and the order is named; where
+    axes were joined or split, the nearest order is read, and that is noted.
+
+    Raises BadInput if there are none, for a name of `targets.typed` that the truth lacks, and if the honest run
+    lacks one or has it in another shape.
     """
     if len(found) == len(truth) == len(honest) == 1:
         found, honest = (dict(zip(truth, tensors.values(), strict=True)) for tensors in (found, honest))
-    check_targets(targets, truth)
+    misnamed = _misnamed(targets, truth)
     common = [name for name in truth if name in found]
     if not common:
         raise BadInput(f"the dump has {_some(found)}, the golden {_some(truth)}: no name is in both")
@@ -127,14 +145,26 @@ def with_files(
             raise BadInput(f"{name} is {shapes}: they are not of one computation")
     orders = {name: nearest_order(found[name], truth[name]) for name in common}
     orders = {name: order for name, order in orders.items() if order}
-    turned = {name: found[name].transpose(orders.get(name, range(found[name].ndim))) for name in common}
-    shaped = {name: _shaped(y, truth[name]) for name, y in turned.items()}
-    laid = [_laid(name, found[name].shape, y.shape, orders) for name, y in shaped.items()]
-    notes = [*filter(None, laid)]
+    split = {name: order for name, order in orders.items() if not _same_axes(found[name], truth[name])}
+
+    def read(turned: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        laid = {name: found[name].transpose(turned[name]) if name in turned else found[name] for name in common}
+        return {name: _shaped(y, truth[name]) for name, y in laid.items()}
+
+    def examined(taps: Tensors) -> Examination:
+        return Examination(Trace(measure_taps(taps, truth, honest, FLOAT32)), ())
+
+    shaped = read(split)
+    notes = [*filter(None, [_laid(name, found[name].shape, y.shape, split) for name, y in shaped.items()])]
+    judged, stored = examined(shaped), ""
+    if orders != split and not judged.verdict.passed and examined(read(orders)).verdict.passed:
+        stored = "; ".join(f"{name} agrees after transpose{orders[name]}" for name in orders if name not in split)
     return Comparison(
-        Examination(Trace(measure_taps(shaped, truth, honest, FLOAT32)), ()),
+        judged,
         [name for name in truth if name not in found],
         notes=[*_unknown([name for name in found if name not in truth], truth), *notes],
+        stored=stored,
+        misnamed=misnamed,
     )
 
 
@@ -151,9 +181,13 @@ def _unknown(names: Sequence[str], known: Collection[str]) -> list[str]:
 
 def _shaped(y: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Return an output in the truth's shape if axes were split or joined; as it is if they are in another order."""
-    same_axes = sorted(n for n in y.shape if n > 1) == sorted(n for n in truth.shape if n > 1)
     order = [n for n in y.shape if n > 1] == [n for n in truth.shape if n > 1]
-    return y.reshape(truth.shape) if y.size == truth.size and (order or not same_axes) else y
+    return y.reshape(truth.shape) if y.size == truth.size and (order or not _same_axes(y, truth)) else y
+
+
+def _same_axes(y: np.ndarray, truth: np.ndarray) -> bool:
+    """Return True if the axes that are longer than 1 have the same sizes, in any order."""
+    return sorted(n for n in y.shape if n > 1) == sorted(n for n in truth.shape if n > 1)
 
 
 def _in_order(taps: Tensors, trace: Trace) -> list[tuple[str, np.ndarray]]:
@@ -179,12 +213,19 @@ def _laid(
     return f"{printable(name)}: your shape is {list(own)}, the reference's {list(right)}: read as {how}"
 
 
-def check_targets(targets: Targets, known: Collection[str]) -> None:
-    """Raise BadInput where a name that the user gives tensors is none of the golden's."""
-    for mine, theirs in targets.items():
-        if theirs and not any(name in known for name in theirs):
-            meant = did_you_mean(theirs[0], known)
-            raise BadInput(f"--names {mine}: the golden has no tensor {theirs[0]!r}{meant}")
+def _misnamed(targets: Targets, known: Collection[str]) -> list[str]:
+    """Return a line for each pair of a file of names that the golden lacks. Raises BadInput for a typed pair."""
+
+    def lines(pairs: Mapping[str, Sequence[str]]) -> list[str]:
+        return [
+            f"--names {pair}: the golden has no tensor {theirs[0]!r}{did_you_mean(theirs[0], known)}"
+            for pair, theirs in pairs.items()
+            if theirs and not any(name in known for name in theirs)
+        ]
+
+    for line in lines(targets.typed):
+        raise BadInput(line)
+    return lines(targets.of_files)
 
 
 def _some(tensors: Tensors) -> str:

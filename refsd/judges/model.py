@@ -244,7 +244,7 @@ class ModelJudge(Judge):
         case = standard.case
         if not comparable(standard, found) or case.model is None or not case.model.tiny:
             return None
-        tried = TimeLimit(_NEAREST).within(MUTANTS)
+        tried = TimeLimit(_NEAREST, noted=False).within(MUTANTS)
         answers = ((bug, self._changed(case, standard.inputs, change, standard.numerics)) for bug, change in tried)
         return scene_of(standard, found).nearest_cause((bug, y) for bug, y in answers if y is not None)
 
@@ -273,14 +273,15 @@ class ModelJudge(Judge):
         earlier = {name: found[name] for name in reversed(names) if name in found}
         own = np.asarray(found[tap], np.float64)
 
+        calls = [name for name in taps.recorded if of_one_layer(name, tap, taps.recorded)]
+
         @functools.cache
         def others() -> Answer:
             rest = {name: y for name, y in found.items() if name != tap}
-            calls = [name for name in taps.recorded if of_one_layer(name, tap, taps.recorded)]
             right, outputs = self._follow(case, inputs, rest, Observed(FLOAT64), also=calls)
             return {**right, **outputs}
 
-        return Place(tap, own, segment, run, spread, weights, numerics, earlier, others)
+        return Place(tap, own, segment, run, spread, weights, numerics, earlier, others, calls)
 
     def _follow(
         self,

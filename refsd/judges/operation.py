@@ -109,7 +109,7 @@ class OperationJudge(Judge):
         if inside and (steps := explaining(of_shape(stepwise(op, inputs, params)), explains, tried)):
             return scene.nearest({name: {"y": wrong + error} for name, wrong in steps.items()}), []
         gap = is_gap(y, truth["y"], honest["y"], op.channel)
-        suspects = explaining(of_shape(unlisted(op, inputs, params, y, gap)), explains, tried)
+        suspects = explaining(of_shape(unlisted(op, inputs, params, y, gap, stepped=inside)), explains, tried)
         if suspects:
             near = scene.nearest({name: {"y": wrong + error} for name, wrong in suspects.items()})
             names = [name for name in suspects if name in near]

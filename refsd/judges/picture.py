@@ -6,6 +6,7 @@ The parameters are those of refsd.pipelines.settings.Settings (one picture, no i
 """
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,7 +44,7 @@ SETTINGS = (
     *("prompt", "negative_prompt", "width", "height", "steps", "cfg_scale", "sampler", "schedule", "rng"),
     *("clip_skip", "eta", "sigmas", "seed"),
 )
-# CPU seconds for trying known bugs; each trial draws a picture.
+# Seconds for trying known bugs; each trial draws a picture, by all threads.
 _SEARCH = 240.0
 # Half a level, and a little for float32 arithmetic in the conversion to bytes.
 _BYTE = 0.5 + 2**-10
@@ -104,7 +105,7 @@ class PictureJudge(Judge):
         for name, wrong in _TURNED.items():
             if _agrees(y, wrong(standard.truth[PIXELS]), wrong(standard.honest[PIXELS])):
                 return [name]
-        for mutant in TimeLimit(_SEARCH).within(self.mutants(case)):
+        for mutant in TimeLimit(_SEARCH, time.monotonic).within(self.mutants(case)):
             right = self._drawn(case.model, {**case.params, **mutant.change}, Arithmetic(FLOAT32))[PIXELS]
             # To save a second drawing, take the rounding errors of the honest run without the bug.
             near = np.clip(right + standard.honest[PIXELS] - standard.truth[PIXELS], 0, 255)

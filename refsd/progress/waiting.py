@@ -1,4 +1,4 @@
-"""Say on stderr for whom refsd waits, a line every ten seconds where it is no terminal: a bar there shows it."""
+"""Say on stderr for whom refsd waits, a line every ten seconds; on a terminal the progress bar shows it."""
 
 import sys
 import threading

@@ -26,6 +26,7 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
     examined = compared.examined
     taps, unseen, wrong = examined.trace.taps, {*examined.unseen}, {*examined.wrong}
     nothing_known = not taps and all(m.found is None for m in examined.outputs)
+    yield from compared.misnamed
     if nothing_known:
         yield from compared.notes
     shown = taps if len(taps) <= _LINES else [m for m in taps if m.output in wrong][:_WRONG]

@@ -69,8 +69,10 @@ def pasted(report: Report, asked: Mapping[str, str]) -> str:
 
 
 def _cut(text: str) -> str:
-    """Escape a text and end it at a word where it is long."""
-    return in_markdown(textwrap.shorten(text, _REASON, placeholder=" ..."))
+    """Escape a text and end it where it is long: at a word, unless that leaves less than half of it."""
+    short = textwrap.shorten(text, _REASON, placeholder=" ...")
+    text = " ".join(text.split())
+    return in_markdown(short if 2 * len(short) >= min(_REASON, len(text)) else f"{text[: _REASON - 4]} ...")
 
 
 def _group(report: Report, group: Group) -> list[str]:

@@ -76,7 +76,7 @@ class FolderCase(GivenCase, frozen=True):
     layout: str = "contiguous"
 
 
-_SCRIPT = '''"""{op}: ask an engine, and judge its answer by the bound beside it.
+_SCRIPT = '''r"""{op}: ask an engine, and judge its answer by the bound beside it.
 
     python {script} [ENGINE]
 
@@ -94,7 +94,8 @@ try:
     case, engine = read(Path(__file__).parent), one_engine(*sys.argv[1:] or [{argument!r}])
     result = judge(engine, case, model_files)
 except REFUSED as error:
-    sys.exit(print(error, file=sys.stderr) or 2)
+    print(error, file=sys.stderr)
+    sys.exit(2)
 print(f"{{engine.name}} {{engine.version}}: {{result.status}}. {{result.reason}}")
 sys.exit(0 if result.conforms else 1)
 '''
@@ -117,7 +118,7 @@ def write(
     Raises BadInput where something else is there.
     """
     case = shrunk.case
-    script = shlex.quote((Path(os.path.relpath(folder if final is None else final)) / PYTHON).as_posix())
+    script = shlex.quote((from_here(folder if final is None else final) / PYTHON).as_posix())
     answered = _answered(engine, case, model_files)
     files: dict[str, bytes] = {
         CASE: msgspec.json.format(msgspec.json.encode(_note(shrunk, engine, argument)), indent=1) + b"\n",
@@ -141,6 +142,14 @@ def write(
         for name, content in files.items():
             (part / name).write_bytes(content)
     return list(files)
+
+
+def from_here(folder: Path) -> Path:
+    """Return the path from the working folder, or the absolute one if it is on another drive of Windows."""
+    try:
+        return Path(os.path.relpath(folder))
+    except ValueError:
+        return folder.absolute()
 
 
 def _note(shrunk: Shrunk, engine: Engine, argument: str) -> Note:

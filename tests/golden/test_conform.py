@@ -1,5 +1,6 @@
 """Engines of every kind of fault, put to the runner."""
 
+import contextlib
 import datetime
 import re
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from refsd.engines import registry
 from refsd.engines.reference import Reference
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Runner, run, with_shared_causes
+from refsd.golden.conform import Runner, after_asking_again, run, with_shared_causes
 from refsd.golden.engine import EngineFailure
 from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Judges
@@ -22,7 +23,7 @@ from refsd.golden.metrics import measure
 from refsd.golden.recipe import Recipe
 from refsd.golden.repeated_requests import CHANGING
 from refsd.golden.report import Report, Result
-from refsd.golden.search_cuts import TimeLimit
+from refsd.golden.search_cuts import TimeLimit, noted_cuts
 from refsd.golden.shared_traits import shared_traits
 from refsd.golden.shortages import FLOORS, shortages
 from refsd.golden.waivers import Waiver
@@ -229,6 +230,30 @@ def test_a_cause_of_one_case_is_tried_on_the_others_of_its_operation():
     unrelated = [msgspec.structs.replace(other, op="rms_norm"), msgspec.structs.replace(other, engine="torch")]
     assert with_shared_causes(runner, [found, *unrelated])[0] is found
     assert with_shared_causes(_runner([waiver]), [found, other])[0].status == verdict.WAIVED
+    assert (first.looks, first.nearest, first.possible) == ((), None, ())
+
+
+@pytest.mark.parametrize("looks", [(), ("y = 2 truth",)])
+def test_a_cause_that_others_have_stands_for_what_was_found_alone_and_for_nothing_else(looks):
+    known = Result("fake", "gelu/1", "gelu", verdict.FAIL, causes=("tanh for erf",))
+    reason, cut = "y: rms is 5 of the bound; element [3, 4] is 1, truth 2", "the search for a cause was cut"
+    alone = Result("fake", "gelu/2", "gelu", verdict.FAIL, reason=reason, possible=known.causes)
+    if looks:
+        alone = msgspec.structs.replace(alone, reason=f"{reason}; {looks[0]}; {cut}", looks=looks, cut=cut)
+    waiver = Waiver("", "issue 9", datetime.date.max, cases="gelu/2", cause="eps*")
+    first = with_shared_causes(_runner([waiver]), [alone, known])[0]
+    assert (first.status, first.looks, first.cut) == (verdict.FAIL, (), "")
+    assert first.reason.startswith(f"{reason}; consistent with 'tanh for erf'")
+
+
+def test_an_answer_that_changes_is_waived_by_no_waiver_of_the_earlier_failure(monkeypatch):
+    answered = []
+    waivers = [Waiver("", "issue 9", datetime.date.max, cases="gelu/*", cause="eps*")]
+    runner = _runner(waivers)._replace(measured=answered.append)
+    result = msgspec.structs.replace(run(runner, [Engine()], [_GELU])[0], status=verdict.WAIVED, cut="cut")
+    monkeypatch.setattr("refsd.golden.conform.asked_last", lambda *_: ("the answer changes", (CHANGING,)))
+    again = after_asking_again(runner, Engine(), answered[0], result)  # type: ignore[arg-type]
+    assert (again.status, again.causes, again.cut) == (verdict.FAIL, (CHANGING,), "")
 
 
 def test_a_search_that_was_cut_says_so():
@@ -240,9 +265,16 @@ def test_a_search_that_was_cut_says_so():
     truth = Reference(FLOAT64)
     runner = Runner(Judges(Slow()), lambda case: truth.run(case, case.realize()))
     (result,) = run(runner, [Engine(lambda y, i: y + 1)], [_GELU])
-    assert result.cut == "the search for a cause was cut after -1 s of CPU time" and result.reason.endswith(
-        result.cut
-    )
+    assert result.cut == "the search for a cause was cut after -1 s" and result.reason.endswith(result.cut)
+
+
+def test_a_limit_counts_by_its_clock_and_notes_what_it_is_told_to():
+    now = [0.0]
+    with noted_cuts() as cuts:
+        for noted in (False, True):
+            limit = TimeLimit(2.0, lambda: now[0], noted)
+            assert [now.__setitem__(0, now[0] + 1) or one for one in limit.within("abcde")] == [*"abc"]
+    assert cuts == [2.0]
 
 
 def test_a_known_bug_needs_no_description():
@@ -393,6 +425,33 @@ def test_only_what_is_wanted_is_judged_and_only_what_fails_is_kept():
     (result,) = run(runner, [Engine(lambda y, i: y * 1.01)], [_GELU, _NORM])
     assert (result.kept, kept) == ("here", [(_GELU.name, True, {})])
     assert run(runner, [Engine()], [_GELU])[0].kept == "" and len(kept) == 1
+
+
+def test_each_request_of_an_engine_has_a_wait_of_its_own():
+    """The time that is told beside a limit is that of one answer."""
+    events = []
+
+    class Fusing(Engine):
+        def run(self, case, inputs):
+            events.append("run")
+            return super().run(case, inputs)
+
+        def run_tapped(self, case, inputs):
+            y = super().run(case, inputs)
+            events.append("tapped")
+            return y, {"tap": y["y"]}
+
+        def run_with(self, case, inputs, taps):
+            return self.run(case, inputs)
+
+    @contextlib.contextmanager
+    def waiting(engine, case):
+        events.append("(")
+        yield
+        events.append(")")
+
+    run(_runner()._replace(waiting=waiting, taps="tap"), [Fusing()], [_GELU])
+    assert "".join(events).startswith("(tapped)(run)")
 
 
 def test_engines_share_the_honest_runs():

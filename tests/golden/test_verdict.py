@@ -216,3 +216,11 @@ def test_numbers_are_shown_with_the_digits_that_tell_them_apart():
     assert numbers is not None
     one, other = numbers.groups()
     assert one != other and 8 < len(one.strip("-")) < 11
+
+
+def test_doubles_that_are_neighbours_are_shown_apart():
+    truth = np.full((1, 4), 1.1)
+    found = truth.copy()
+    found[0, 2] = np.nextafter(1.1, 2)
+    reason = judge_output(measure("y", found, truth, truth, Bound(0 * truth, 0 * truth), -1)).reason
+    assert "element [0, 2] is 1.1000000000000003, truth 1.1000000000000001" in reason

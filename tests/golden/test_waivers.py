@@ -1,12 +1,14 @@
 """Waivers: who gets one, until when, and what is no waiver."""
 
+import ast
 import datetime
 
 import msgspec
 import pytest
 
+from refsd.golden.explanation import Nearest
 from refsd.golden.report import Result
-from refsd.golden.verdict import FAIL
+from refsd.golden.verdict import DEVIATES, ERROR, FAIL
 from refsd.golden.waivers import Waiver, applicable, apply, read, waive, without_cases
 from refsd.numerics.errors import BadInput
 
@@ -40,8 +42,8 @@ def _waive(engine="ggml", case="layer_norm/f32/a", causes=("eps ten times too sm
     return waive([_WAIVER, msgspec.structs.replace(waiver, **fields)], _failed(engine, case, causes), today)
 
 
-def _failed(engine="ggml", case="layer_norm/f32/a", causes=(), **fields):
-    return Result(engine, case, "layer_norm", FAIL, criterion="gain", causes=tuple(causes), **fields)
+def _failed(engine="ggml", case="layer_norm/f32/a", causes=(), status=FAIL, **fields):
+    return Result(engine, case, "layer_norm", status, criterion="gain", causes=tuple(causes), **fields)
 
 
 def test_a_waiver_without_a_name_covers_whatever_is_wrong_with_its_cases():
@@ -68,18 +70,48 @@ def test_a_waiver_of_a_cause_that_was_not_found_says_what_to_do():
     )
 
 
-@pytest.mark.parametrize("cause", ["layer_norm: unexplained*", "layer_norm: unexplained (gain)", "*gain)"])
+@pytest.mark.parametrize("cause", ["layer_norm: unexplained*", "layer_norm: unexplained (gain)"])
 def test_a_waiver_may_name_a_failure_without_a_cause_by_its_title_in_the_report(cause):
     assert _waive(cause=cause, causes=())[0]
     assert not _waive(cause=cause)[0]
 
 
+def test_a_glob_of_a_cause_does_not_match_the_nearest_bug_in_a_title():
+    waiver = Waiver("", "issue 8", _DAY, cases="layer_norm/*", cause="*eps*")
+    near = _failed(nearest=Nearest("eps ten times too small", 1.0, 0.9))
+    assert "eps" in near.title and not waive([waiver], near, _DAY)[0]
+    assert waive([waiver], _failed(causes=("eps is missing",)), _DAY)[0]
+
+
+def test_the_advised_cause_holds_also_for_a_title_with_a_shape_and_after_the_waiver_is_named():
+    shape = "output 'y' has shape [77, 33], expected [33, 77]"
+    failed = msgspec.structs.replace(_failed(), criterion="output", reason=shape)
+    waiver = Waiver("", "issue 8", _DAY, cases="layer_norm/*", cause="eps *")
+    said = waive([waiver], failed, _DAY)[1]
+    cause = ast.literal_eval(said.partition("set it to ")[2])
+    for one in (cause, f"layer_norm: {shape}"):
+        named = msgspec.structs.replace(waiver, cause=one)
+        waived, line = waive([named], failed, _DAY)
+        assert waived and waive([named], msgspec.structs.replace(failed, reason=f"{shape}; {line}"), _DAY)[0]
+    other = msgspec.structs.replace(failed, reason="output 'y' has shape [7], expected [33, 77]")
+    assert not waive([msgspec.structs.replace(waiver, cause=cause)], other, _DAY)[0]
+
+
+@pytest.mark.parametrize("status", [ERROR, DEVIATES])
+def test_a_waiver_of_an_unexplained_error_covers_no_crash_and_no_deviation(status):
+    waiver = Waiver("", "issue 8", _DAY, cases="layer_norm/*", cause="layer_norm: unexplained*")
+    waived, said = waive([waiver], _failed(status=status), _DAY)
+    assert not waived and said.endswith("does not hold: no cause was found here: leave `cause` out")
+    assert waive([msgspec.structs.replace(waiver, cause="*")], _failed(status=status), _DAY)[0]
+
+
 def test_a_waiver_holds_where_the_search_for_the_cause_was_cut():
     waiver = Waiver("", "issue 8", _DAY, cases="layer_norm/*", cause="eps *")
-    cut = _failed(cut="the search for a cause was cut after 24 s of CPU time")
+    cut = _failed(cut="the search for a cause was cut after 24 s")
     waived, said = waive([waiver], cut, _DAY)
     assert waived and said.endswith(f"issue 8 (its cause is not known: {cut.cut})")
     assert not waive([waiver], cut, _DAY + datetime.timedelta(1))[0]
+    assert not waive([waiver], msgspec.structs.replace(cut, causes=("tanh for erf",)), _DAY)[0]
 
 
 def test_a_waiver_of_a_cpu_feature_holds_on_no_other_machine():
@@ -136,6 +168,7 @@ def test_a_waiver_that_covers_no_case_of_a_run_is_told_with_what_was_meant():
     run = [_failed(case="conv2d/f32/a"), _failed(case="silu/f32/a")]
     waivers = [Waiver("", "x", _DAY, cases="conv_2d/*"), Waiver("", "x", _DAY, "gml*", "silu/*")]
     waivers += [Waiver("", "x", _DAY, "gg*", "silu/*"), Waiver("sdcpp/gelu-tanh", "x", _DAY)]
+    waivers += [Waiver("", "x", _DAY, "onnxruntime", "silu/*")]
     assert without_cases(waivers, run) == [
         'the waiver of conv_2d/* matched no case (did you mean "conv2d/*"?)',
         'the waiver of silu/* of engine gml* matched no case (did you mean "ggml"?)',

@@ -31,8 +31,8 @@ except ImportError:  # not on every system
 from refsd.golden.search_cuts import note_cut
 
 _BYTES = 1 << 30
-# The last line of a search that was not cut.
-_END = None
+# The exit code of a process that ends itself because its CPU time is used up.
+_LATE = 75
 
 
 class TooLong(Exception):
@@ -132,16 +132,17 @@ def _interrupted_after(seconds: float) -> Iterator[None]:
 def apart(work: Callable[..., Iterator[list]], seconds: float, *arguments: Any) -> list[list]:
     """Return what `work(*arguments)` yields in another process, until it ends or has used this much CPU time.
 
-    If it does not end by itself, the cut is noted (golden/search_cuts.py).
+    The cut of a process that its limit of time ends is noted (golden/search_cuts.py), but not that of one that dies
+    otherwise or cannot be started.
 
     work: yields lists that JSON can hold. Where processes cannot be forked, it and the arguments must be picklable.
     """
-    text = (_forked if hasattr(os, "fork") and resource is not None else _spawned)(work, seconds, arguments)
-    whole = text.decode(errors="ignore").splitlines() if text.endswith(b"\n") else text.decode().splitlines()[:-1]
-    found = [json.loads(line) for line in whole]
-    if found[-1:] != [_END]:
+    start = _forked if hasattr(os, "fork") and resource is not None else _spawned
+    text, late = start(work, seconds, arguments)
+    if late:
         note_cut(seconds)
-    return [one for one in found if one != _END]
+    whole = text.decode(errors="ignore").splitlines() if text.endswith(b"\n") else text.decode().splitlines()[:-1]
+    return [json.loads(line) for line in whole]
 
 
 def _patience(seconds: float) -> float:
@@ -149,7 +150,8 @@ def _patience(seconds: float) -> float:
     return 10 * seconds + 5
 
 
-def _forked(work: Callable[..., Iterator[list]], seconds: float, arguments: tuple) -> bytes:
+def _forked(work: Callable[..., Iterator[list]], seconds: float, arguments: tuple) -> tuple[bytes, bool]:
+    """Run the work in a fork. -> what it printed, whether its time was up"""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about threads, which the child does not use
@@ -159,15 +161,17 @@ def _forked(work: Callable[..., Iterator[list]], seconds: float, arguments: tupl
         _work(work, arguments, writer, seconds)
     os.close(writer)
     try:
-        return _read(reader, _patience(seconds))
+        text, late = _read(reader, _patience(seconds))
     finally:
         os.close(reader)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return text, late or code == -signal.SIGXCPU
 
 
-def _spawned(work: Callable[..., Iterator[list]], seconds: float, arguments: tuple) -> bytes:
+def _spawned(work: Callable[..., Iterator[list]], seconds: float, arguments: tuple) -> tuple[bytes, bool]:
+    """Run the work in a new Python. -> what it printed, whether its time was up"""
     code = f"from {__name__} import answer_parent; answer_parent()"
     given = pickle.dumps((work, seconds, arguments))
     try:
@@ -180,10 +184,10 @@ def _spawned(work: Callable[..., Iterator[list]], seconds: float, arguments: tup
             check=False,
         )
     except subprocess.TimeoutExpired as late:
-        return late.stdout or b""
+        return late.stdout or b"", True
     except OSError:  # no process can be started
-        return b""
-    return done.stdout
+        return b"", False
+    return done.stdout, done.returncode == _LATE
 
 
 def answer_parent() -> None:
@@ -203,8 +207,6 @@ def _work(work: Callable[..., Iterator[list]], arguments: tuple, writer: int, se
     except BaseException:  # whatever a changed formula does ends here
         pass
     finally:
-        with contextlib.suppress(OSError):
-            os.write(writer, json.dumps(_END).encode() + b"\n")
         os._exit(0)
 
 
@@ -222,24 +224,26 @@ def _limits(seconds: float) -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used + _BYTES, used + _BYTES))
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CPU, (own, own))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        # The kernel sends SIGXCPU at the first limit only if the second, at which it kills, is not reached, too.
+        resource.setrlimit(resource.RLIMIT_CPU, (own, own + 1))
 
 
 def _end_at(seconds: float) -> None:
     """End this process when it has used so much CPU time."""
     while time.process_time() < seconds:
         time.sleep(0.1)
-    os._exit(0)
+    os._exit(_LATE)
 
 
-def _read(reader: int, seconds: float) -> bytes:
-    """Read until the other end is closed, or for this many seconds."""
+def _read(reader: int, seconds: float) -> tuple[bytes, bool]:
+    """Read until the other end is closed, or for this many seconds. -> what was read, whether the time was up"""
     until, text = time.monotonic() + seconds, b""
     while (left := until - time.monotonic()) > 0:
         if not select.select([reader], [], [], left)[0]:
             break
         more = os.read(reader, 1 << 16)
         if not more:
-            break
+            return text, False
         text += more
-    return text
+    return text, True

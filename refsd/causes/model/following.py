@@ -22,6 +22,8 @@ Answer = Mapping[str, np.ndarray]
 # Axes whose orders are tried, at most; how much nearer another order of joined axes must be.
 _MOST_AXES = 5
 _NEARER = 0.7
+# Numbers of a tap, at most, by which its orders are compared.
+_COMPARED = 1 << 14
 
 
 class Segment(NamedTuple):
@@ -48,16 +50,28 @@ def nearest_order(found: np.ndarray, right: np.ndarray) -> tuple[int, ...]:
 
     Where the tap's shape has the same sizes in another order, only orders that restore the right shape count; where
     axes were split or joined, one that is clearly nearer. A tap that is wrong otherwise is still nearest in its own
-    layout: in others its numbers have nothing to do with the right ones.
+    layout: in others its numbers have nothing to do with the right ones. An order that leaves the tap's shape as it
+    is does not count: a transposed result would pass.
     """
-    if found.shape == right.shape or found.size != right.size or not 1 < found.ndim <= _MOST_AXES:
+    if _sizes(found) == _sizes(right) or found.size != right.size or not 1 < found.ndim <= _MOST_AXES:
         return ()
     own = tuple(range(found.ndim))
+    shapes = {o: tuple(found.shape[axis] for axis in o) for o in itertools.permutations(own)}
     same_sizes = sorted(found.shape) == sorted(right.shape)
-    orders = [o for o in itertools.permutations(own) if not same_sizes or found.transpose(o).shape == right.shape]
-    errors = {o: _distance(found.transpose(o).reshape(right.shape), right) for o in orders}
+    orders = [o for o, shape in shapes.items() if (shape == right.shape if same_sizes else shape != found.shape)]
+    orders = orders if same_sizes else [own, *orders]
+    some = np.arange(right.size)
+    if right.size > _COMPARED:
+        some = np.random.default_rng(0).integers(right.size, size=_COMPARED)
+    values = right.reshape(-1)[some]
+    errors = {o: _distance(found.transpose(o)[np.unravel_index(some, shapes[o])], values) for o in orders}
     best = min(errors, key=errors.__getitem__, default=own)
     return () if best == own or errors[best] > _NEARER * errors.get(own, np.inf) else best
+
+
+def _sizes(y: np.ndarray) -> list[int]:
+    """Return the sizes of the axes that are longer than 1."""
+    return [n for n in y.shape if n > 1]
 
 
 def _distance(found: np.ndarray, right: np.ndarray) -> float:

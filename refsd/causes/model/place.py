@@ -43,10 +43,10 @@ _UNFIT = ValueError, IndexError, TypeError, ZeroDivisionError
 def of_one_layer(one: str, other: str, names: Collection[str]) -> bool:
     """Return True for the taps of two calls of one layer or operation: NAME, NAME.1, NAME.2.
 
-    names: of all taps; where NAME itself is none, NAME.0 and NAME.1 are two outputs of one block
+    names: of all taps; where NAME is none of them, or NAME.0 is one, these are NAME's parts
     """
-    bases = {name if f"{name}.1" in names else re.sub(r"\.\d+$", "", name) for name in (one, other)}
-    return len(bases) == 1 and bases <= {*names}
+    bases = {name if f"{name}.1" in names else re.sub(r"\.[1-9]\d*$", "", name) for name in (one, other)}
+    return len(bases) == 1 and all(base in names and f"{base}.0" not in names for base in bases)
 
 
 class Place(NamedTuple):
@@ -62,6 +62,7 @@ class Place(NamedTuple):
     numerics: declared by the engine
     earlier:  the engine's taps before this one, the latest first
     others:   -> what every tap and output should be, in float64; what is made of this tap, of its right values
+    again:    the taps of the other calls of this layer or operation
     """
 
     tap: str
@@ -73,6 +74,7 @@ class Place(NamedTuple):
     numerics: Numerics
     earlier: Mapping[str, np.ndarray] = MappingProxyType({})
     others: Callable[[], Mapping[str, np.ndarray]] = dict
+    again: Collection[str] = ()
 
     def explain(self, of_outputs: Callable[[], list[str]] = list, limit: TimeLimit = _UNLIMITED) -> list[str]:
         """Return the causes, the likeliest first.
@@ -114,7 +116,7 @@ class Place(NamedTuple):
         taps = self._other_taps(truth)
         moved = next((name for name, y in taps.items() if y.size == truth.size and explains(y)), None)
         if moved is not None:
-            call = of_one_layer(moved, self.tap, {self.tap, *taps})
+            call = moved in self.again
             return [f"it is the result of another call: {moved}" if call else f"it is what {moved} should be"]
         gap = is_gap(found, truth, honest, channel_axis(truth))
         unlisted = limit.within(self._unlisted(gap))

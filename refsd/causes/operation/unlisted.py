@@ -39,15 +39,18 @@ KEPT = 200_000_000
 Named = Iterator[tuple[str, np.ndarray]]
 
 
-def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool = False) -> Named:
+def unlisted(
+    op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool = False, stepped: bool = False
+) -> Named:
     """Yield (name, wrong answer in float32, of the right shape), the likeliest first, as many as WORK allows.
 
     params: complete
     found:  the engine's answer, of the right shape
     gap:    found is one constant or not finite where it is wrong (see is_gap): try only overflows, what computes
             nothing, wrongly read blocks and codes
+    stepped: the bugs of `stepwise` were tried already, and are left out
     """
-    yield from islice(_all(op, inputs, params, found, gap), most_bugs(op, inputs, params))
+    yield from islice(_all(op, inputs, params, found, gap, stepped), most_bugs(op, inputs, params))
 
 
 def most_bugs(op: Operation, inputs: Inputs, params: Params) -> int:
@@ -63,11 +66,11 @@ def most_bugs(op: Operation, inputs: Inputs, params: Params) -> int:
     return max(WORK // (work + _EACH), _LEAST)
 
 
-def _all(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool) -> Named:
+def _all(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool, stepped: bool) -> Named:
     computed = (
         lambda: product_terms(op, inputs, params, found),
         lambda: head_counts(op, inputs, params),
-        lambda: stepwise(op, inputs, params),
+        *(() if stepped else (lambda: stepwise(op, inputs, params),)),
         lambda: row_sums(op, inputs, params, found),
         lambda: softmax_sums(op, inputs, params, found),
         lambda: other_entries(op, inputs, params, found),

@@ -66,7 +66,7 @@ def unused(found: Mapping[str, np.ndarray], names: Names, given: Sequence[str]) 
 
     Raises BadInput for such a name that is written on the command line.
     """
-    typed = {text.partition("=")[0].strip() for text in given if "=" in text}
+    typed = _typed(given)
     idle = [mine for mine in names if not any(_match(mine, name) for name in found)]
     for mine in idle:
         if mine in typed:
@@ -74,12 +74,24 @@ def unused(found: Mapping[str, np.ndarray], names: Names, given: Sequence[str]) 
     return idle
 
 
-def targets(found: Mapping[str, np.ndarray], names: Names) -> dict[str, list[str]]:
-    """Return "MINE=THEIRS" -> the names that tensors of the dump get by it."""
-    return {
-        f"{mine}={theirs}": [_new_name(name, {mine: theirs}) for name in found if _match(mine, name)]
-        for mine, theirs in names.items()
-    }
+def targets(
+    found: Mapping[str, np.ndarray], names: Names, given: Sequence[str]
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Return "MINE=THEIRS" -> the names that tensors of the dump get by it: of the command line's pairs, of files'.
+
+    given: as `read_names` takes it
+    """
+    typed = _typed(given)
+    pairs: tuple[dict[str, list[str]], dict[str, list[str]]] = {}, {}
+    for mine, theirs in names.items():
+        got = [_new_name(name, {mine: theirs}) for name in found if _match(mine, name)]
+        pairs[mine not in typed][f"{mine}={theirs}"] = got
+    return pairs
+
+
+def _typed(given: Sequence[str]) -> set[str]:
+    """Return the dump's names in pairs that are written on the command line."""
+    return {text.partition("=")[0].strip() for text in given if "=" in text}
 
 
 def _new_name(name: str, names: Names) -> str:

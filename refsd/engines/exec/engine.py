@@ -32,6 +32,8 @@ from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 
 EXAMPLE = "exec:PROGRAM"
 _MAX_DESCRIPTION = 1 << 20
+# Seconds that a description may take at least, however short the time for an answer: interpreters start slowly.
+_DESCRIBING = 60.0
 _OUTPUT, _TAPS = "output.safetensors", "taps.safetensors"
 
 # type name in a safetensors header -> refsd's storage type
@@ -217,9 +219,9 @@ def find(
     if os.name != "posix":
         return [EngineSearch("exec", None, "programs can be judged on Linux and macOS")]
     try:
-        program = Program(command(path), timeout)
+        program, describing = Program(command(path), timeout), Program(command(path), max(timeout, _DESCRIBING))
         with WorkFolder("refsd-exec-") as folder:
-            text = program.ask({"request": "describe"}, folder, "description.json", _MAX_DESCRIPTION)
+            text = describing.ask({"request": "describe"}, folder, "description.json", _MAX_DESCRIPTION)
             description = read_description(text)
     except (EngineFailure, ValueError) as error:
         word = path.split()[0] if path.split() else ""

@@ -18,9 +18,9 @@ import msgspec
 
 from refsd.engines.exec.program import Program, full_request
 from refsd.engines.relocation import environment
-from refsd.engines.supervised import TAIL, Supervised, died, ending
+from refsd.engines.supervised import TAIL, Supervised, died, ending, late
 from refsd.engines.work_folder import WorkFolder
-from refsd.golden.engine import EngineDied, EngineFailure
+from refsd.golden.engine import EngineFailure
 from refsd.numerics.printable import printable
 
 _ANSWER = re.compile(rb'\{\s*"done"\s*:')
@@ -87,7 +87,7 @@ class ServedProgram:
             if code is not None:
                 raise died(ending(code), process.tail)
             if time.monotonic() > deadline:
-                raise EngineDied(f"no answer after {self._program.timeout:g} s")
+                raise late(self._program.timeout, process.tail)
             pause = _PAUSES[0] if process.printed > printed else min(1.5 * pause, longest)
 
     def _alive(self) -> "_Process":

@@ -8,18 +8,25 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import date
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from refsd.cases import CASES
 from refsd.cli import app
 from refsd.cli.ending import INTERRUPTED
 from refsd.cluster import workplace
+from refsd.commands.conform import _judge_all
 from refsd.commands.interruption import interruptible
 from refsd.corpus import versions
 from refsd.golden import verdict
+from refsd.golden.conform import Runner
+from refsd.golden.report import Result
+from refsd.golden.waivers import Waiver
+from refsd.judges import judges
 from refsd.numerics.errors import BadInput
 from refsd.progress.steps import steps
 from refsd.reports.stored import read
@@ -246,6 +253,45 @@ def test_a_program_that_hangs_is_given_up_after_the_time_that_the_user_allows(fo
     assert done.exit_code == 1 and "slow, 1 case: no answer after 1 s" in done.stdout
     beside = CliRunner().invoke(app, ["conform", engine, "--timeout", "1", "--processes", "2"])
     assert "--timeout beside --dask or --processes" in str(beside.exception)
+
+
+class _Workers:
+    """A cluster that gives these results."""
+
+    def __init__(self, *results):
+        self._results = results
+        self.of_every_machine = workplace.OnCluster(None, "goldens").of_every_machine
+
+    def judge(self, runner, engines, cases, done):
+        for result in self._results:
+            done(result)
+        return [*self._results]
+
+
+def test_on_a_cluster_a_shared_cause_is_waived_by_no_waiver_of_one_cpu():
+    known = Result("e", "silu/1", "silu", verdict.FAIL, causes=("eps",))
+    place = _Workers(known, Result("e", "silu/2", "silu", verdict.FAIL, possible=("eps",)))
+    waivers = [Waiver("", "x", date.max, cases="silu/2", when="amx_bf16")]
+    for waiver, status in ((waivers[0], verdict.FAIL), (replace(waivers[0], when=""), verdict.WAIVED)):
+        judging = Runner(judges(), lambda case: {}, [waiver])
+        (_, second), _ = _judge_all(place, judging, [], [], None, {("e", "silu/1")})  # type: ignore[arg-type]
+        assert (second.causes, second.status) == (("eps",), status)
+
+
+def test_progress_counts_an_answer_that_cannot_be_judged(monkeypatch):
+    advanced = []
+
+    @contextlib.contextmanager
+    def counting(what, total):
+        assert total == 2
+        yield advanced.append
+
+    monkeypatch.setattr("refsd.commands.conform.steps", counting)
+    cases = ("silu/1", "silu/2", "gelu/1")
+    place = _Workers(*(Result("e", case, "silu", verdict.REFUSED) for case in cases))
+    asked = {("e", "silu/1"), ("e", "silu/2")}
+    _judge_all(place, Runner(judges(), lambda case: {}), [], [], None, asked)  # type: ignore[arg-type]
+    assert advanced == ["e silu/1", "e silu/2"]
 
 
 def test_progress_counts_what_an_engine_is_asked(folder, monkeypatch):

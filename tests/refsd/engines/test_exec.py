@@ -287,6 +287,12 @@ def test_it_takes_too_long(program):
     fails(engine, r"^no answer after 1 s$")
 
 
+def test_a_short_time_for_answers_is_none_for_the_description(program):
+    engine = program("time.sleep(60)", "(time.sleep(1) or {})", timeout=0.5)
+    assert engine.name == "test"
+    fails(engine, r"^no answer after 0.5 s$")
+
+
 def test_it_writes_too_much(program):
     engine = program("save(y=np.zeros(1 << 20))")
     engine._program.max_output = 1 << 20

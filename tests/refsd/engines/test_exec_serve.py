@@ -193,6 +193,11 @@ def test_a_crash_after_the_answer_fails_the_next_request(engine, tmp_path, crash
     assert right(ask(served)) and right(ask(served))
 
 
+def test_a_request_that_hangs_keeps_what_was_printed(engine):
+    (first, *_) = conformed(engine("print('step 3 of 9', flush=True); time.sleep(60)", timeout=1.0))
+    assert (first.reason, first.log) == ("no answer after 1 s", ("step 3 of 9",))
+
+
 def test_a_run_tells_of_crashes_after_right_answers(engine):
     results = conformed(engine("save(right); done(); os.kill(os.getpid(), 11)"))
     assert verdict.FAIL in [r.status for r in results]

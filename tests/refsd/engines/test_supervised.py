@@ -13,7 +13,7 @@ import pytest
 
 from refsd.engines import supervised
 from refsd.engines.supervised import MAX_FILE, Supervised, died, ending, last_words, tail
-from refsd.golden.engine import EngineFailure
+from refsd.golden.engine import EngineDied, EngineFailure
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +123,9 @@ def test_what_a_program_started_is_ended_and_nothing_else(program):
 
 
 def test_a_program_that_is_too_slow_is_ended(program):
-    with pytest.raises(EngineFailure, match=r"^no answer after 0.1 s$"):
-        program.run("sleep 71 & setsid sleep 72; wait", timeout=0.1)
+    with pytest.raises(EngineDied, match=r"^no answer after 1 s$") as error:
+        program.run("echo step 3 of 9; sleep 71 & setsid sleep 72; wait", timeout=1.0)
+    assert error.value.log == ("step 3 of 9",)
     assert not any(
         p.info["cmdline"] in (["sleep", "71"], ["sleep", "72"]) for p in psutil.process_iter(["cmdline"])
     )

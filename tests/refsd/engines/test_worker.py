@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from refsd.engines.worker import Worker
-from refsd.golden.engine import EngineFailure
+from refsd.golden.engine import EngineDied, EngineFailure
 from refsd.numerics.tensor import stored
 
 SCRIPT = """
@@ -21,6 +21,9 @@ def answer(header, tensors):
     what = header["do"]
     if what == "abort":
         print("GGML_ASSERT(x > 0) failed", file=sys.stderr, flush=True)
+        os.abort()
+    if what == "throw":
+        print("terminate called without an active exception", file=sys.stderr, flush=True)
         os.abort()
     if what == "exit":
         os._exit(7)
@@ -74,11 +77,23 @@ def test_a_crash_after_an_answer_fails_the_next_request(script):
     assert worker.ask({"do": "echo"}, {})[0] == {"answered": 1}
 
 
+def test_a_crash_after_an_answer_is_not_told_by_the_words_of_an_earlier_process(script):
+    worker = Worker([script])
+    with pytest.raises(EngineFailure, match="terminate called"):
+        worker.ask({"do": "throw"}, {})
+    worker.ask({"do": "crash later"}, {})
+    worker._process.wait()
+    with pytest.raises(EngineDied, match=r"exit code 7: noise") as error:
+        worker.ask({"do": "echo"}, {})
+    assert error.value.log and "terminate" not in str(error.value.log)
+
+
 def test_a_worker_that_hangs_is_ended(script):
     worker = Worker([script])
     worker.ask({"do": "echo"}, {})
     worker.timeout = 0.5
-    with pytest.raises(EngineFailure, match=r"^no answer after 0.5 s$"):
+    with pytest.raises(EngineDied, match=r"^no answer after 0.5 s$") as error:
         worker.ask({"do": "sleep"}, {})
+    assert "noise below Python" in error.value.log
     worker.timeout = 300
     assert worker.ask({"do": "echo"}, {})[0] == {"answered": 1}

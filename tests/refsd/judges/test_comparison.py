@@ -315,6 +315,36 @@ def test_the_order_of_axes_is_the_nearest_one():
     assert nearest_order(noisy[:, :5], right) == ()
 
 
+@pytest.mark.parametrize(("shape", "own"), [((1, 8, 8), (8, 8)), ((16, 4, 4), (16, 16)), ((4, 4, 8), (4, 4, 8, 1))])
+def test_axes_of_one_size_that_are_exchanged_are_no_layout(shape, own):
+    right = np.random.default_rng(1).standard_normal(shape)
+    turned = np.swapaxes(right.reshape(own), 0, 1)
+    assert nearest_order(turned, right) == ()
+    assert not with_files({"y": turned}, {"y": right}, {"y": right * (1 + 1e-7)}).examined.verdict.passed
+
+
+def test_a_file_that_is_transposed_fails_as_a_case_does_and_its_order_is_named():
+    right = np.random.default_rng(1).standard_normal((2, 5, 3, 7))
+    truth, honest = {"y": right, "z": right[0]}, {"y": right * (1 + 1e-7), "z": right[0] * (1 + 1e-7)}
+    turned = with_files({"y": right.transpose(0, 2, 1, 3), "z": right[0]}, truth, honest)
+    assert turned.examined.place == "y" and not turned.examined.verdict.passed
+    assert (turned.stored, turned.notes) == ("y agrees after transpose(0, 2, 1, 3)", [])
+    assert not with_files({"y": 2 * right.transpose(0, 2, 1, 3), "z": right[0]}, truth, honest).stored
+    joined = with_files({"y": right.transpose(0, 2, 1, 3).reshape(2, 3, 35), "z": right[0]}, truth, honest)
+    assert not joined.examined.verdict.passed
+    by_heads = right.reshape(2, 5, 21).transpose(0, 2, 1)
+    laid = with_files({"y": by_heads, "z": right[0]}, truth, honest)
+    assert laid.examined.verdict.passed and "read as transpose(0, 2, 1) and reshape(2, 5, 3, 7)" in laid.notes[0]
+
+
+def test_the_order_of_a_large_tap_is_found_by_some_of_its_numbers(monkeypatch):
+    right = np.random.default_rng(1).standard_normal((6, 7, 5, 4, 3))
+    found = np.ascontiguousarray(right.reshape(6, 7, 5, 12).transpose(2, 0, 3, 1))
+    for compared in (right.size, 100):
+        monkeypatch.setattr("refsd.causes.model.following._COMPARED", compared)
+        assert nearest_order(found, right) == (1, 3, 0, 2)
+
+
 def test_a_name_that_the_golden_lacks_is_refused_and_one_that_the_dump_lacks_is_noted(tmp_path, engine):
     taps, outputs = engine
     dump = _save(tmp_path / "dump.safetensors", {"blk.0": taps["model.layers.0"], **outputs})
@@ -323,6 +353,12 @@ def test_a_name_that_the_golden_lacks_is_refused_and_one_that_the_dump_lacks_is_
     (tmp_path / "names.txt").write_text("blk.*=model.layers.*\nhead=model.norm\n")
     code, said = _call(dump, CASE.name, "--names", tmp_path / "names.txt")
     assert "1 line of --names fits no tensor: head" in said and "no such name" not in said and code == 1
+    (tmp_path / "names.txt").write_text("blk.*=model.layer.*\n")
+    code, said = _call(dump, CASE.name, "--names", tmp_path / "names.txt")
+    told = (
+        "--names blk.*=model.layer.*: the golden has no tensor 'model.layer.0' (did you mean \"model.layers.0\"?)"
+    )
+    assert said.splitlines()[1] == told and code == 1
     code, said = _call(dump, CASE.name, "--names", "head=model.norm")
     assert code and "--names 'head': no tensor of the dump has this name" in said
 

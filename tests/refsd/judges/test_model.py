@@ -12,6 +12,7 @@ from refsd.golden import conform, verdict
 from refsd.golden.case import Case
 from refsd.golden.judge import Mutant, Standard
 from refsd.golden.mutants import try_all
+from refsd.golden.search_cuts import noted_cuts
 from refsd.judges import judges
 from refsd.judges import model as model_judge
 from refsd.judges.model import ModelJudge
@@ -216,6 +217,17 @@ def test_size_and_precision_are_told(model_files, change, computes, said):
     (result,) = conform.run(runner, [Odd(model_files, change, computes)], [case])
     assert result.status == verdict.FAIL
     assert result.reason.partition("; the reference agrees if ")[2] == said
+
+
+def test_the_nearest_bug_is_sought_after_the_search_for_a_cause_and_is_no_cut_of_it(model_files, monkeypatch):
+    monkeypatch.setattr(model_judge, "_NEAREST", -1.0)
+    case, kind = CASES["mistral-small/mistral/padded"], ModelJudge(model_files)
+    inputs = case.realize()
+    truth, honest = (kind.answer(case, inputs, Arithmetic(numerics)) for numerics in (FLOAT64, FLOAT32))
+    found = {name: y + 0.01 * y**2 for name, y in honest.items()}
+    with noted_cuts() as cuts:
+        assert kind._nearest(Standard(case, inputs, truth, honest, FLOAT32), found) is None
+    assert cuts == []
 
 
 def test_a_bug_of_one_block_is_told_its_place(model_files):

@@ -6,6 +6,7 @@ import pytest
 from refsd.cases import CASES
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.judge import Mutant, Standard
+from refsd.golden.search_cuts import noted_cuts
 from refsd.golden.verdict import judge
 from refsd.judges.picture import MUTANTS, PictureJudge, settings_of
 from refsd.numerics.arithmetic import Arithmetic
@@ -55,6 +56,19 @@ def test_a_known_bug_is_named(standard, monkeypatch):
     assert kind.explain(of, {"pixels": np.floor(wrong["pixels"] + 0.5)}).causes == ["seed 0"]
     assert kind.explain(of, {"pixels": of.honest["pixels"][..., ::-1]}).causes == ["blue before red"]
     assert kind.explain(of, {"pixels": of.honest["pixels"] * 0}).causes == []
+
+
+def test_bugs_are_tried_by_wall_time(standard, monkeypatch):
+    """CPU time adds up over the threads that draw."""
+    kind, of = standard
+    monkeypatch.setattr("refsd.judges.picture.MUTANTS", (Mutant("seed 0", {"seed": 0}),))
+    monkeypatch.setattr("refsd.judges.picture._SEARCH", 0.0)
+    now = iter([5.0, 6.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    wrong = kind.wrong_answer(of.case, {}, Mutant("", {"seed": 0}))
+    with noted_cuts() as cuts:
+        assert kind.explain(of, wrong).causes == [] and cuts == [0.0]
+    assert [*now] == []
 
 
 def test_bugs_differ_from_the_case():

@@ -23,6 +23,13 @@ def test_the_verdict_and_the_causes_stand_before_anything_folded():
     assert len(markdown(report(*(result(f"silu/{i}") for i in range(5000))))) < 1000
 
 
+def test_a_long_word_at_the_end_is_cut_and_not_left_out():
+    text = markdown(report(fails("a/1", reason="a/1: " + "m" * 500)))
+    assert f"a/1: {'m' * 391} ...\n" in text
+    words = markdown(report(fails("a/1", reason="word " * 100)))
+    assert f"{'word ' * 79}...\n" in words
+
+
 def test_it_fits_a_summary_whatever_fails():
     """GitHub takes 1 MiB."""
     odd = [

@@ -204,7 +204,7 @@ def test_the_command_writes_a_folder(written):
 def test_its_script_fails_as_the_engine_does_and_passes_another(written):
     path, _ = written
     lines = (path / folder.PYTHON).read_text().split('"""')[2].splitlines()
-    assert sum(bool(line) for line in lines) <= 12
+    assert sum(bool(line) for line in lines) <= 13
     for engine, code in ((), 1), ((ENGINE,), 0):
         command = [sys.executable, "-P", str(path / folder.PYTHON), *engine]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -226,6 +226,16 @@ def test_its_script_and_its_issue_say_what_to_run_where(written):
     script, issue = (path / folder.PYTHON).read_text(), (path / folder.ISSUE).read_text()
     assert f"    python {command.partition(' ')[0]} [ENGINE]\n\nin the folder where refsd was run" in script
     assert f"In the folder where refsd was run, so that the engine's path holds:\n\n    python {command}" in issue
+
+
+def test_a_folder_on_another_drive_is_named_whole_and_a_backslash_is_one(written, monkeypatch):
+    def of_two_drives(path):
+        raise ValueError("path is on mount 'D:', start on mount 'C:'")
+
+    monkeypatch.setattr("os.path.relpath", of_two_drives)
+    path, _ = written
+    assert folder.from_here(path) == path.absolute()
+    assert (path / folder.PYTHON).read_text().startswith('r"""')
 
 
 def test_a_folder_is_a_case_again(written):

@@ -14,6 +14,7 @@ from refsd.causes.generic.formula_variants import Text
 from refsd.causes.generic.running_code import TooLong, apart, at_most, executed, results_of, swapped
 from refsd.causes.generic.sequences import sequence_difference
 from refsd.causes.generic.solved_numbers import PLAIN, bits, is_plain, shown, solved
+from refsd.golden.search_cuts import noted_cuts
 
 
 def _slope(x, denoised, sigma, sigma_next, share=0.25):
@@ -93,7 +94,31 @@ def test_what_never_ends_is_ended():
         while True:
             pass
 
-    assert apart(work, 0.2) == [["late"]]
+    with noted_cuts() as cuts:
+        assert apart(work, 0.2) == [["late"]]
+    assert cuts == [0.2]
+
+
+def test_what_sleeps_is_ended_after_a_patient_wait(monkeypatch):
+    def work():
+        yield ["before"]
+        time.sleep(60)
+
+    monkeypatch.setattr("refsd.causes.generic.running_code._patience", lambda seconds: 0.5)
+    with noted_cuts() as cuts:
+        assert apart(work, 3.0) == [["before"]]
+    assert cuts == [3.0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_dies_is_not_cut_by_its_time(number):
+    def work():
+        yield ["before"]
+        os.kill(os.getpid(), number)
+
+    with noted_cuts() as cuts:
+        assert apart(work, 1.0) == [["before"]]
+    assert cuts == []
 
 
 def test_without_timers_a_thread_ends_what_takes_too_long(monkeypatch):
@@ -111,8 +136,11 @@ def test_without_timers_a_thread_ends_what_takes_too_long(monkeypatch):
 def test_where_nothing_can_be_forked_a_new_process_is_started(monkeypatch):
     monkeypatch.delattr(os, "fork")
     assert apart(itertools.combinations, 1.0, "abc", 2) == [["a", "b"], ["a", "c"], ["b", "c"]]
-    monkeypatch.setattr(sys, "executable", "no-such-python")
-    assert apart(itertools.combinations, 1.0, "abc", 2) == []
+    with noted_cuts() as cuts:
+        assert apart(eval, 2.0, "__import__('os')._exit(75)") == [] and cuts == [2.0]
+        monkeypatch.setattr(sys, "executable", "no-such-python")
+        assert apart(itertools.combinations, 1.0, "abc", 2) == []
+    assert cuts == [2.0]
 
 
 def test_a_number_is_solved_for():

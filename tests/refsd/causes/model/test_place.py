@@ -1,5 +1,7 @@
 """Rows of a table that are added in place of others, as positions cut from another corner, are found again."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from refsd.causes.model.following import Segment
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import Call, _slices
 from refsd.causes.model.place import Place, of_one_layer
-from refsd.numerics.profiles import FLOAT32
+from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.numerics.tensor import stored
 
 
@@ -77,8 +79,18 @@ def test_known_bugs_of_another_size_are_sought_only_where_one_could_be_known(fou
     assert _of_another_size(np.ones(found), right, lambda _: np.ones(found)) == ([], 0)
 
 
+def test_the_result_of_another_tap_is_of_another_call_only_where_that_is_one():
+    right, moved = np.random.default_rng(1).standard_normal((2, 4, 8))
+    place = Place("a", moved, Segment(0, 0, (), 0.0), lambda *_: right, lambda: right, {}, FLOAT64)
+    place = place._replace(others=lambda: {"a": right, "a.1": moved})
+    assert place.explain() == ["it is what a.1 should be"]
+    assert place._replace(again=["a.1"]).explain() == ["it is the result of another call: a.1"]
+
+
 def test_calls_of_one_layer_are_told_from_outputs_of_one_block():
     names = ["a.0.rope", "a.0.rope.1", "a.0.rope.2", "a.0.0", "a.0.1", "blk.1", "blk.1.1"]
     assert of_one_layer("a.0.rope", "a.0.rope.1", names) and of_one_layer("a.0.rope.2", "a.0.rope.1", names)
     assert of_one_layer("blk.1", "blk.1.1", names)
+    unet = ["input_blocks.1", "input_blocks.1.0", "input_blocks.1.1", "input_blocks.1.2"]
+    assert not any(of_one_layer(one, other, unet) for one, other in itertools.combinations(unet, 2))
     assert not of_one_layer("a.0.0", "a.0.1", names) and not of_one_layer("a.0.rope", "a.0.0", names)

@@ -5,7 +5,8 @@ import pytest
 
 from refsd.cases import CASES
 from refsd.causes.operation.generated_mutants import generated, letters
-from refsd.causes.operation.unlisted import explaining, most_bugs, unlisted
+from refsd.causes.operation.steps import stepwise
+from refsd.causes.operation.unlisted import _all, explaining, most_bugs, unlisted
 from refsd.golden.judge import Standard
 from refsd.golden.mutations import answer
 from refsd.golden.operations import OPERATIONS
@@ -170,6 +171,20 @@ def test_every_bug_is_tried_on_every_case_of_an_operation():
             assert most_bugs(op, inputs, op.complete(inputs, case.params)) >= 700, case.name
 
 
+# That of which the most bugs are made, and that of which the fewest may be tried.
+@pytest.mark.parametrize(
+    "name", ["attention_softcap/f32/masked-b2-l33-j33-h3-d32", "conv2d/f16/tiles-n1-c33-k34-h33-w38"]
+)
+def test_at_most_700_bugs_are_made_of_one_case(name):
+    case = CASES[name]
+    op, inputs = OPERATIONS[case.op], case.realize()
+    params = op.complete(inputs, case.params)
+    found = answer(op, inputs, params)
+    found = found + np.random.default_rng(1).standard_normal(found.shape).astype(found.dtype)
+    made = sum(1 for _ in _all(op, inputs, params, found, gap=False, stepped=False))
+    assert 300 < made <= 700 < most_bugs(op, inputs, params)
+
+
 def test_as_many_unlisted_bugs_as_the_work_allows(monkeypatch):
     case = CASES[SELF]
     op, inputs = OPERATIONS[case.op], case.realize()
@@ -179,6 +194,17 @@ def test_as_many_unlisted_bugs_as_the_work_allows(monkeypatch):
     monkeypatch.setattr("refsd.causes.operation.unlisted.WORK", 0)
     monkeypatch.setattr("refsd.causes.operation.unlisted._LEAST", 3)
     assert [name for name, _ in unlisted(op, inputs, params, found)] == all_of_them[:3] != all_of_them
+
+
+def test_bugs_that_were_tried_are_left_out():
+    case = CASES[NORM]
+    op, inputs = OPERATIONS[case.op], case.realize()
+    params = op.complete(inputs, case.params)
+    found = answer(op, inputs, params)
+    every, rest = ([name for name, _ in unlisted(op, inputs, params, found, stepped=on)] for on in (False, True))
+    steps = [name for name, y in stepwise(op, inputs, params) if y.shape == found.shape]
+    at = every.index(steps[0])
+    assert steps and every[:at] + every[at + len(steps) :] == rest
 
 
 def test_explaining_keeps_no_more_than_there_is_room_for(monkeypatch):
