@@ -279,12 +279,11 @@ def judge(
         collector = Collector(judging.judges, found)
         if request.submission is not None:
             judging = judging._replace(measured=collector.add)
-        wanted = judging.wanted
         asked = {
             (engine.name, case.name)
             for engine in found
             for case in chosen
-            if wanted(engine.name, case.name) and engine.refuses(case) is None
+            if judging.wanted(engine.name, case.name) and engine.refuses(case) is None
         }
         results, partial = _judge_all(place, judging, found, chosen, again, asked)
     return Judged(results, partial, pictures, collector, [*kept.notes, *notes(left_out)])
@@ -300,12 +299,9 @@ def _judge_all(
     found: Sequence[Any],
     chosen: Sequence[Case],
     again: LastFailed | None,
-    asked: Collection[Pair],
+    asked: Collection[Pair],  # of which no engine refuses its case
 ) -> tuple[list[Result], str]:
-    """Judge with progress on stderr. -> (results, how many answers were judged if interrupted, otherwise "")
-
-    asked: the engines and cases of which no engine refuses its case
-    """
+    """Judge with progress on stderr. -> (results, how many answers were judged if interrupted, otherwise "")"""
     results: list[Result] = []
     try:
         with interruptible(), steps("conform", len(asked)) as advance:

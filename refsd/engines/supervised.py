@@ -188,7 +188,7 @@ def late(timeout: float, printed: bytes) -> EngineDied:
 def last_lines(printed: bytes) -> list[str]:
     """Return the last lines that are not blank, 20 at most."""
     lines = [" ".join(line.split()) for line in printed.decode(errors="replace").splitlines()]
-    return [printable(line, 300) for line in lines if line][-20:]
+    return [printable(line[:300]) for line in lines if line][-20:]
 
 
 def last_words(printed: bytes) -> str:
