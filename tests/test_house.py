@@ -43,11 +43,7 @@ BUDGETS = {
     "refsd/causes": 8_500,
     "refsd/cli": 4_450,
     "refsd/cluster": 1_300,
-<<<<<<< HEAD
     "refsd/commands": 1_300,
-=======
-    "refsd/commands": 1_250,
->>>>>>> mend1
     "refsd/components": 350,
     "refsd/conventions": 900,
     "refsd/corpus": 350,
