@@ -37,8 +37,9 @@ class TimeLimit:
     noted: False for a search after the one for a cause: its cut leaves no cause unknown
     """
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.process_time, noted: bool = True):
-        self._seconds, self._clock, self._noted, self._end = seconds, clock, noted, clock() + seconds
+    def __init__(self, seconds: float, clock: Callable[[], float] | None = None, noted: bool = True):
+        self._seconds, self._clock, self._noted = seconds, clock or time.process_time, noted
+        self._end = self._clock() + seconds
 
     def within(self, candidates: Iterable[T], reserve: float = 0.0) -> Iterator[T]:
         """Yield the candidates until the limit is `reserve` seconds away; note a cut if any are left then."""
