@@ -1,6 +1,7 @@
 """MiniMax-H3: videos with sound, conditioned on Qwen3-VL. Only the network: txt2img draws no videos."""
 
-from refsd.families.family import Condition, EncodedPrompt, Family, Flow, Variant, constant_shift, unit_time
+from refsd.families.family import Condition, EncodedPrompt, Family, Flow, Variant, constant_shift
+from refsd.families.zimage import TO_DATA, TimeFromNoise
 from refsd.models.minimax_h3.network import MINIMAX_H3, PRUNED
 from refsd.networks.recipe import alone
 
@@ -11,15 +12,14 @@ def join(prompt: EncodedPrompt) -> Condition:
     return Condition(encoded.hidden)
 
 
-# Its velocity is data minus noise, its timestep 1 - sigma, and the sound has a shift of its own, 3. diffusers
-# counts the last level, 0, among its 50 steps.
+# The sound has a shift of its own, 3. diffusers counts the last level, 0, among its 50 steps.
 VARIANT = Variant(
     "minimax-h3",
     "MiniMax-H3",
     {},
     join,
     {"sdcpp": "flow_uniform", "diffusers": "flow_uniform"},
-    Flow(constant_shift(12.0), levels=unit_time),
+    Flow(constant_shift(12.0), levels=TimeFromNoise, prediction=TO_DATA),
     steps=49,
     cfg_scale=1.0,
     draws=False,

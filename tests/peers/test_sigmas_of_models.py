@@ -16,6 +16,7 @@ from diffusers import (
     FluxPipeline,
     Krea2Pipeline,
     Lumina2Pipeline,
+    MiniMaxH3Scheduler,
     QwenImage21Pipeline,
     QwenImageEditPlusPipeline,
     QwenImageLayeredPipeline,
@@ -217,8 +218,20 @@ def test_levels(model, width, height, steps):
     np.testing.assert_allclose(timesteps, 1000 * sigmas[:-1], rtol=1e-12)
 
 
+@pytest.mark.parametrize("steps", [4, 49])
+def test_minimax_h3(steps):
+    """Its scheduler counts the last level, 0, among the steps; its time runs from noise, 0, to data, 1."""
+    shown = CliRunner().invoke(app, ["sigmas", *f"--model minimax-h3 --like diffusers --steps {steps} --json".split()])
+    assert shown.exit_code == 0, shown.output
+    scheduler = MiniMaxH3Scheduler()
+    scheduler.set_timesteps(steps + 1)  # in float32, whatever torch's default type
+    ours = json.loads(shown.output)
+    np.testing.assert_allclose(ours["sigmas"], scheduler.sigmas.numpy(), rtol=3e-7)
+    np.testing.assert_allclose(ours["timesteps"][:-1], scheduler.timesteps.numpy(), rtol=3e-7, atol=1e-7)
+
+
 def test_every_flow_is_held():
     flows = {name for name, variant in VARIANTS.items() if variant.flow is not None}
-    assert flows == {*MODELS, *VARIANT_OF_SAME_FLOW, "chroma-radiance", "wan"}
+    assert flows == {*MODELS, *VARIANT_OF_SAME_FLOW, "minimax-h3", "chroma-radiance", "wan"}
     for name, other in VARIANT_OF_SAME_FLOW.items():
         assert VARIANTS[name].flow is VARIANTS[other].flow
