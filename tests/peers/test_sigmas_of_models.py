@@ -221,7 +221,9 @@ def test_levels(model, width, height, steps):
 @pytest.mark.parametrize("steps", [4, 49])
 def test_minimax_h3(steps):
     """Its scheduler counts the last level, 0, among the steps; its time runs from noise, 0, to data, 1."""
-    shown = CliRunner().invoke(app, ["sigmas", *f"--model minimax-h3 --like diffusers --steps {steps} --json".split()])
+    shown = CliRunner().invoke(
+        app, ["sigmas", *f"--model minimax-h3 --like diffusers --steps {steps} --json".split()]
+    )
     assert shown.exit_code == 0, shown.output
     scheduler = MiniMaxH3Scheduler()
     scheduler.set_timesteps(steps + 1)  # in float32, whatever torch's default type
