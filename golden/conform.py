@@ -297,8 +297,10 @@ def with_shared_causes(runner: Runner, results: Sequence[Result]) -> list[Result
     for r in results:
         causes = tuple(cause for cause, _ in known[r.engine, r.op].most_common() if cause in r.possible)
         if causes and r.status == verdict.FAIL and not r.causes:
+            _, waiver_text = waive(runner.waivers, r, today_of(runner))
             text = Explanation(looks=r.looks, nearest=r.nearest, cut=r.cut).text
-            without = r.reason.partition(f"; {text}")[0] if text else r.reason
+            without = r.reason.removesuffix(f"; {waiver_text}")
+            without = without.partition(f"; {text}")[0] if text else without
             reason = f"{without}; consistent with {causes[0]!r}, the cause of other failing cases of {r.op}"
             r = with_waivers(runner, msgspec.structs.replace(r, **_UNSOUGHT, causes=causes, reason=reason))
         shared.append(r)

@@ -15,7 +15,8 @@ EVERY = 10.0  # seconds between lines
 def steps(what: str, total: int) -> Iterator[Callable[[str], None]]:
     """Show a bar of `total` steps. Yields a function to call with the name of each finished step.
 
-    The bar appears after two seconds. If stderr is not a terminal, a line is printed every ten seconds.
+    The bar appears after two seconds. If stderr is not a terminal, a line is printed every ten seconds, with the
+    seconds that the remaining steps take if they take as long as those before.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -36,7 +37,9 @@ def steps(what: str, total: int) -> Iterator[Callable[[str], None]]:
                 progress.start()
         elif now - last > EVERY:
             last = now
-            line = f"{what}: {progress.tasks[0].completed:g} of {total}, {name}"
+            done = progress.tasks[0].completed
+            left = f", about {(now - begun) * (total - done) / done:.0f} s left" if done < total else ""
+            line = f"{what}: {done:g} of {total}{left}, {name}"
             print(printable(line), file=sys.stderr, flush=True)
 
     try:

@@ -15,7 +15,7 @@ from refsd.engines import registry
 from refsd.engines.reference import Reference
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Runner, after_asking_again, run, with_shared_causes
+from refsd.golden.conform import Runner, after_asking_again, run, with_shared_causes, with_waivers
 from refsd.golden.engine import EngineFailure
 from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Judges
@@ -244,6 +244,18 @@ def test_a_cause_that_others_have_stands_for_what_was_found_alone_and_for_nothin
     first = with_shared_causes(_runner([waiver]), [alone, known])[0]
     assert (first.status, first.looks, first.cut) == (verdict.FAIL, (), "")
     assert first.reason.startswith(f"{reason}; consistent with 'tanh for erf'")
+
+
+def test_a_cause_that_others_have_stands_instead_of_what_its_waiver_lacked():
+    waiver = Waiver("", "issue 9", datetime.date.max, cases="gelu/2", cause="eps*")
+    runner = _runner([waiver])
+    known = Result("fake", "gelu/1", "gelu", verdict.FAIL, causes=("tanh for erf",))
+    alone = with_waivers(
+        runner, Result("fake", "gelu/2", "gelu", verdict.FAIL, reason="y: wrong", possible=known.causes)
+    )
+    assert "does not hold" in alone.reason
+    (first, _) = with_shared_causes(runner, [alone, known])
+    assert first.reason.count("does not hold") == 1 and first.reason.startswith("y: wrong; consistent with")
 
 
 def test_an_answer_that_changes_is_waived_by_no_waiver_of_the_earlier_failure(monkeypatch):
