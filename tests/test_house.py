@@ -46,7 +46,7 @@ BUDGETS = {
     "refsd/commands": 1_300,
     "refsd/components": 350,
     "refsd/conventions": 900,
-    "refsd/corpus": 350,
+    "refsd/corpus": 550,
     "refsd/diagnosis": 2_100,
     "refsd/disagreement": 1_050,
     "refsd/engines": 11_100,

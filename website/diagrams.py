@@ -10,12 +10,12 @@ from itertools import groupby
 from typing import NamedTuple
 
 import code_pages
-import data_flow
-from data_flow import Block, Run
 from drawing import Arrow, Node, draw
 
 from refsd.cases import CASES
 from refsd.components import COMPONENTS
+from refsd.corpus import data_flow
+from refsd.corpus.data_flow import Block, Run
 from refsd.families import FAMILIES
 from refsd.golden.wording import counted
 from refsd.models.catalogue import NETWORKS

@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -10,6 +11,9 @@ from refsd.cli.mutants import redundant, show_mutants
 from refsd.cli.sketch import bound, sketch
 from refsd.cli.thresholds import thresholds
 from refsd.golden.wording import counted
+
+if TYPE_CHECKING:
+    from refsd.golden.case import Case
 
 STORE = "goldens"
 STORE_HELP = "Folder of the goldens, a packed file, or a URL of either."
@@ -120,6 +124,11 @@ def show(
     mutants: bool = typer.Option(
         False, "--mutants", help="Show which known bugs each case detects, for all operations or one."
     ),
+    taps: str = typer.Option(
+        None,
+        help="Show the taps of a tiny model's case whose names match this glob, in the order of computation: "
+        "shape, and what each is computed from.",
+    ),
     json: bool = _JSON,
 ) -> None:
     """Show a case: operation, input recipes, parameters and stored outputs; or the arguments of an operation."""
@@ -148,7 +157,11 @@ def show(
         return
     if name not in corpus.CASES:
         raise BadInput(unknown_case(name, [*corpus.CASES, *OPERATIONS, *STAGES, *models]))
-    case, place = corpus.CASES[name], open_store(store)
+    case = corpus.CASES[name]
+    if taps is not None:
+        _show_taps(case, taps, json)
+        return
+    place = open_store(store)
     manifest = place.get(name).manifest if place.has(case) else None
     if json:
         _print_json(msgspec.to_builtins({"case": case, "manifest": manifest}))
@@ -167,6 +180,34 @@ def show(
     made_by = ", ".join(f"{key} {value}" for key, value in manifest.generator.items())
     typer.echo(f"  blob {manifest.blob}.safetensors, {manifest.bytes} bytes")
     typer.echo(printable(f"  made by {made_by}"))
+
+
+def _show_taps(case: "Case", glob: str, json: bool) -> None:
+    """Print a line for each tap: its name, shape, and the taps and inputs that it is computed from."""
+    from fnmatch import fnmatchcase
+
+    from refsd.corpus.data_flow import trace
+    from refsd.numerics.errors import BadInput
+
+    if case.model is None or case.name.startswith("full/"):
+        raise BadInput(f"{case.name}: the taps of tiny models are shown: `refsd golden list` has their cases")
+    steps = trace(case.name).steps
+    shown = [step for step in steps if step.op and fnmatchcase(step.name, glob)]
+    if not shown:
+        raise BadInput(f"{case.name}: no tap matches {glob!r}")
+    if json:
+        takes = [[{"as": one, "of": steps[i].name} for one, i in step.takes] for step in shown]
+        _print_json(
+            [{"tap": step.name, "shape": step.shape, "from": of} for step, of in zip(shown, takes, strict=True)]
+        )
+        return
+    wide = max(len(step.name) for step in shown)
+    for step in shown:
+        of: dict[str, list[str]] = {}
+        for one, i in step.takes:
+            of.setdefault(one, []).append(steps[i].name)
+        text = ", ".join(f"{one} = {' and '.join(names)}" for one, names in of.items())
+        typer.echo(f"{step.name:{wide}}  {[*step.shape]!s:18}  {text}".rstrip())
 
 
 def _show_operation(name: str, json: bool) -> None:

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import code_pages
-import data_flow
 import diagrams
 import drawing
 import pytest
 from check_links import wrong_links
 
+from refsd.corpus import data_flow
 from refsd.golden.operations import OPERATIONS
 from refsd.models import flux as flux_model
 

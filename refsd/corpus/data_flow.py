@@ -68,17 +68,25 @@ class _Recorder(Taps):
         self.steps.append(step)
         return np.full(step.shape, _MARK + len(self.steps))
 
+    def take(self, argument: str, value: np.ndarray) -> np.ndarray:
+        """Return an input of the model as its marks; token ids and masks, which are integers, as they are."""
+        marks = self.mark(Step(argument, "", value.shape))
+        return value if value.dtype.kind in "iu" else marks
+
     def sources(self, *values: Any) -> list[int]:
-        """Return the numbers of the steps whose marks are in arrays, tuples of arrays included."""
+        """Return the numbers of the steps whose marks are in arrays, as they come there, tuples included."""
         found: list[int] = []
         for value in values:
             if isinstance(value, tuple | list):
                 found += self.sources(*value)
             elif isinstance(value, np.ndarray) and value.dtype == np.float64:
-                found += [i for mark in np.unique(value) if (i := self._source(mark)) is not None]
+                marks, first = np.unique(value, return_index=True)
+                found += [i for mark in marks[np.argsort(first)] if (i := self._source(mark)) is not None]
         return list(dict.fromkeys(found))
 
     def _source(self, mark: float) -> int | None:
+        if not np.isfinite(mark):  # of a mask
+            return None
         # The time is an input that models compute with outside of operations: 1 - t, 1000 t.
         for number in (mark, mark / 1000, 1 - mark, 1 - mark / 1000, -mark):
             i = number - _MARK - 1
@@ -134,7 +142,7 @@ def trace(case_name: str) -> Run:
     m, params = load(open_checkpoint(model_files(case.model, "ldm")), name, Arithmetic(FLOAT64))
     recorder = _Recorder()
     values = {argument: tensor.values() for argument, tensor in case.realize().items()}
-    marked = {argument: recorder.mark(Step(argument, "", value.shape)) for argument, value in values.items()}
+    marked = {argument: recorder.take(argument, value) for argument, value in values.items()}
     component = COMPONENTS[name]
     y = component.run(
         _Traced(m.weights, m.arithmetic, taps=recorder),
