@@ -31,10 +31,9 @@ from refsd.numerics.profiles import PROFILES, Numerics
 from refsd.progress.compiling import compile_progress
 from refsd.reports.comparison_lines import comparison_lines, headline
 from refsd.weights import open_checkpoint
-from refsd.weights.model_files import model_files, open_store
+from refsd.weights.model_files import model_files, model_path, open_store
 
 STORE = "REFSD_GOLDENS"
-_RECIPE = "recipe:"
 # Lines of a report that an AssertionError shows.
 _LINES = 12
 
@@ -236,7 +235,7 @@ def forward(
         meant = did_you_mean(component, offered())
         raise BadInput(f"no component {component!r}{meant}; there are {', '.join(offered())}")
     arithmetic = Arithmetic(_profile(numerics))
-    checkpoint = open_checkpoint(_model_path(model))
+    checkpoint = open_checkpoint(model_path(model))
     name = resolve(checkpoint, component)
     m, params = load(checkpoint, name, arithmetic)
     given = {key: inputs.pop(key) for key in COMPONENTS[name].params if key in inputs}
@@ -274,19 +273,3 @@ def _truth(case: Case) -> dict[str, np.ndarray]:
 def _check_answered(refusal: str | None, case: Case) -> None:
     if refusal is not None:
         raise BadInput(f"{case.name}: {refusal}")
-
-
-def _model_path(model: str | os.PathLike[str] | ModelRecipe) -> Path:
-    if isinstance(model, str) and model.startswith(_RECIPE):
-        model = _recipe(model)
-    return model_files(model, "ldm") if isinstance(model, ModelRecipe) else Path(model)
-
-
-def _recipe(text: str) -> ModelRecipe:
-    """recipe:FAMILY[:TYPE][:tiny]"""
-    family, *rest = text.removeprefix(_RECIPE).split(":")
-    tiny = rest[-1:] == ["tiny"]
-    types = rest[:-1] if tiny else rest
-    if len(types) > 1:
-        raise BadInput(f"{text!r}: expected recipe:FAMILY[:TYPE][:tiny], as recipe:sd15:q8_0:tiny")
-    return ModelRecipe(family, *types, tiny=tiny)

@@ -41,7 +41,11 @@ def forward(
     inputs: Annotated[Path, typer.Option("--inputs", "-i", help="Safetensors file with the arguments by name.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="A .safetensors, .npz or .npy file for the outputs.")],
     model: Annotated[
-        Path | None, typer.Argument(help="Checkpoint: a .safetensors or .gguf file, or a diffusers folder.")
+        Path | None,
+        typer.Argument(
+            help="Checkpoint: a .safetensors or .gguf file, a diffusers folder, or recipe:FAMILY[:TYPE][:tiny]: "
+            "drawn weights."
+        ),
     ] = None,
     diffusion_model: DiffusionModel = None,
     vae: Vae = None,
@@ -72,7 +76,9 @@ def forward(
 ) -> None:
     """Run one component of a model once on the tensors of a file."""
     from refsd.commands.forward import ForwardRequest, run
+    from refsd.weights.model_files import model_path
 
     settings = (numerics, deviation or [], param or [], taps, tap, tap_ops, json, lora or [], lora_rule)
     parts = part_files(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net, ip_adapter)
+    model = model and model_path(model)
     run(ForwardRequest(model, parts, component, inputs, out, *settings))

@@ -28,6 +28,7 @@ def txt2img(**given: Any) -> None:
     from refsd.pipelines.pictures import Files, draw
     from refsd.pipelines.preview import PreviewSettings
     from refsd.pipelines.settings import read_cache_mode, read_sigmas, read_tiling
+    from refsd.weights.model_files import model_path
 
     tiling = read_tiling(given["vae_tile_size"], given["vae_relative_tile_size"], given["vae_tile_overlap"])
     levels, seed = read_sigmas(given["sigmas"]), given["seed"]
@@ -45,7 +46,7 @@ def txt2img(**given: Any) -> None:
     )
     references = given["ref_image"] or ()
     files = Files(
-        model=given["model"],
+        model=given["model"] and model_path(given["model"]),
         output=given["output"],
         vocab=given["vocab"],
         numerics=given["numerics"],

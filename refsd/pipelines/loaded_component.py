@@ -86,7 +86,7 @@ def check_present(checkpoint: Checkpoint, needed: Iterable[tuple[str, ...]]) -> 
     missing = [names for names in needed if not any(name in checkpoint.components for name in names)]
     if missing:
         flags = ", ".join(" or ".join(dict.fromkeys(map(file_flag, names))) for names in missing)
-        what = ", ".join(" or ".join(names) for names in missing)
+        what = ", ".join("an autoencoder" if "vae" in names else " or ".join(names) for names in missing)
         title = checkpoint.family.title if checkpoint.family else "the model"
         raise BadInput(
             f"{checkpoint.path}: {title} does not hold {what}, which a picture needs: give it with {flags}"

@@ -55,7 +55,11 @@ OPTIONS: tuple[Option, ...] = (
         "What to draw. (x:1.2), [x] and BREAK work as in A1111.",
         "-p", field="Settings.prompt",
     ),
-    Option("model", Path | None, None, "A .safetensors or .gguf file, or a diffusers folder.", "-m"),
+    Option(
+        "model", Path | None, None,
+        "A .safetensors or .gguf file, a diffusers folder, or recipe:FAMILY[:TYPE][:tiny]: drawn weights.",
+        "-m",
+    ),
     Option("output", Path, Path("output.png"), "A .png file.", "-o"),
     Option(
         "negative_prompt", str, "",

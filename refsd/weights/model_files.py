@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from refsd.golden.case import ModelRecipe
 from refsd.golden.input_file import note_input_folder
 from refsd.golden.origins import is_remote, open_origin
 from refsd.golden.store import Store
+from refsd.numerics.errors import BadInput
 from refsd.weights.recipe_files import RecipeFiles, fingerprint
+
+_RECIPE = "recipe:"
 
 
 def model_files(model: ModelRecipe, layout: str) -> Path:
@@ -19,6 +23,24 @@ def model_files(model: ModelRecipe, layout: str) -> Path:
     Raises BadInput for an unknown family or type.
     """
     return _files()(model, layout)
+
+
+def model_path(model: str | os.PathLike[str] | ModelRecipe) -> Path:
+    """Return a model's file or folder. model: its path, a recipe, or "recipe:FAMILY[:TYPE][:tiny]"
+
+    Raises BadInput for a recipe that says something else.
+    """
+    if isinstance(model, ModelRecipe):
+        return model_files(model, "ldm")
+    text = os.fspath(model)
+    if not text.startswith(_RECIPE):
+        return Path(model)
+    family, *rest = text.removeprefix(_RECIPE).split(":")
+    tiny = rest[-1:] == ["tiny"]
+    types = rest[:-1] if tiny else rest
+    if len(types) > 1:
+        raise BadInput(f"{text!r}: expected recipe:FAMILY[:TYPE][:tiny], as recipe:sd15:q8_0:tiny")
+    return model_files(ModelRecipe(family, *types, tiny=tiny), "ldm")
 
 
 def kept_size(model: ModelRecipe) -> int:

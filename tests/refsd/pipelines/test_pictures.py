@@ -121,10 +121,23 @@ def test_a_missing_model():
 
 def test_what_is_missing_is_named(tmp_path):
     path = recipes.make(ModelRecipe("zimage", "q4_0", tiny=True), tmp_path / "zimage.gguf")
-    with pytest.raises(BadInput, match=r"Z-Image does not hold qwen3, .*: give it with --llm, --taesd or --vae"):
+    lacks = (
+        r"Z-Image does not hold qwen3, an autoencoder, which a picture needs: give it with --llm, --taesd or --vae"
+    )
+    with pytest.raises(BadInput, match=lacks):
         call("--diffusion-model", path, "-p", "a cat")
     with pytest.raises(BadInput, match="no model: name a file or a folder"):
         call("-p", "a cat")
+
+
+def test_a_recipe_draws_what_its_file_draws(tiny, tmp_path):
+    """The model that --model names may be a recipe, as in Python."""
+    pictures = [tmp_path / "file.png", tmp_path / "recipe.png"]
+    for model, picture in zip([tiny, "recipe:sd15:f16:tiny"], pictures, strict=True):
+        call("-m", model, "-p", "a cat", "-W", 64, "-H", 64, "--steps", 1, "-o", picture)
+    assert np.array_equal(*(np.asarray(Image.open(picture)) for picture in pictures))
+    with pytest.raises(BadInput, match=r"'recipe:sd15:q8_0:x': expected recipe:FAMILY"):
+        call("-m", "recipe:sd15:q8_0:x", "-p", "a cat")
 
 
 def test_what_draws_nothing_is_named(tmp_path):
