@@ -41,7 +41,7 @@ BUDGETS = {
     "refsd/caches": 750,
     "refsd/cases": 550,
     "refsd/causes": 8_500,
-    "refsd/cli": 4_450,
+    "refsd/cli": 4_500,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_300,
     "refsd/components": 350,
@@ -71,7 +71,7 @@ BUDGETS = {
     "refsd/tokenizers": 1_600,
     "refsd/trajectory": 600,
     "refsd/watching": 2_750,
-    "refsd/weights": 3_500,
+    "refsd/weights": 3_550,
     "samplers": 5_350,
 }
 
