@@ -11,6 +11,7 @@ import numpy as np
 
 from refsd.bench import BenchRequest
 from refsd.golden.recipe import Recipe, realize
+from refsd.networks.component import POSITION
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
@@ -20,7 +21,7 @@ PIXELS = {"chroma-radiance": 1, "flux2": 16}
 # component -> text tokens of sd-cli's prompt
 TOKENS = {"unet": 77, "mmdit": 154, "zimage": 32}
 LAYERS = 2  # pictures of a model that draws several at once, frames of a video, steps of its sound
-# component -> timestep; 0.5 for the others
+# component -> timestep, and strength of guidance where it is embedded; 0.5 for the others
 TIMES = {"unet": 500.0, "mmdit": 500.0, "wan": 500.0}
 
 
@@ -38,9 +39,7 @@ def inputs(component: str, m, side: int, tokens: int) -> dict[str, np.ndarray]:
     for name, argument in arguments.items():
         if argument.optional and (name not in fits or not fits[name].holds(1) or fits[name].holds(0)):
             continue
-        if name == "guidance":
-            given[name] = np.array([3.5])
-        elif name.endswith("timesteps"):
+        if argument[:2] == ("N", POSITION):
             given[name] = np.array([TIMES.get(component, 0.5)])
         else:
             shape = tuple(sizes[letter] for letter in argument.shape.split())

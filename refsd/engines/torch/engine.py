@@ -23,6 +23,7 @@ from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.golden.recipe import realize
 from refsd.golden.wording import how_to_install
+from refsd.networks.component import POSITION
 from refsd.networks.keymap import Source
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import (
@@ -52,8 +53,12 @@ _CHANNELS_LAST: dict[str, tuple[str, Numerics]] = {
 _LAID_OUT = "channels_last"
 HOW_TO_GET = how_to_install("torch")
 
-# Inputs that pipelines keep in float32, whatever the dtype of the model.
-_POSITIONS = ("timesteps", "audio_timesteps", "target_timesteps", "guidance")
+
+def _times(case: Case) -> list[str]:
+    """Name a model's inputs that are a number for each item: pipelines keep these in float32 for any dtype."""
+    component = COMPONENTS.get(case.op.removeprefix("model/"))
+    arguments = component.arguments if component else {}
+    return [name for name in case.inputs if name in arguments and arguments[name][:2] == ("N", POSITION)]
 
 
 class TorchEngine:
@@ -116,7 +121,7 @@ class TorchEngine:
         if case.op == "model/unet" and "ip_tokens" in case.inputs:
             return "diffusers loads an IP-Adapter into its UNet; this engine runs the UNet alone"
         if MODELS[case.op].rounds_time and self._numerics.storage != "float32":
-            moved = [name for name in _POSITIONS if name in case.inputs and not self._keeps(case, name)]
+            moved = [name for name in _times(case) if not self._keeps(case, name)]
             if moved:
                 return f"{package} rounds {' and '.join(moved)} to {self._numerics.storage} before embedding"
         return (
@@ -149,7 +154,8 @@ class TorchEngine:
         import torch
 
         with quietly(), torch.backends.mkldnn.flags(enabled=self._onednn), torch.inference_mode():
-            tensors = {name: self._tensor(tensor.values(), name) for name, tensor in inputs.items()}
+            times = _times(case)
+            tensors = {name: self._tensor(tensor.values(), name in times) for name, tensor in inputs.items()}
             try:
                 if case.op in FUNCTIONS:
                     params = operations.complete(case.op, inputs, case.params)
@@ -187,11 +193,11 @@ class TorchEngine:
         dtype = self._numerics.storage_dtype
         return all(np.array_equal(y.astype(dtype).astype(np.float64), y) for y in (x, 1000 * x))
 
-    def _tensor(self, x: np.ndarray, name: str):
-        """Convert an input to torch: ids to int64, times and guidance to float32, others to the dtype."""
+    def _tensor(self, x: np.ndarray, is_time: bool):
+        """Convert an input to torch: ids to int64, a time to float32, others to the dtype."""
         import torch
 
-        if name in _POSITIONS:
+        if is_time:
             return torch.from_numpy(np.array(x, np.float32)).to(self._device)
         if x.dtype.kind in "iu":
             return torch.from_numpy(x.astype(np.int64)).to(self._device)
