@@ -123,6 +123,8 @@ class Stage(NamedTuple):
     known:   known bugs, in addition to those of `misplaced`
     cases:   put to engines
     lacks:   params -> why the reference cannot answer; None if it can
+    blames:  (inputs, an engine's answer, truth, largest bound of each output) -> causes that this stage alone can
+             see, of an answer that no known bug explains
     """
 
     name: str
@@ -135,6 +137,7 @@ class Stage(NamedTuple):
     known: tuple[Mutant[Change], ...]
     cases: tuple[Case, ...]
     lacks: Callable[[Params], str | None] = lambda params: None
+    blames: Callable[[StageInputs, Tensors, Tensors, Mapping[str, float]], list[str]] = lambda *_: []
 
     def complete(self, inputs: Mapping[str, Any], params: Params) -> dict[str, Any]:
         """Return the parameters with defaults. Raises BadInput for missing or unknown inputs and parameters."""

@@ -7,9 +7,20 @@ import numpy as np
 
 from refsd.circular import CircularAxes
 from refsd.golden.recipe import Recipe
-from refsd.models.vae.tiling import Run, places, shared, smootherstep, tiled_diffusers, tiled_sdcpp
+from refsd.models.vae.tiling import Run, Tile, places, shared, smootherstep, tiled_diffusers, tiled_sdcpp
 from refsd.numerics.errors import BadInput
-from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
+from refsd.stages.seen_tiles import blames, decoder
+from refsd.stages.stage import (
+    REQUIRED,
+    NoDifference,
+    Output,
+    Params,
+    Stage,
+    StageInputs,
+    case,
+    param,
+    part,
+)
 
 # run, z, params -> picture
 Tiled = Callable[[Run, np.ndarray, Params], np.ndarray]
@@ -19,17 +30,6 @@ class TilesRule(NamedTuple):
     """The rule. tiled: engine -> function that cuts, decodes and blends the tiles"""
 
     tiled: Callable[[str], Tiled]
-
-
-def _decoder(params: Params) -> Run:
-    """Subtract each channel's mean over the tile, and enlarge `up` times: overlapping tiles differ."""
-    up = params["up"]
-
-    def decode(z: np.ndarray) -> np.ndarray:
-        y = z - z.mean(axis=(2, 3), keepdims=True, dtype=z.dtype)
-        return y.repeat(up, axis=2).repeat(up, axis=3)
-
-    return decode
 
 
 def _sdcpp(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
@@ -49,7 +49,7 @@ def _run(rule: TilesRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     z, p = inputs.tensors["z"], inputs.params
     if p["engine"] not in _ENGINES:
         raise BadInput(f"stage/tiles: engine {p['engine']!r}: expected one of {', '.join(_ENGINES)}")
-    decode, tiled = _decoder(p), rule.tiled(p["engine"])
+    decode, tiled = decoder(p), rule.tiled(p["engine"])
     index = np.arange(z.shape[2] * z.shape[3], dtype=np.float64).reshape(1, 1, *z.shape[2:])
     corners: list[tuple[int, ...]] = []
 
@@ -68,76 +68,165 @@ def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
 # --- what engines got wrong --------------------------------------------------------------------------------------
 
 
-def _weighed(ramp: Callable[[np.ndarray], np.ndarray], axes: tuple[bool, bool] = (True, True)) -> Callable:
-    """stable-diffusion.cpp's tiles with another ramp, or blended along one axis; on the other the last wins."""
+class _Summed(NamedTuple):
+    """How tiles are placed, weighed and added up: stable-diffusion.cpp's, and what may be wrong.
+
+    ramp:    0..1 along the shared pixels -> weight
+    share:   (place along a ramp, its length) -> 0..1
+    length:  (shared latent pixels, up) -> length of a ramp in the picture
+    axes:    (rows, columns): True if tiles fade; where they don't, the later tile wins
+    fades:   True if a tile fades (in at its beginning, out at its end)
+    shared:  (length of the latent, of a tile, overlap) -> latent pixels that tiles share
+    places:  (length of the latent, of a tile, shared) -> tiles of an axis
+    skipped: (latent pixels that the tile before covers, up) -> pixels of the picture that are left out
+    again:   True if a tile's result is added to that of the tile before, in a buffer that is not cleared
+    """
+
+    ramp: Callable[[np.ndarray], np.ndarray] = smootherstep
+    share: Callable[[np.ndarray, int], np.ndarray] = lambda i, n: i / n
+    length: Callable[[int, int], int] = lambda shared, up: shared * up
+    axes: tuple[bool, bool] = (True, True)
+    fades: tuple[bool, bool] = (True, True)
+    shared: Callable[[int, int, float], int] = shared
+    places: Callable[[int, int, int], list[Tile]] = places
+    skipped: Callable[[int, int], int] = lambda skip, up: skip * up
+    again: bool = False
+
+
+def _summed(**wrong) -> Callable:
+    how = _Summed(**wrong)
 
     def tiled(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
         if p["wraps"]:
             raise NoDifference
         up, lengths = p["up"], z.shape[2:]
         size = [min(n, length) for n, length in zip(p["size"], lengths, strict=True)]
-        share = [shared(length, n, p["overlap"]) for length, n in zip(lengths, p["size"], strict=True)]
-        grid = [places(*axis) for axis in zip(lengths, size, share, strict=True)]
-        out = np.zeros((*z.shape[:2], *(up * n for n in lengths)), z.dtype)
+        share = [how.shared(length, n, p["overlap"]) for length, n in zip(lengths, p["size"], strict=True)]
+        grid = [how.places(*axis) for axis in zip(lengths, size, share, strict=True)]
+        out, before = np.zeros((*z.shape[:2], *(up * n for n in lengths)), z.dtype), 0.0
         for row in grid[0]:
             for column in grid[1]:
                 y = run(z[:, :, row.start : row.start + size[0], column.start : column.start + size[1]])
+                if how.again:
+                    y = before = y + before
+                skip = [how.skipped(tile.skip, up) for tile in (row, column)]
                 weights = []
-                for tile, n, length, own, smooth in zip((row, column), size, lengths, share, axes, strict=True):
-                    i = np.arange(tile.skip * up, n * up)
-                    t = np.ones(len(i))
-                    if smooth and own and tile.start > 0:
-                        t = np.minimum(t, (i - tile.skip * up) / (own * up))
-                    if smooth and own and tile.start < length - n:
-                        t = np.minimum(t, (n * up - i) / (own * up))
-                    weights.append(ramp(t))
-                y = y[:, :, row.skip * up :, column.skip * up :]
-                top, left = (row.start + row.skip) * up, (column.start + column.skip) * up
+                for tile, own, smooth, left, n, length, whole in zip(
+                    (row, column), share, how.axes, skip, y.shape[2:], lengths, size, strict=True
+                ):
+                    i = np.arange(left, n)
+                    t, over = np.ones(len(i)), how.length(own, up)
+                    if smooth and over and tile.start > 0 and how.fades[0]:
+                        t = np.minimum(t, how.share(i - left, over))
+                    if smooth and over and tile.start < length - whole and how.fades[1]:
+                        t = np.minimum(t, how.share(n - i, over))
+                    weights.append(how.ramp(t.clip(0, 1)))
+                y = y[:, :, skip[0] :, skip[1] :]
+                top, left = (tile.start * up + n for tile, n in zip((row, column), skip, strict=True))
                 place = np.s_[:, :, top : top + y.shape[2], left : left + y.shape[3]]
                 w = (weights[0][:, None] * weights[1]).astype(z.dtype)
-                hard = [not smooth and tile.start > 0 for smooth, tile in zip(axes, (row, column), strict=True)]
+                hard = [not smooth and tile.start > 0 for smooth, tile in zip(how.axes, (row, column), strict=True)]
                 out[place] = y * w if any(hard) else out[place] + y * w
         return out
 
     return lambda engine: tiled if engine == "sdcpp" else _not_asked
 
 
-def _mixed(rows: bool = True, columns: bool = True, clamped: bool = True, finished: bool = True) -> Callable:
-    """diffusers' tiles blended along some axes; not `clamped`, a small last tile has the ramp of a full one.
+def _moved(by: int) -> Callable[[int, int, int], list[Tile]]:
+    """Begin every tile but the first and the last `by` pixels later."""
 
-    finished: False to blend with neighbours as they were decoded, before they were blended themselves
+    def changed(length: int, size: int, share: int) -> list[Tile]:
+        first, *between, last = places(length, size, share)
+        return [first, *(tile._replace(start=tile.start + by) for tile in between), last]
+
+    return changed
+
+
+def _unmoved(length: int, size: int, share: int) -> list[Tile]:
+    """Let the last tile begin a step behind the one before, and reach over the end."""
+    return [Tile(start, 0) for start in range(0, length - share, size - share)]
+
+
+def _moved_back(length: int, size: int, share: int) -> list[Tile]:
+    """Let the last tile end at the end, and share more with the one before than weights know."""
+    return [*(Tile(start, 0) for start in range(0, length - size, size - share)), Tile(length - size, 0)]
+
+
+def _side_by_side(length: int, size: int, share: int) -> list[Tile]:
+    """Place tiles as if they shared nothing."""
+    return [*(Tile(start, 0) for start in range(0, length - size, size)), places(length, size, 0)[-1]]
+
+
+class _Blended(NamedTuple):
+    """How a tile is blended with the finished ones above and to its left: diffusers', and what may be wrong.
+
+    axes:     (upwards, to the left): True if it is
+    share:    (place along a ramp, its length) -> the tile's own share, 0..1
+    weights:  own share -> factors of the tile before and of the tile
+    length:   (pixels that tiles share in the picture, up) -> length of a ramp
+    step:     (size, share) -> latent pixels from tile to tile
+    kept:     (pixels of a tile, that tiles share, up) -> pixels of a tile in the picture
+    clamped:  False if a small last tile has the ramp of a whole one
+    finished: False to blend with neighbours as they were decoded
+    again:    True if a small last tile is decoded in the buffer of the tile before, which is not cleared
     """
 
+    axes: tuple[bool, bool] = (True, True)
+    share: Callable[[np.ndarray, int], np.ndarray] = lambda i, n: i / n
+    weights: Callable = lambda w: (1 - w, w)
+    length: Callable[[int, int], int] = lambda shared, up: shared
+    step: Callable[[int, float], int] = lambda size, overlap: int(size * (1 - overlap))
+    kept: Callable[[int, int, int], int] = lambda out, shared, up: out - shared
+    clamped: bool = True
+    finished: bool = True
+    again: bool = False
+
+
+def _blended(**wrong) -> Callable:
+    how = _Blended(**wrong)
+
     def tiled(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
-        size, out = p["size"][0], p["size"][0] * p["up"]
-        step, blend = int(size * (1 - p["overlap"])), int(out * p["overlap"])
-        tiles = [
-            [run(z[:, :, i : i + size, j : j + size]).copy() for j in range(0, z.shape[3], step)]
-            for i in range(0, z.shape[2], step)
-        ]
-        others = tiles if finished else [[tile.copy() for tile in row] for row in tiles]
+        size, up = p["size"][0], p["up"]
+        out, step = size * up, how.step(size, p["overlap"])
+        blend = how.length(int(out * p["overlap"]), up)
+        buffer = np.zeros((*z.shape[:2], size, size), z.dtype)
+
+        def cut(i: int, j: int) -> np.ndarray:
+            tile = z[:, :, i : i + size, j : j + size]
+            buffer[:, :, : tile.shape[2], : tile.shape[3]] = tile
+            return buffer if how.again else tile
+
+        tiles = [[run(cut(i, j)).copy() for j in range(0, z.shape[3], step)] for i in range(0, z.shape[2], step)]
+        others = tiles if how.finished else [[tile.copy() for tile in row] for row in tiles]
         for i, row in enumerate(tiles):
             for j, tile in enumerate(row):
-                for on, before, axis in ((rows and i > 0, (i - 1, j), 2), (columns and j > 0, (i, j - 1), 3)):
+                for on, before, axis in (
+                    (how.axes[0] and i > 0, (i - 1, j), 2),
+                    (how.axes[1] and j > 0, (i, j - 1), 3),
+                ):
                     if on:
-                        _ramp_into(others[before[0]][before[1]], tile, blend, axis, clamped)
-        kept = out - blend
-        return np.concatenate(
+                        _ramp_into(others[before[0]][before[1]], tile, blend, axis, how)
+        kept = how.kept(out, int(out * p["overlap"]), up)
+        picture = np.concatenate(
             [np.concatenate([tile[:, :, :kept, :kept] for tile in row], axis=3) for row in tiles], axis=2
         )
+        # Of a picture that is too large the part stays that the right one has.
+        own, step = out - int(out * p["overlap"]), int(size * (1 - p["overlap"]))
+        high, wide = (sum(min(own, (n - k) * up) for k in range(0, n, step)) for n in z.shape[2:])
+        return picture[:, :, :high, :wide]
 
     return lambda engine: tiled if engine == "diffusers" else _not_asked
 
 
-def _ramp_into(before: np.ndarray, tile: np.ndarray, blend: int, axis: int, clamped: bool) -> None:
+def _ramp_into(before: np.ndarray, tile: np.ndarray, blend: int, axis: int, how: _Blended) -> None:
     n = min(before.shape[axis], tile.shape[axis], blend)
     last = np.moveaxis(before, axis, -1)
     first = np.moveaxis(tile, axis, -1)[..., :n]
-    last = last[..., -n:] if clamped else last[..., -blend:][..., :n]
+    last = last[..., -n:] if how.clamped else last[..., -blend:][..., :n]
     if not n or last.shape[-1] != n:
         return
-    w = (np.arange(n) / (n if clamped else blend)).astype(tile.dtype)
-    first[...] = last * (1 - w) + first * w
+    of_before, own = how.weights(how.share(np.arange(n), n if how.clamped else blend))
+    first[...] = last * np.asarray(of_before, tile.dtype) + first * np.asarray(own, tile.dtype)
 
 
 def _not_asked(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
@@ -162,17 +251,56 @@ def _whole(engine: str) -> Tiled:
     return lambda run, z, p: run(z)
 
 
+_LATER = {
+    "counted from 1": lambda i, n: (i + 1) / n,
+    "counted from 1, up to n + 1": lambda i, n: (i + 1) / (n + 1),
+    "counted to n - 1": lambda i, n: i / max(n - 1, 1),
+    "counted from 1/2": lambda i, n: (i + 0.5) / n,
+}
 _KNOWN = (
-    part("ramps in a straight line", tiled=_weighed(lambda t: t)),
-    part("ramps of 3 t^2 - 2 t^3", tiled=_weighed(lambda t: t * t * (3 - 2 * t))),
-    part("ramps along the rows alone", tiled=_weighed(smootherstep, (False, True))),
-    part("ramps along the columns alone", tiled=_weighed(smootherstep, (True, False))),
-    part("no ramps, the later tile wins", tiled=_weighed(smootherstep, (False, False))),
-    part("mixed to the left alone", tiled=_mixed(rows=False)),
-    part("mixed upwards alone", tiled=_mixed(columns=False)),
-    part("mixed with neighbours as they were decoded, not as they were mixed", tiled=_mixed(finished=False)),
-    part("not mixed", tiled=_mixed(rows=False, columns=False)),
-    part("a small last tile under a whole one's ramp", tiled=_mixed(clamped=False)),
+    part("ramps in a straight line", tiled=_summed(ramp=lambda t: t)),
+    part("ramps of 3 t^2 - 2 t^3", tiled=_summed(ramp=lambda t: t * t * (3 - 2 * t))),
+    part("ramps along the rows alone", tiled=_summed(axes=(False, True))),
+    part("ramps along the columns alone", tiled=_summed(axes=(True, False))),
+    part("no ramps, the later tile wins", tiled=_summed(axes=(False, False))),
+    part("no ramps, tiles are added up", tiled=_summed(fades=(False, False))),
+    part("tiles fade in and not out, so that weights add up to more than 1", tiled=_summed(fades=(True, False))),
+    part("tiles fade out and not in, so that weights add up to more than 1", tiled=_summed(fades=(False, True))),
+    part("ramps as long as the latent's overlap, not the picture's", tiled=_summed(length=lambda n, up: n)),
+    part("ramps half as long", tiled=_summed(length=lambda n, up: n * up // 2)),
+    part("ramps twice as long", tiled=_summed(length=lambda n, up: 2 * n * up)),
+    *(part(f"places along a ramp {how}", tiled=_summed(share=share)) for how, share in _LATER.items()),
+    part("the last tile skips nothing of what the one before covers", tiled=_summed(skipped=lambda n, up: 0)),
+    part("what the last tile skips is counted in latent pixels", tiled=_summed(skipped=lambda n, up: n)),
+    part("the last tile skips a pixel less", tiled=_summed(skipped=lambda n, up: max(n * up - 1, 0))),
+    part("the last tile skips a pixel more", tiled=_summed(skipped=lambda n, up: n * up + 1 if n else 0)),
+    part("the last tile is not moved back to the end", tiled=_summed(places=_unmoved)),
+    part(
+        "tiles lie as far apart as the overlap says, not evenly, and the last is moved back",
+        tiled=_summed(shared=lambda length, size, overlap: int(size * overlap), places=_moved_back),
+    ),
+    part("tiles begin a pixel later", tiled=_summed(places=_moved(1))),
+    part("tiles begin a pixel earlier", tiled=_summed(places=_moved(-1))),
+    part("tiles stand side by side, though they fade", tiled=_summed(places=_side_by_side)),
+    part("a tile's buffer is not cleared: the tile before is added", tiled=_summed(again=True)),
+    part("mixed to the left alone", tiled=_blended(axes=(False, True))),
+    part("mixed upwards alone", tiled=_blended(axes=(True, False))),
+    part("mixed with neighbours as they were decoded, not as they were mixed", tiled=_blended(finished=False)),
+    part("not mixed", tiled=_blended(axes=(False, False))),
+    part("a small last tile under a whole one's ramp", tiled=_blended(clamped=False)),
+    part("a small last tile in the buffer of the tile before, not cleared", tiled=_blended(again=True)),
+    part("mixed over the latent's overlap, not the picture's", tiled=_blended(length=lambda n, up: n // up)),
+    *(part(f"places along a mixture {how}", tiled=_blended(share=share)) for how, share in _LATER.items()),
+    part("mixed half and half", tiled=_blended(weights=lambda w: (0 * w + 0.5, 0 * w + 0.5))),
+    part("mixed the other way round", tiled=_blended(weights=lambda w: (w, 1 - w))),
+    part("the tile before fades, the tile does not", tiled=_blended(weights=lambda w: (1 - w, 0 * w + 1))),
+    part("the tile fades in, the one before does not fade", tiled=_blended(weights=lambda w: (0 * w + 1, w))),
+    part("the overlap taken for the step", tiled=_blended(step=lambda size, share: max(int(size * share), 1))),
+    part("tiles stand side by side, though they are mixed", tiled=_blended(step=lambda size, share: size)),
+    part("tiles begin a pixel later", tiled=_blended(step=lambda size, share: int(size * (1 - share)) + 1)),
+    part("tiles begin a pixel earlier", tiled=_blended(step=lambda size, share: int(size * (1 - share)) - 1)),
+    part("what is kept of a tile is whole", tiled=_blended(kept=lambda out, shared, up: out)),
+    part("what is kept of a tile is a pixel less", tiled=_blended(kept=lambda out, shared, up: out - shared - 1)),
     part("only the first channel tiled", tiled=_of_some(1)),
     part("only the first item tiled", tiled=_of_some(0)),
     part("decoded whole", tiled=_whole),
@@ -208,6 +336,7 @@ STAGES = (
         rule=RULE,
         run=_run,
         known=_KNOWN,
+        blames=blames,
         cases=(
             _case("sdcpp-odd", "sdcpp", (2, 3, 21, 34), [8, 12], 0.25),
             _case("sdcpp-half", "sdcpp", (1, 4, 16, 29), [8, 8], 0.5),

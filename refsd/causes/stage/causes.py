@@ -74,10 +74,15 @@ def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
     yield from ([3 if price < PLAIN else 6, price, phrase] for price, phrase in solved_for)
     if any(price < PLAIN for price, _ in solved_for):
         return
-    looks = output_causes(scene, WHOLE) or _in_place(scene, known) or output_causes(scene, PARTS)
+    looks = output_causes(scene, WHOLE) or _in_place(scene, known) or _blames(scene) or output_causes(scene, PARTS)
     yield from ([4, 0.0, phrase] for phrase in looks)
     if not looks:
         yield from _changed_formulas(scene)
+
+
+def _blames(scene: Scene) -> list[str]:
+    bounds = {name: float(bound.limit.max(initial=0.0)) for name, bound in scene.limits.items()}
+    return scene.stage.blames(scene.inputs, scene.found, scene.truth, bounds)
 
 
 def _answer(scene: Scene, change: Change | None = None) -> Answer | None:
