@@ -17,6 +17,7 @@ import numpy as np
 
 from refsd.golden.metrics import INFINITE
 
+_SAID = 3  # causes in a reason
 # How far from 1 the position may be.
 _AWAY = 0.25
 # The same for a lower precision, in which honest runs differ where they sum in another order. Measured between two
@@ -85,7 +86,7 @@ class Explanation(NamedTuple):
     def phrases(self) -> list[str]:
         """Return the causes in one phrase; else the looks, and the nearest bug if it is telling."""
         if self.causes:
-            return [f"the reference agrees if {' or '.join(self.causes)}"]
+            return [f"the reference agrees if {' or '.join(self.causes[:_SAID])}"]
         return [*self.looks, *([self.nearest.phrase] if self.nearest and self.nearest.telling else [])]
 
     @property

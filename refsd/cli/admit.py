@@ -1,5 +1,6 @@
 """refsd admit: decide whether an engine may take another's place."""
 
+import shlex
 from pathlib import Path
 
 import typer
@@ -30,7 +31,8 @@ def admit(
 
     Both are held against float64. The candidate must keep two rules. SGLang's admission rule: its RMS error is at
     most 1.5 times the baseline's, its mean error at most 0.25 of its RMS error, and no more elements are wrongly
-    NaN or infinite. refsd's derived bound: where the baseline conforms, the candidate does.
+    NaN or infinite. refsd's derived bound: where the baseline conforms, the candidate does. A case that the
+    baseline answers and the candidate does not take is a fault.
 
     Runs on two machines are compared by their reports: `refsd conform --report a` writes a/conform.json.
 
@@ -57,9 +59,9 @@ def admit(
         if len(faulty) > _SHOWN:
             typer.echo(f"    ... and {len(faulty) - _SHOWN} more; --json has all")
         if outcome.refused:
-            typer.echo(
-                f"    not compared: {len(outcome.refused)}: one does not take them, or the baseline does not answer"
-            )
+            typer.echo(f"    not compared: {len(outcome.refused)}: the baseline does not answer them")
+        if faulty:
+            typer.echo(f"    why: refsd conform CANDIDATE --cases {shlex.quote(faulty[0].case)}")
     if not outcome.admitted:
         raise typer.Exit(1)
 
@@ -117,7 +119,7 @@ def _asked(baseline: str, candidate: str, cases: list[str] | None, store: str):
     for engine, name in zip(engines, _apart(engines[0].name, engines[1].name), strict=True):
         engine.name = name
     place = open_store(store)
-    make_into(place, [case for case in chosen if all(engine.refuses(case) is None for engine in engines)])
+    make_into(place, [case for case in chosen if engines[0].refuses(case) is None])
     judging = runner(lambda case: place.get(case.name).outputs)._replace(explains=False)
     with compile_progress(), steps("admit", len(chosen)) as advance:
 

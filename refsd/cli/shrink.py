@@ -132,7 +132,8 @@ def _print(shrunk, out: Path, files: list[str], json: bool) -> None:
     typer.echo(f"{result.engine} fails {shrunk.original.name} ({_sizes(shrunk.original)})")
     if shrunk.tap:
         typer.echo(f"its first wrong tap is {shrunk.tap}: {shrunk.case.op} alone fails on what goes in there")
-    typer.echo(f"smallest: {_sizes(shrunk.case)}" + "".join(f", {k} = {v}" for k, v in shrunk.case.params.items()))
+    heading = "smallest" if shrunk.whole else "smallest so far"
+    typer.echo(f"{heading}: {_sizes(shrunk.case)}" + "".join(f", {k} = {v}" for k, v in shrunk.case.params.items()))
     typer.echo(f"    {result.reason}")
     end = "" if shrunk.whole else ": the time was over before every step was tried (--seconds)"
     typer.echo(f"{counted(shrunk.questions, 'question')} in {shrunk.seconds:.1f} s{end}")

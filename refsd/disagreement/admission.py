@@ -53,7 +53,7 @@ class Admitted(msgspec.Struct, frozen=True):
 class Admission(msgspec.Struct, frozen=True):
     """
     engines:  name -> version: the baseline, the candidate
-    refused:  cases that either does not take, or that the baseline does not answer
+    refused:  cases that the baseline does not answer
     admitted: True if no case has a fault, and some were compared
     worst:    the case of the largest ratio; ratio: the geometric mean of all
     """
@@ -72,7 +72,7 @@ class Admission(msgspec.Struct, frozen=True):
         """The line to paste into a pull request."""
         names = " -> ".join(f"{name} {version}".strip() for name, version in self.engines.items())
         if not self.cases:
-            return f"admission (refsd {self.refsd}): {names}: NOT ADMITTED: no case that both take"
+            return f"admission (refsd {self.refsd}): {names}: NOT ADMITTED: no case that the baseline answers"
         faulty = [case for case in self.cases if case.faults]
         outcome = f"NOT ADMITTED ({len(faulty)} of {len(self.cases)} cases)" if faulty else "ADMITTED"
         largest = next(case for case in self.cases if case.case == self.worst)
@@ -93,7 +93,10 @@ class Admission(msgspec.Struct, frozen=True):
 
 def compare(baseline: Result, candidate: Result, flips: int | None = None) -> Admitted:
     """Hold a candidate's result against the baseline's."""
-    bounds = (baseline.conforms, candidate.conforms)
+    bounds = (_keeps(baseline), _keeps(candidate))
+    if candidate.status == verdict.REFUSED:
+        lost = (f"the baseline answers it, the candidate does not take it: {candidate.reason}",)
+        return Admitted(candidate.case, candidate.op, bounds=bounds, faults=lost)
     faults = []
     if candidate.status == verdict.ERROR:
         faults.append(f"no answer: {candidate.reason}")
@@ -113,6 +116,11 @@ def compare(baseline: Result, candidate: Result, flips: int | None = None) -> Ad
     if special > 0:
         faults.append(f"{special} more NaN or infinite than before")
     return Admitted(candidate.case, candidate.op, ratio, bias, special, flips, bounds, tuple(faults))
+
+
+def _keeps(result: Result) -> bool:
+    """Return True if an answer conforms by itself, not because a waiver accepts it."""
+    return result.conforms and result.status != verdict.WAIVED
 
 
 def _ratio(was: Metrics, now: Metrics) -> float:
@@ -148,11 +156,7 @@ def of_results(
 ) -> Admission:
     """Compare two stored runs, case by case."""
     before, after = ({result.case: result for result in results} for results in (baseline, candidate))
-    cases = [
-        compare(was, after[name])
-        for name, was in before.items()
-        if name in after and _answered(was) and after[name].status != verdict.REFUSED
-    ]
+    cases = [compare(was, after[name]) for name, was in before.items() if name in after and _answered(was)]
     compared = {case.case for case in cases}
     return admission(refsd, engines, cases, sorted({*before, *after} - compared))
 
@@ -173,7 +177,7 @@ def of_engines(
     compared: list[Admitted] = []
     refused: list[str] = []
     for case in cases:
-        if any(engine.refuses(case) is not None for engine in (baseline, candidate)):
+        if baseline.refuses(case) is not None:
             refused.append(case.name)
             done(case.name)
             continue

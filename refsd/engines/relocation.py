@@ -10,7 +10,8 @@ def command(text: str) -> list[str]:
     """Split a command line and make its paths absolute. Raises ValueError for an unclosed quotation mark.
 
     The program is looked up on PATH, as a shell does. An argument, or FILE in "--option=FILE", is a path if a file
-    of that name exists, or a folder of that name that is written with a slash or as "." or "..".
+    of that name exists, or a folder of that name that is written with a slash or as "." or ".."; so is each part of
+    a list such as ".:lib/engine.jar", of which one part is a path.
     """
     words = shlex.split(text)
     if not words:
@@ -21,8 +22,16 @@ def command(text: str) -> list[str]:
 
 def _argument(word: str) -> str:
     option, equals, value = word.rpartition("=") if not Path(word).exists() else ("", "", word)
-    is_path = os.path.isfile(value) or (os.path.isdir(value) and (os.sep in value or value in (".", "..")))
-    return option + equals + os.path.abspath(value) if is_path else word
+    parts = value.split(os.pathsep)
+    if not any(map(_is_path, parts)):
+        return word
+    # Beside a path, a bare name in a list is a folder, too.
+    own = [os.path.abspath(part) if part and os.path.exists(part) else part for part in parts]
+    return option + equals + os.pathsep.join(own)
+
+
+def _is_path(word: str) -> bool:
+    return os.path.isfile(word) or (os.path.isdir(word) and (os.sep in word or word in (".", "..")))
 
 
 def environment() -> dict[str, str]:

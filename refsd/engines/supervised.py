@@ -2,6 +2,7 @@
 
 import marshal
 import os
+import re
 import select
 import signal
 import socket
@@ -191,12 +192,19 @@ def last_lines(printed: bytes) -> list[str]:
     return [printable(line[:300]) for line in lines if line][-20:]
 
 
+# A line of a stack: "at Engine.main(Engine.java:134)", "... 3 more".
+_STACK = re.compile(r"(?:at .*\(.*\)|at \S+:\d+:\d+|\.\.\. \d+ more)$")
+
+
 def last_words(printed: bytes) -> str:
     """Return the line that says why a program ended, where a runtime prints one; else the last, if any.
 
-    Rust prints the reason in the line after "panicked at", C++ after "what():"; Python prints it last.
+    Rust prints the reason in the line after "panicked at", C++ after "what():"; Java and JavaScript above the lines
+    of the stack, which begin with "at", the last cause last; Python prints it last.
     """
     lines = last_lines(printed)
+    if lines and _STACK.match(lines[-1]):
+        return next((line for line in reversed(lines) if not _STACK.match(line)), lines[-1])
     for words in ("panicked at", "what():", "terminate called"):
         for i, line in enumerate(lines):
             if words in line:

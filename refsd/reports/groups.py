@@ -16,6 +16,9 @@ CAUSE, DEVIATION, UNEXPLAINED, ERROR, WAIVED = "cause", "deviation", "unexplaine
 _KINDS = (CAUSE, DEVIATION, UNEXPLAINED, ERROR, WAIVED)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _WAIVER = re.compile(r"[^;]* waived until .*")
+# What a formula of sizes comes to in one case: "scale is 1/sqrt(L) = 0.2236, not 0.1768".
+_IN_A_CASE = re.compile(r"(sqrt\([^)]*\)|\^\([^)]*\)|1/\([^)]*\)) = [^ ]+, not [^ ]+$")
+_ELEMENT = re.compile(r"in element \[[^]]*\]")
 _LONGEST = 240  # characters in a title
 
 
@@ -94,12 +97,19 @@ def _by_cause(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
     left, found = list(results), []
     while left:
         # If two causes explain equally many cases, take the one that is more often the likeliest.
-        votes = Counter(cause for r in left for cause in r.causes)
-        first = Counter(r.causes[0] for r in left)
+        votes = Counter(cause for r in left for cause in dict.fromkeys(map(_formula, r.causes)))
+        first = Counter(_formula(r.causes[0]) for r in left)
         cause = max(votes, key=lambda cause: (votes[cause], first[cause]))
-        found.append((cause, [r for r in left if cause in r.causes]))
-        left = [r for r in left if cause not in r.causes]
+        own = [r for r in left if cause in map(_formula, r.causes)]
+        texts = {text for r in own for text in r.causes if _formula(text) == cause}
+        found.append((texts.pop() if len(texts) == 1 else cause, own))
+        left = [r for r in left if r not in own]
     return found
+
+
+def _formula(cause: str) -> str:
+    """Return a cause without what its formula comes to in the case."""
+    return _IN_A_CASE.sub(r"\1", cause)
 
 
 def _grouped(engine: str, kind: str, results: Iterable[Result], title: Callable[[Result], str]) -> list[Group]:
@@ -115,11 +125,14 @@ def _grouped(engine: str, kind: str, results: Iterable[Result], title: Callable[
 
 def _waiver(r: Result) -> str:
     match = _WAIVER.search(r.reason)
-    return match[0].strip() if match else r.reason
+    text = match[0].strip() if match else r.reason
+    return f"{r.causes[0]}, {text.removeprefix('the case ')}" if r.causes else text
 
 
 def _merged(titles: Sequence[str]) -> str:
     """Merge titles into one; a number that differs becomes a range: "the last 3..7 of 77"."""
+    if len({*titles}) > 1:
+        titles = [_ELEMENT.sub("in an element of each", title) for title in titles]
     numbers = list(zip(*(_NUMBER.findall(title) for title in titles), strict=True))
     ranges = iter([_range(column) for column in numbers])
     return _NUMBER.sub(lambda match: next(ranges), titles[0])

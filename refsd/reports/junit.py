@@ -26,7 +26,8 @@ def junit(report: Report) -> bytes:
                 ElementTree.SubElement(test, "skipped", message=printable(f"known failure: {r.reason}"))
             elif r.status in _BAD:
                 kind = "error" if r.status == verdict.ERROR else "failure"
-                ElementTree.SubElement(test, kind, type=r.status, message=printable(r.reason))
+                failure = ElementTree.SubElement(test, kind, type=r.status, message=printable(r.reason))
+                failure.text = "\n".join(map(printable, r.log)) or None
             elif r.status == verdict.REFUSED:
                 ElementTree.SubElement(test, "skipped", message=printable(r.reason))
             else:

@@ -46,6 +46,7 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True):
     deviations: names of known deviations, or new deviations in full
     samplers, schedules: the supported ones, for the operation "trajectory"; None: all
     params:     parameter -> its supported values: {"engine": ["sdcpp"]}; an absent parameter supports all values
+    inputs:     names of the input tensors that it takes, for operations with optional ones; None: all
     taps:       for models: True if the program can write its intermediate tensors (taps)
     forced:     for models: True if the program can replace its taps by given tensors and continue with them
     """
@@ -54,6 +55,7 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True):
     samplers: list[str] | None = None
     schedules: list[str] | None = None
     params: dict[str, list[Any]] = {}
+    inputs: list[str] | None = None
     numerics: str | dict[str, Any] | None = None
     deviations: list[str | DeviationText] = []
     taps: bool = False

@@ -92,6 +92,9 @@ class ExecEngine:
         for asked, had in offer.params.items():
             if asked in case.params and case.params[asked] not in had:
                 return printable(f"{self.name} has no {asked} {case.params[asked]}", 200)
+        beyond = [name for name in case.inputs if offer.inputs is not None and name not in offer.inputs]
+        if beyond:
+            return f"{self.name} takes no {beyond[0]} in {case.op}"
         return f"{self.name} takes no {foreign[0]} in {case.op}" if foreign else None
 
     def numerics(self, case: Case) -> Numerics:

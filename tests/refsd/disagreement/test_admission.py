@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -9,10 +10,11 @@ from typer.testing import CliRunner
 from refsd import __version__
 from refsd.cases import CASES, select
 from refsd.cli import app
-from refsd.disagreement.admission import RULE, of_engines
+from refsd.disagreement.admission import RULE, compare, of_engines, of_results
 from refsd.engines.reference import Reference
-from refsd.golden import conform
+from refsd.golden import conform, verdict
 from refsd.golden.engine import EngineFailure
+from refsd.golden.report import Result
 from refsd.judges import judges
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, TORCH_BF16, TORCH_F32
@@ -119,11 +121,29 @@ def test_no_answer_is_not_admitted():
     assert not admission.admitted and "out of memory" in admission.cases[0].faults[0]
 
 
-def test_what_one_does_not_take_is_not_compared():
+def test_an_operation_that_the_candidate_has_lost_is_a_fault():
     admission = _admission(_noise(1e-5), refused="linear")
+    (lost,) = [case for case in admission.cases if case.faults]
+    assert not admission.admitted and lost.case.startswith("linear/") and "does not take it" in lost.faults[0]
+
+
+def test_what_the_baseline_does_not_take_is_not_compared():
+    truth = Reference()
+    runner = conform.Runner(judges(None), lambda case: truth.run(case, case.realize()), [])
+    engines = Engine("before", _noise(1e-5), refused="linear"), Engine("after", _noise(1e-5))
+    admission = of_engines(runner, *engines, _CASES, __version__)
     assert admission.admitted and [name.split("/")[0] for name in admission.refused] == ["linear"]
-    nothing = _admission(_noise(1e-5), cases=_CASES[:1], refused="l")
-    assert not nothing.admitted and "no case that both take" in nothing.line
+    nothing = of_engines(runner, *engines, [case for case in _CASES if case.op == "linear"], __version__)
+    assert not nothing.admitted and "no case that the baseline answers" in nothing.line
+
+
+def test_a_waived_failure_keeps_no_bound():
+    passes = Result("e", "gelu/1", "gelu", verdict.PASS)
+    waived, lost = (msgspec.structs.replace(passes, status=status) for status in (verdict.WAIVED, verdict.REFUSED))
+    assert compare(passes, waived).bounds == (True, False) and compare(passes, waived).faults
+    assert compare(waived, waived).bounds == (False, False) and not compare(waived, waived).faults
+    assert not of_results("1", {"a": "", "b": ""}, [passes], [lost]).admitted
+    assert of_results("1", {"a": "", "b": ""}, [lost], [passes]).refused == ["gelu/1"]
 
 
 def test_flipped_whole_numbers_are_not_admitted():

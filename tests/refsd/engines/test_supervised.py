@@ -221,6 +221,13 @@ def test_last_words(program):
             "what(): no kernel",
         ),
         ("terminate called without an active exception\nbye\n", "terminate called without an active exception"),
+        (
+            'Exception in thread "main" java.lang.RuntimeException: no kernel\n\tat Engine.run(Engine.java:9)\n'
+            "Caused by: java.io.IOException: 3 bytes short\n\tat Engine.read(Engine.java:7)\n\t... 1 more\n",
+            "Caused by: java.io.IOException: 3 bytes short",
+        ),
+        ("TypeError: x is undefined\n    at run (/e.js:3:9)\n    at /e.js:9:1\n", "TypeError: x is undefined"),
+        ("loaded\nsomewhere at run\n", "somewhere at run"),
         ("Traceback (most recent call last):\n  File \"e.py\", line 1\nKeyError: 'x'\n", "KeyError: 'x'"),
     ],
 )

@@ -43,6 +43,28 @@ def test_the_fewest_causes_explain_all():
     assert _titles(fails("a/1", SCALE, EPS)) == [(CAUSE, 1, SCALE)]
 
 
+def test_a_formula_is_one_cause_whatever_it_comes_to_in_each_case():
+    text = "scale is 1/sqrt(L) = {}, not {}"
+    answers = fails("a/1", text.format(0.2236, 0.1768)), fails("a/2", text.format(0.3162, 0.1581), SCALE)
+    assert _titles(*answers) == [(CAUSE, 2, "scale is 1/sqrt(L)")]
+    assert _titles(answers[0]) == [(CAUSE, 1, text.format(0.2236, 0.1768))]
+    assert len(_titles(answers[0], fails("a/2", "scale is 1/(L) = 0.1, not 0.1581"))) == 2
+
+
+def test_an_element_of_each_case_is_no_range():
+    nan = [fails(f"gelu/{n}", looks=(f"NaN in element [{n}, 38], cause unknown",)) for n in (1, 16)]
+    assert _titles(*nan) == [(UNEXPLAINED, 2, "gelu: unexplained; NaN in an element of each, cause unknown")]
+    assert "element [1, 38]" in _titles(nan[0])[0][2]
+
+
+def test_a_waived_group_keeps_its_cause():
+    waiver = Waiver("", "issue 9", datetime.date(2027, 3, 31), cases="a/*", cause="*")
+    failing = fails("a/1", EPS)
+    _, line = waive([waiver], failing, datetime.date(2026, 11, 27))
+    waived = msgspec.structs.replace(failing, status=verdict.WAIVED, reason=f"{failing.reason}; {line}")
+    assert _titles(waived) == [(WAIVED, 1, f"{EPS}, waived until 2027-03-31: issue 9")]
+
+
 def test_engines_stand_apart():
     found = groups(report(fails("a/1", EPS), fails("a/1", EPS, engine="torch")))
     assert [(group.engine, len(group.results)) for group in found] == [("ggml", 1), ("torch", 1)]
