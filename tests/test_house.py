@@ -52,7 +52,7 @@ BUDGETS = {
     "refsd/engines": 11_150,
     "refsd/export": 350,
     "refsd/families": 2_100,
-    "refsd/files": 3_200,
+    "refsd/files": 3_400,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 1_900,

@@ -35,7 +35,7 @@ def _fits(shapes, params) -> bool:
 
 def _codes(inputs: Inputs) -> np.ndarray:
     """Return the weight's codes, of which the first of a byte is its lower half. -> int8 [O, K], -8 to 7"""
-    return ((w4a8.unpack(inputs["weight"].values().astype(np.uint8)) ^ 8) - np.uint8(8)).view(np.int8)
+    return w4a8.signed(w4a8.unpack(inputs["weight"].values().astype(np.uint8)))
 
 
 def _by_scale(codes: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -32,6 +32,11 @@ def unpack(packed, bits=4):
     return codes
 
 
+def signed(codes):
+    """Read codes of 4 bits as two's complement. codes: uint8 -> int8, -8 to 7"""
+    return ((codes ^ np.uint8(8)) - np.uint8(8)).view(np.int8)
+
+
 def levels(codes, scale, table=None, bits=4):
     """Return what each code stands for, times the scale of its group: int8 before it is rounded.
 

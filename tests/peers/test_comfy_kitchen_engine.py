@@ -1,6 +1,7 @@
 """comfy-kitchen as an engine: right in every case and seed; with a bug in it, seen and named."""
 
 from contextlib import ExitStack
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -269,7 +270,7 @@ def _multiplied(**changed):
     names = ("act", "wgt", "ascales", "wscales", "lora_act_in", "lora_up", "bias", "act_unsigned")
 
     def multiply(*values):
-        args = dict(zip(names, values, strict=True))
+        args: dict[str, Any] = dict(zip(names, values, strict=True))
         return _multiplied4(**args | {name: change(args[name]) for name, change in changed.items()})
 
     return {"scaled_mm_svdquant_w4a4": multiply}

@@ -34,6 +34,10 @@ def test_every_code_at_every_place(bits):
     assert (w4a8.unpack(packed, bits) == codes).all()
 
 
+def test_every_signed_code():
+    assert w4a8.signed(np.arange(16, dtype=np.uint8)).tolist() == [*range(8), *range(-8, 0)]
+
+
 def test_ties_are_even_and_the_ends_are_127():
     codes = np.arange(16, dtype=np.uint8)[None]
     ties = w4a8.decode(codes, np.float32([[2.5]]))
