@@ -176,7 +176,8 @@ GGML_VULKAN_F32_FLASH = replace(GGML_VULKAN_F32, name="ggml-vulkan-f32-flash", f
 WINOGRAD_F16 = replace(GGML_CPU, name="winograd-f16", convolution="winograd-f16")
 
 # What ComfyUI's files in few bits are multiplied with on cards that can: comfy_kitchen 0.2.40, backends/eager:
-# int8_linear (a scale for each row, rotated where the weight is), TensorCoreFP8Layout, TensorCoreNVFP4Layout and
+# int8_linear (a scale for each row, rotated where the weight is; W4A8 too, whose codes of 4 bits become int8 before
+# they are multiplied: backends/eager/w4a8_int8.py), TensorCoreFP8Layout, TensorCoreNVFP4Layout and
 # TensorCoreMXFP8Layout (one scale for the tensor, and for blocks of it).
 INT8_ROWS = Quantization("int8", "row")
 FP8_TENSOR = Quantization("f8_e4m3", "tensor")

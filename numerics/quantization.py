@@ -15,7 +15,7 @@ from refsd.numerics.errors import BadInput
 class Quantization:
     """How a product rounds its activations to few bits.
 
-    type:     a key of kernels.quant.activation_codes.GRIDS: "int8", "f8_e4m3", "f8_e5m2", "f4_e2m1"
+    type:     a key of kernels.quant.activation_codes.GRIDS: "int8", "int4", "f8_e4m3", "f8_e5m2", "f4_e2m1" ...
     scale:    the numbers that share a float32 scale, max |x| / largest: "tensor" or "row"; "none": the scale is 1
     block:    numbers of a row that share a second scale, itself a small float; 0: none
     block_scale: its type: "f8_e4m3" (NVFP4) or "e8m0", a power of two (MXFP8)

@@ -32,8 +32,8 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 11_900,
-    "kernels": 11_150,
+    "golden": 12_400,
+    "kernels": 11_200,
     "numerics": 1_650,
     "refsd": 1_150,
     "refsd/adoption": 1_550,
@@ -52,7 +52,7 @@ BUDGETS = {
     "refsd/engines": 11_150,
     "refsd/export": 350,
     "refsd/families": 2_100,
-    "refsd/files": 3_200,
+    "refsd/files": 3_400,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 1_900,

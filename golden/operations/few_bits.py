@@ -199,12 +199,13 @@ def _scale_along(axis: int, fewest: int) -> Callable[[Parts], np.ndarray | None]
     """One scale for all numbers along another axis than the last. fewest: axes that x has at the least"""
 
     def change(parts: Parts) -> np.ndarray | None:
-        if parts.static is not None or parts.how.rotation or parts.x.ndim < fewest:
+        if parts.static is not None or parts.x.ndim < fewest:
             return None
         if parts.x.shape[axis] == 1:  # each number would have a scale of its own: nothing is rounded
             return None
-        scale = np.maximum(np.abs(parts.x).max(axis, keepdims=True), 1e-30) / parts.how.reach
-        v = quantize(divided(parts.x, scale), replace(parts.how, scale="none"), lambda y: y)
+        x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
+        scale = np.maximum(np.abs(x).max(axis, keepdims=True), 1e-30) / parts.how.reach
+        v = quantize(divided(x, scale), replace(parts.how, rotation=0, scale="none"), lambda y: y)
         return parts.finished((v.values * scale) @ parts.weight.T * parts.scale)
 
     return change
@@ -243,8 +244,8 @@ def _first_scale(scale: np.ndarray) -> np.ndarray | None:
     return np.full_like(scale, scale[0]) if len(scale) > 1 else None
 
 
-def product_mutants(rule: Rule, weight_of: Weight = stored_weight) -> tuple[Mutant[Wrong], ...]:
-    """Return the known bugs that every page has."""
+def product_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
+    """Return the known bugs that every page has. given: False where x has no scale that was measured beforehand"""
     changes = {
         "scale of the whole tensor taken for each row's, or the reverse": _other_sharing,
         "result divided by the activations' scale": _divided_scale,
@@ -252,7 +253,7 @@ def product_mutants(rule: Rule, weight_of: Weight = stored_weight) -> tuple[Muta
         "activations not rounded: the weight was widened instead": _not_rounded,
         "activations' scale rounded to float16": _scale_through(np.float16),
         "activations' scale rounded to bfloat16": _scale_through(ml_dtypes.bfloat16),
-        "activations' given scale ignored": _static_ignored,
+        **({"activations' given scale ignored": _static_ignored} if given else {}),
         "NaN where a row of x is zero": _nan_of_zero_rows,
         "bias added before the scales are multiplied in": _scaled_bias,
         "sum of products stored in float16": _float16_sums,
@@ -270,17 +271,20 @@ def product_mutants(rule: Rule, weight_of: Weight = stored_weight) -> tuple[Muta
     )
 
 
-def row_mutants(rule: Rule) -> tuple[Mutant[Wrong], ...]:
-    """Return the known bugs of formats without blocks: scales of rows, ties, and the sign of the largest number."""
+def row_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
+    """Return the known bugs of formats without blocks: scales of rows, ties, and the sign of the largest number.
+
+    given: as in product_mutants; a row's own scale puts no number on a tie that the two rules round differently
+    """
     changes = {
         "each row has the scale of the row before": _scale_of_the_row_before,
-        "activations' ties rounded away from zero": with_rule(rounding="away"),
+        **({"activations' ties rounded away from zero": with_rule(rounding="away")} if given else {}),
         "activations' scale from max x, not max |x|": _signed_largest,
         "activations' scale of each channel, not of each row": _scale_along(-2, 2),
         "activations' scale taken over the items, not over the channels": _scale_along(0, 3),
     }
     return (
-        *(Mutant(name, wrong(rule, change)) for name, change in changes.items()),
+        *(Mutant(name, wrong(rule, change, weight_of)) for name, change in changes.items()),
         Mutant("weight's scale of the next row", other_input("weight_scale", _next_scale)),
         Mutant("weight's first scale used for all rows", other_input("weight_scale", _first_scale)),
     )

@@ -7,11 +7,14 @@ from refsd.golden.operation import Mutant, Operation
 from refsd.golden.operations.few_bits import (
     PRODUCT_INPUTS,
     Parts,
+    Rule,
+    Weight,
     product,
     product_bound,
     product_case,
     product_mutants,
     row_mutants,
+    stored_weight,
     with_rule,
     wrong,
 )
@@ -24,16 +27,15 @@ def _rule(params) -> Quantization:
     return Quantization("int8", params["scales"], rotation=params["rotation"])
 
 
-def _fits(shapes, params) -> bool:
-    """A group is a power of 4 and divides K."""
-    group = params["rotation"]
+def fits_rotation(group: int, width: int) -> bool:
+    """Return whether a group is a power of 4 and divides the rows."""
     power = group >= 4 and group & (group - 1) == 0 and group.bit_length() % 2 == 1
-    return params["scales"] in ("row", "tensor") and (not group or (power and shapes["x"][-1] % group == 0))
+    return power and width % group == 0
 
 
-def _rotated(change) -> Wrong:
-    """A bug that only a rotated weight can show."""
-    return wrong(_rule, lambda parts: change(parts) if parts.how.rotation else None)
+def _fits(shapes, params) -> bool:
+    group = params["rotation"]
+    return params["scales"] in ("row", "tensor") and (not group or fits_rotation(group, shapes["x"][-1]))
 
 
 def _rotated_after(parts: Parts) -> np.ndarray:
@@ -85,6 +87,23 @@ def _unsigned(parts: Parts) -> np.ndarray:
     return parts.result(parts.quantized())
 
 
+def int8_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
+    """Return the known bugs of activations in int8, and of their rotation. given: as in product_mutants"""
+
+    def rotating(change) -> Wrong:
+        return wrong(rule, lambda parts: change(parts) if parts.how.rotation else None, weight_of)
+
+    return (
+        *row_mutants(rule, weight_of, given),
+        Mutant("activations' scale max |x| / 128, not / 127", wrong(rule, with_rule(largest=128.0), weight_of)),
+        Mutant("sum of products saturated at 16 bits", wrong(rule, _saturated, weight_of)),
+        Mutant("rotation of the activations missing", rotating(with_rule(rotation=0))),
+        Mutant("activations rounded before they are rotated", rotating(_rotated_after)),
+        Mutant("activations rotated in groups a quarter as wide", rotating(_other_groups)),
+        Mutant("activations rotated by Sylvester's Hadamard matrix", rotating(_sylvester)),
+    )
+
+
 def _case(label: str, x, out: int, *, per_row=True, **more):
     params = {name: more.pop(name) for name in ("scales", "rotation") if name in more}
     weight = {
@@ -103,16 +122,10 @@ LINEAR_INT8 = Operation(
     bound=product_bound(_rule),
     mutants=(
         *product_mutants(_rule),
-        *row_mutants(_rule),
-        Mutant("activations' scale max |x| / 128, not / 127", wrong(_rule, with_rule(largest=128.0))),
+        *int8_mutants(_rule),
         Mutant("codes beyond 127 wrap", wrong(_rule, _wrapped)),
         Mutant("lowest code -127, not -128", wrong(_rule, _without_lowest)),
-        Mutant("sum of products saturated at 16 bits", wrong(_rule, _saturated)),
         Mutant("weight's codes read as unsigned", wrong(_rule, _unsigned)),
-        Mutant("rotation of the activations missing", _rotated(with_rule(rotation=0))),
-        Mutant("activations rounded before they are rotated", _rotated(_rotated_after)),
-        Mutant("activations rotated in groups a quarter as wide", _rotated(_other_groups)),
-        Mutant("activations rotated by Sylvester's Hadamard matrix", _rotated(_sylvester)),
     ),
     cases=(
         _case("tokens", (77, 320), 33),

@@ -29,6 +29,8 @@ class Grid(NamedTuple):
 
 GRIDS = {
     "int8": Grid(127, -128),
+    "int4": Grid(7, -7),  # SVDQuant's: -8 is never written
+    "uint4": Grid(15, 0),
     "f8_e4m3": Grid(448, -448, 3, -6),
     "f8_e5m2": Grid(57344, -57344, 2, -14),
     "f4_e2m1": Grid(6, -6, 1, 0),

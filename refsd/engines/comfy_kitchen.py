@@ -60,6 +60,17 @@ def _linear_int8(torch, x, params):
     return (y if bias is None else y + bias).reshape(*rows.shape[:-1], -1)
 
 
+def _linear_w4a8(torch, x, params):
+    from comfy_kitchen.backends.eager import w4a8_int8 as eager
+
+    rows, scale = x["x"], x["group_scale"]
+    group = rows.shape[-1] // scale.shape[-1]
+    return eager.w4a8_int8_linear(
+        *(rows, x["weight"].view(torch.int8), scale, x["weight_scale"], x.get("codebook"), None, x.get("bias")),
+        *(group, params["rotation"], rows.dtype),
+    )
+
+
 def _linear_fp8(torch, x, params):
     from comfy_kitchen.scaled_mm_v2 import scaled_mm_v2
     from comfy_kitchen.tensor import TensorCoreFP8Layout
@@ -87,6 +98,18 @@ def _linear_nvfp4(torch, x, params):
     return torch.nn.functional.linear(factor, weight, x.get("bias")).reshape(*x["x"].shape[:-1], -1)
 
 
+def _linear_svdquant(torch, x, params):
+    """_w4a4_forward of TensorCoreSVDQuantW4A4Layout."""
+    from comfy_kitchen.backends.eager import svdquant as eager
+
+    rows, unsigned = x["x"].reshape(-1, x["x"].shape[-1]), params["unsigned"]
+    shifted = rows + eager._GELU_UNSIGNED_SHIFT if unsigned else rows
+    codes, scale, low = eager.quantize_svdquant_w4a4(shifted, x["smooth"], x["down"], 1, unsigned, rows)
+    weight = x["weight"].view(torch.int8), scale, x["group_scale"]
+    y = eager.scaled_mm_svdquant_w4a4(codes, *weight, low, x["up"], x.get("bias"), unsigned)
+    return y.reshape(*x["x"].shape[:-1], -1)
+
+
 def _no_rows(case: Case) -> str | None:
     rows = case.params.get("scales") == "row" or case.inputs["weight_scale"].shape != (1,)
     return "comfy-kitchen's FP8 has one scale for the tensor" if rows else None
@@ -94,10 +117,19 @@ def _no_rows(case: Case) -> str | None:
 
 LIBRARY = Library(
     "comfy-kitchen",
-    functions={"linear_int8": _linear_int8, "linear_fp8": _linear_fp8, "linear_nvfp4": _linear_nvfp4},
+    functions={
+        "linear_int8": _linear_int8,
+        "linear_w4a8": _linear_w4a8,
+        "linear_svdquant": _linear_svdquant,
+        "linear_fp8": _linear_fp8,
+        "linear_nvfp4": _linear_nvfp4,
+    },
     refusals={"linear_fp8": _no_rows},
     rounding={},
-    rounded={"linear_nvfp4": "a CPU has no product of NVFP4, and widened factors are rounded to the dtype"},
+    rounded={
+        "linear_nvfp4": "a CPU has no product of NVFP4, and widened factors are rounded to the dtype",
+        "linear_svdquant": "a CPU has no product of 4 bits, and widened factors are rounded to the dtype",
+    },
     types=_TYPES,
 )
 
@@ -116,7 +148,7 @@ def _tensor(torch, name: str, tensor: StoredTensor, dtype):
         codes = torch.from_numpy(tensor.data.reshape(tensor.shape).view(np.uint8).copy())
         return codes.view(getattr(torch, _FLOAT8[tensor.type]))
     wide = torch.from_numpy(tensor.values().astype(np.float32))
-    return wide if name.endswith("_scale") else wide.to(dtype)
+    return wide if name.endswith(("_scale", "codebook")) else wide.to(dtype)
 
 
 def main() -> None:

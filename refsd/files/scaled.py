@@ -9,9 +9,10 @@
 <layer>.input_scale   F32 [], for engines that multiply in 8 bits (older files: scale_input)
 
 This module attaches each scale to its weight and drops these helper tensors from the list of tensors. Formats with
-a scale per group of codes: scaled_groups.py (ComfyUI), bitsandbytes.py (and its int8), packed_integers.py (GPTQ,
-AWQ and others; zero points). Formats that are only recognised, so that the file can be identified: rotated codes
-with a scale for each block, and every format that a layer's comfy_quant names and refsd does not know.
+a scale per group of codes: scaled_groups.py and comfy_packed.py (ComfyUI), bitsandbytes.py (and its int8),
+packed_integers.py (GPTQ, AWQ and others; zero points). Formats that are only recognised, so that the file can be
+identified: rotated codes with a scale for each block, and every format that a layer's comfy_quant names and refsd
+does not know.
 Source: ComfyUI, QUANTIZATION.md and comfy/ops.py; comfy_kitchen, TensorWiseINT8Layout; transformers,
 integrations/finegrained_fp8.py; compressed-tensors, strategies channel, group and block.
 """
@@ -25,7 +26,8 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from refsd.files import bitsandbytes, packed_integers, scaled_groups
+from refsd.files import bitsandbytes, comfy_packed, packed_integers, scaled_groups
+from refsd.files.comfy_packed import PACKED_FORMATS
 from refsd.files.scaled_groups import GROUP_FORMATS, Joined, Read
 from refsd.files.stored import Header, shown
 from refsd.kernels.quant import convrot
@@ -123,16 +125,21 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
         config = configs.get(layer)
         kind = config.get("format") if config is not None else None
         named = kind if isinstance(kind, str) else ""
-        if named and named not in {*FORMATS, *GROUP_FORMATS}:
+        joined = None
+        if named in GROUP_FORMATS:
+            joined = scaled_groups.join(at, name, named, headers, read)
+        elif named in PACKED_FORMATS:
+            joined = comfy_packed.join(at, name, config or {}, headers, read)
+        if joined is not None:
+            found.add(name, joined)
+            found.helpers.update(n for part in UNUSED if (n := f"{layer}{dot}{part}") in headers)
+            continue
+        if named and named not in FORMATS:
             found.unexpanded[name] = f"in the format {printable(named, 60)}"
-            if header.type == "u8" and header.shape:  # two codes a byte
+            if (header.type == "u8" or named in PACKED_FORMATS) and header.shape:  # two codes a byte
                 found.changed[name] = header._replace(shape=(*header.shape[:-1], 2 * header.shape[-1]))
             within = (n for n in headers if n.rpartition(".")[0] == layer and n.rpartition(".")[2] not in _PLAIN)
             found.helpers.update(within)
-            continue
-        if named in GROUP_FORMATS:
-            found.add(name, scaled_groups.join(at, name, named, headers, read))
-            found.helpers.update(n for part in UNUSED if (n := f"{layer}{dot}{part}") in headers)
             continue
         rotation = 0 if config is None else _rotation(at, header, config)
         if not names:

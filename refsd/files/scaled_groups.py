@@ -23,7 +23,7 @@ import numpy as np
 from refsd.files.stored import Header, shown
 from refsd.kernels.quant import grouped
 from refsd.numerics.errors import BadInput
-from refsd.numerics.tensor import SCALAR_TYPES, Grouping
+from refsd.numerics.tensor import SCALAR_TYPES, Grouping, StoredTensor
 
 Read = Callable[[Header], np.ndarray]
 SMOOTHED = "pre_quant_scale"
@@ -64,10 +64,13 @@ GROUP_FORMATS = {
 
 
 class Joined(NamedTuple):
-    """A weight's header with its real type and shape, a function that reads its scales, and their tensor names."""
+    """A weight's header with its real type and shape, a function that reads its scales, and their tensor names.
+
+    scaling: may return the codes with their scales instead
+    """
 
     header: Header
-    scaling: Callable[[], Grouping]
+    scaling: Callable[[], Grouping | StoredTensor]
     helpers: list[str]
 
 

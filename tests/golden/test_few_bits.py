@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from naive.quant import activation_codes as naive
-from naive.quant.scaled import hadamard
+from naive.quant import svdquant as naive_svdquant
+from naive.quant import w4a8 as naive_w4a8
+from naive.quant.scaled import hadamard, rotate
 from record_comfy_kitchen import RECORDED, RECORDS, places
 
 from refsd.cases import CASES
@@ -38,6 +40,29 @@ def test_int8_is_the_fractions_product():
     expected = naive.product(x.reshape(18, 96), w, s, "int8", 127).reshape(2, 9, 20) + b
     y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
     assert abs(y - expected).max() <= 1e-14 * abs(expected).max()
+
+
+@pytest.mark.parametrize("label", ["groups4", "plain-ties"])
+def test_w4a8_is_the_int8_product_of_each_code(label):
+    """The rotation is float64's; the codes are far enough from ties that it does not matter."""
+    case = _case("linear_w4a8", label)
+    inputs = case.realize()
+    x, w, d, s, b = (inputs[name].values() for name in ("x", "weight", "group_scale", "weight_scale", "bias"))
+    table = inputs["codebook"].values() if "codebook" in inputs else None
+    weight = np.array(naive_w4a8.decoded(w, d.astype(np.float64), table, 4))
+    expected = naive.product(rotate(x, case.params["rotation"]), weight, s, "int8", 127) + b
+    y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    assert abs(y - expected).max() <= 1e-12 * abs(expected).max()
+
+
+@pytest.mark.parametrize("label", ["one-group", "batch", "unsigned"])
+def test_svdquant_is_the_product_of_each_group_and_of_its_branch(label):
+    case = _case("linear_svdquant", label)
+    inputs, parts = case.realize(), ("x", "smooth", "weight", "group_scale", "down", "up")
+    x, *others, b = (inputs[name].values() for name in (*parts, "bias"))
+    expected = naive_svdquant.product(x.reshape(-1, x.shape[-1]).astype(np.float64), *others, label == "unsigned")
+    y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    assert abs(y - (expected.reshape(y.shape) + b)).max() <= 1e-12 * abs(y).max()
 
 
 def test_nvfp4_is_the_search_of_every_code():
@@ -149,7 +174,8 @@ def test_recorded_answers_of_comfy_kitchen(name):
     theirs = np.array(json.loads(RECORDED.read_text())["answers"][name])
     at = places(name, truth.size)
     assert (abs(theirs - truth.ravel()[at]) <= limit.ravel()[at]).all()
-    assert case.op != "linear_int8" or (theirs == ours.ravel()[at]).all()
+    integers = case.op in ("linear_int8", "linear_w4a8")
+    assert not integers or (theirs == ours.ravel()[at]).all()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Scaled floats and int8, ConvRot, NVFP4 and MXFP8 against comfy-kitchen's eager kernels, which ComfyUI runs."""
+"""Scaled floats and int8, ConvRot, and codes of 4 and 6 bits against comfy-kitchen, which ComfyUI runs."""
 
 import json
 
@@ -6,13 +6,21 @@ import numpy as np
 import pytest
 import torch
 from comfy_kitchen.backends.eager import quantization as theirs
-from comfy_kitchen.tensor import TensorCoreMXFP8Layout, TensorCoreNVFP4Layout
+from comfy_kitchen.backends.eager import w4a8_int8 as eager_w4a8
+from comfy_kitchen.tensor import (
+    AsymW4A8Int8Layout,
+    TensorCoreAWQW4A16Layout,
+    TensorCoreMXFP8Layout,
+    TensorCoreNVFP4Layout,
+    TensorCoreSVDQuantW4A4Layout,
+)
 from comfy_kitchen.tensor.int8_utils import _build_hadamard
 from naive.quant import scaled as naive
 from safetensors.torch import save_file
 
 from refsd.files.formats import open_weights
 from refsd.kernels.quant import convrot, f8_e4m3, f8_e5m2, int8_scaled
+from refsd.numerics.tensor import Scaling
 
 pytestmark = pytest.mark.peer
 
@@ -83,6 +91,50 @@ def test_mxfp8_files(tmp_path, shape):
     assert np.linalg.norm(want - weight.numpy()) < 0.05 * np.linalg.norm(weight.numpy())
 
 
-def _saved(path, tensors, kind):
-    config = torch.tensor(list(json.dumps({"format": kind}).encode()), dtype=torch.uint8)
+@pytest.mark.parametrize("bits", [4, 6])
+@pytest.mark.parametrize(("group", "rotation"), [(16, 256), (32, 64)])
+@pytest.mark.parametrize("codebook", [True, False])
+def test_w4a8_files(tmp_path, bits, group, rotation, codebook):
+    """The int8 that is multiplied, bit for bit; the matrix, up to the float32 sums of their rotation."""
+    weight = torch.from_numpy(np.random.default_rng(1).standard_normal((48, 512)).astype(np.float32))
+    kept = {"group_size": group, "convrot_groupsize": rotation, "codebook": codebook}
+    codes, params = AsymW4A8Int8Layout.quantize(weight, bits=bits, **kept)
+    tensors = AsymW4A8Int8Layout.state_dict_tensors(codes, params)
+    _saved(tmp_path / "a.safetensors", tensors, "asym_w4a8_int8", group_size=group, convrot_groupsize=rotation)
+    got = open_weights(tmp_path / "a.safetensors")["a.weight"]
+    q = eager_w4a8._dequant_int4_grouped_to_int8(codes, params.scale, params.codebook, group)
+    assert got.shape == (48, 512) and got.product_type == f"i8/{rotation}" and (got.data == q.numpy()).all()
+    assert isinstance(got.scaling, Scaling) and (got.scaling.scale == params.s_channel.numpy()).all()
+    want = AsymW4A8Int8Layout.dequantize(codes, params).numpy()
+    assert np.linalg.norm(got.values() - want) <= 1e-6 * np.linalg.norm(want)
+    assert np.linalg.norm(want - weight.numpy()) < 0.15 * np.linalg.norm(weight.numpy())
+
+
+def test_awq_files(tmp_path):
+    rng = np.random.default_rng(2)
+    codes = torch.from_numpy(rng.integers(-128, 128, (48, 64)).astype(np.int8))
+    scale, zeros = (torch.from_numpy(rng.standard_normal((2, 48)).astype(np.float32)) for _ in range(2))
+    params = TensorCoreAWQW4A16Layout.Params(scale, torch.float32, (48, 128), zeros)
+    _saved(tmp_path / "a.safetensors", TensorCoreAWQW4A16Layout.state_dict_tensors(codes, params), "awq_w4a16")
+    got = open_weights(tmp_path / "a.safetensors")["a.weight"]
+    assert got.values().tobytes() == TensorCoreAWQW4A16Layout.dequantize(codes, params).numpy().tobytes()
+
+
+def test_svdquant_files(tmp_path):
+    """They dequantise by their own product, of an identity that it rounds to 4 bits: float32's rounding apart."""
+    rng = np.random.default_rng(3)
+    codes = torch.from_numpy(rng.integers(-128, 128, (48, 64)).astype(np.int8))
+    shapes = (2, 48), (128, 8), (48, 8), (128,)
+    scale, down, up, smooth = (torch.from_numpy(rng.uniform(0.5, 2, s).astype(np.float32)) for s in shapes)
+    params = TensorCoreSVDQuantW4A4Layout.Params(scale, torch.float32, (48, 128), down, up, smooth)
+    _saved(
+        tmp_path / "a.safetensors", TensorCoreSVDQuantW4A4Layout.state_dict_tensors(codes, params), "svdquant_w4a4"
+    )
+    want = TensorCoreSVDQuantW4A4Layout.dequantize(codes, params).numpy()
+    got = open_weights(tmp_path / "a.safetensors")["a.weight"].values()
+    assert got.shape == (48, 128) and np.linalg.norm(got - want) <= 1e-6 * np.linalg.norm(want)
+
+
+def _saved(path, tensors, kind, **settings):
+    config = torch.tensor(list(json.dumps({"format": kind, **settings}).encode()), dtype=torch.uint8)
     save_file({"a.comfy_quant": config} | {f"a.weight{end}": t.contiguous() for end, t in tensors.items()}, path)

@@ -1,6 +1,7 @@
 """comfy-kitchen as an engine: right in every case and seed; with a bug in it, seen and named."""
 
 from contextlib import ExitStack
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -8,20 +9,24 @@ import numpy as np
 import pytest
 import torch
 from comfy_kitchen.backends.eager import quantization as eager
+from comfy_kitchen.backends.eager import svdquant as eager_svdquant
+from comfy_kitchen.backends.eager import w4a8_int8 as eager_w4a8
 from comfy_kitchen.tensor import TensorCoreFP8Layout
 
 from refsd.cases import select
 from refsd.engines import comfy_kitchen, registry
 from refsd.engines.reference import Reference
 from refsd.golden import conform, operations
+from refsd.golden.operations import OPERATIONS, linear_w4a8
 from refsd.judges import judges
+from refsd.kernels.quant import w4a8
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
-_CASES = select("linear_int8/*", "linear_fp8/*", "linear_nvfp4/*")
+_CASES = select("linear_int8/*", "linear_w4a8/*", "linear_svdquant/*", "linear_fp8/*", "linear_nvfp4/*")
 
 
 class InProcess:
@@ -56,7 +61,7 @@ def test_its_process_conforms_in_every_case(runner):
     found = [one.engine for one in registry.find("comfy-kitchen")]
     results = conform.run(runner, found, _CASES)
     assert [(r.engine, r.case, r.reason) for r in results if not r.conforms] == []
-    assert sum(r.status == "pass" for r in results) >= 3 * 25 + 8
+    assert sum(r.status == "pass" for r in results) >= 3 * 35 + 16
 
 
 @pytest.mark.parametrize("seed", range(1, 11))
@@ -72,7 +77,7 @@ def test_no_false_alarm(seed, engines, runner):
     assert [(r.engine, r.case, r.reason) for r in results if not r.conforms] == []
 
 
-_INT8 = [case for case in _CASES if case.op == "linear_int8"]
+_INT8 = [case for case in _CASES if case.op in ("linear_int8", "linear_w4a8")]
 
 
 @pytest.mark.parametrize("case", _INT8, ids=lambda case: case.name)
@@ -82,7 +87,12 @@ def test_int8_is_the_same_bit_for_bit(case, engines):
     x = torch.from_numpy(inputs["x"].values().astype(np.float32))
     rows = comfy_kitchen._rotated(x.reshape(-1, x.shape[-1]), params["rotation"]).reshape(x.shape)
     rotated = {**inputs, "x": stored(rows.numpy())}
-    ours = operations.run(case.op, Arithmetic(FLOAT32), rotated, {**params, "rotation": 0})["y"]
+    if case.op == "linear_w4a8":
+        rotated["weight"] = stored(linear_w4a8._weight(inputs))
+    known = [name.rstrip("?") for name in OPERATIONS["linear_int8"].inputs]
+    rotated = {name: rotated[name] for name in known if rotated.get(name)}
+    plain = {"scales": params.get("scales", "row"), "rotation": 0}
+    ours = operations.run("linear_int8", Arithmetic(FLOAT32), rotated, plain)["y"]
     assert ours.tobytes() == engines["comfy-kitchen"].run(case, inputs)["y"].tobytes()
 
 
@@ -168,6 +178,143 @@ INT8 = {
     "codes of 7 bits": (_rows(lambda x: _codes(x, _scale(x, 63.0))), None),  # seen, but on no page
 }
 
+_unpacked, _decoded, _int8 = (
+    eager_w4a8._unpack_codes,
+    eager_w4a8._dequant_int4_grouped_to_int8,
+    eager_w4a8.int8_linear,
+)
+
+
+def _decoding(change):
+    """The weight's int8 from other codes, scales or another table."""
+    return {"_dequant_int4_grouped_to_int8": lambda q, scale, table, group: change(q, scale, table, group)}
+
+
+def _as_int8(finish):
+    """Another rounding of the levels to int8."""
+
+    def decode(qdata, scale, table, group):
+        codes = _unpacked(qdata, 2 * qdata.shape[1], 4)
+        values = (codes - 8.0 if table is None else table[codes]) * scale.float().repeat_interleave(group, 1)
+        return finish(values).to(torch.int8)
+
+    return _decoding(decode)
+
+
+def _without_rotation(*args, convrot, **kwargs):
+    return _int8(*args, convrot=False, **kwargs)
+
+
+W4A8 = {
+    "nibbles": (
+        {
+            "_unpack_codes": lambda q, k, bits: (
+                _unpacked(q, k, bits).reshape(len(q), -1, 2).flip(-1).reshape(len(q), k)
+            )
+        },
+        "other order",
+    ),
+    "signed codes": ({"_unpack_codes": lambda q, k, bits: _unpacked(q, k, bits) ^ 8}, "two's complement"),
+    "no table": (
+        _decoding(lambda q, s, t, g: _decoded(q, (s.float() / 8 if t is not None else s), None, g)),
+        "table",
+    ),
+    "usual table": (
+        _decoding(lambda q, s, t, g: _decoded(q, s, torch.from_numpy(w4a8.USUAL_TABLE), g)),
+        "usual table",
+    ),
+    "next entry": (_decoding(lambda q, s, t, g: _decoded(q, s, t if t is None else t.roll(-1), g)), "one entry on"),
+    "next group": (_decoding(lambda q, s, t, g: _decoded(q, s.float().roll(-1, 1), t, g)), "next group"),
+    "first group": (
+        _decoding(lambda q, s, t, g: _decoded(q, s.float()[:, :1].expand(s.shape), t, g)),
+        "first group",
+    ),
+    "no group scale": (_decoding(lambda q, s, t, g: _decoded(q, torch.ones(s.shape), t, g)), "groups missing"),
+    "decoded by cutting": (_as_int8(lambda v: v.trunc().clamp(-127, 127)), "cutting toward zero"),
+    "decoded ties away": (
+        _as_int8(lambda v: (v.sign() * (v.abs() + 0.5).floor()).clamp(-127, 127)),
+        "int8 with ties away",
+    ),
+    "decoded wraps": (_as_int8(lambda v: v.round().to(torch.int64)), "weight beyond 127 wraps"),
+    "not rotated": ({"int8_linear": _without_rotation}, "rotation of the activations missing"),
+    "row before": (
+        {"int8_linear": lambda x, w, scale, *args, **more: _int8(x, w, scale.roll(-1), *args, **more)},
+        "scale of the next row",
+    ),
+    "no bias": ({"int8_linear": lambda *args, bias, **more: _int8(*args, bias=None, **more)}, "bias missing"),
+    "decoded to 128": (_as_int8(lambda v: (v * 128 / 127).round().clamp(-127, 127)), None),  # on no page
+}
+
+_quantized4, _multiplied4 = eager_svdquant.quantize_svdquant_w4a4, eager_svdquant.scaled_mm_svdquant_w4a4
+
+
+def _rounded4(**changed):
+    """Other arguments of the function that rounds to 4 bits and multiplies by the branch's first factor."""
+
+    def quantize(x, smooth, down, pad, unsigned, low):
+        args = {
+            "x": x,
+            "smooth": smooth,
+            "lora_down": down,
+            "pad_size": pad,
+            "act_unsigned": unsigned,
+            "lora_x": low,
+        }
+        return _quantized4(**args | {name: change(args[name], args) for name, change in changed.items()})
+
+    return {"quantize_svdquant_w4a4": quantize}
+
+
+def _multiplied(**changed):
+    """Other arguments of the product."""
+    names = ("act", "wgt", "ascales", "wscales", "lora_act_in", "lora_up", "bias", "act_unsigned")
+
+    def multiply(*values):
+        args: dict[str, Any] = dict(zip(names, values, strict=True))
+        return _multiplied4(**args | {name: change(args[name]) for name, change in changed.items()})
+
+    return {"scaled_mm_svdquant_w4a4": multiply}
+
+
+def _codes4(largest, rounding):
+    """Codes of another rounding, or under another scale."""
+
+    def quantize(x, smooth, down, pad, unsigned, low):
+        _, _, branch = _quantized4(x, smooth, down, pad, unsigned, low)
+        groups = (x / smooth).reshape(len(x), -1, 64)
+        scale = groups.abs().amax(dim=-1).clamp(min=1e-10) / (15 if unsigned else largest)
+        ends = (0, 15) if unsigned else (-7, 7)
+        codes = rounding(groups / scale.unsqueeze(-1)).clamp(*ends).reshape(x.shape)
+        return eager_svdquant._pack_int4_row_major(codes.to(torch.int8)), scale.T.contiguous(), branch
+
+    return {"quantize_svdquant_w4a4": quantize}
+
+
+def _read_as_transposed(t):
+    return t.reshape(t.shape[::-1]).T.contiguous()
+
+
+SVDQUANT = {
+    "no branch": (_multiplied(lora_act_in=torch.zeros_like), "low-rank branch left out"),
+    "first factor transposed": (_rounded4(lora_down=lambda t, args: _read_as_transposed(t)), "first factor"),
+    "second factor transposed": (_multiplied(lora_up=_read_as_transposed), "second factor"),
+    "smoothed branch": (_rounded4(lora_x=lambda t, args: args["x"] / args["smooth"]), "smoothed activations"),
+    "smoothing multiplied": (_rounded4(smooth=lambda t, args: 1 / t), "multiplied for divided"),
+    "no smoothing": (_rounded4(smooth=lambda t, args: torch.ones_like(t)), "smoothing missing"),
+    "truncated": (_codes4(7, torch.trunc), "toward zero"),
+    "over 8": (_codes4(8, torch.round), "max |x| / 8"),
+    "float16 scale": (_multiplied(ascales=lambda t: t.half().float()), "float16"),
+    "nibbles": (_multiplied(wgt=lambda t: (t << 4) | ((t >> 4) & 15)), "other order"),
+    "offset codes": (_multiplied(wgt=lambda t: t ^ -120), "a number less 8"),
+    "next group": (_multiplied(wscales=lambda t: t.roll(-1, 0)), "next group"),
+    "scales transposed": (_multiplied(wscales=_read_as_transposed), "scales of groups transposed"),
+    "weight transposed": (_multiplied(wgt=_read_as_transposed), "read as its transpose"),
+    "no bias": (_multiplied(bias=lambda t: None), "bias missing"),
+    "no shift": ({"_GELU_UNSIGNED_SHIFT": 0.0}, "shift of unsigned"),
+    "shifted branch": (_rounded4(lora_x=lambda t, args: args["x"]), "shifted activations"),
+    "row before": (_multiplied(ascales=lambda t: t.roll(1, 1)), None),  # on no page
+}
+
 
 def _weak(change):
     return {"quantize_per_tensor_fp8": change}
@@ -215,6 +362,17 @@ def _bugs():
     where = "comfy_kitchen.backends.eager.quantization."
     for name, (replaced, words) in INT8.items():
         yield name, "linear_int8", [(where + function, new) for function, new in replaced.items()], words
+    for name, (replaced, words) in W4A8.items():
+        where_w4a8 = where.replace("quantization", "w4a8_int8")
+        yield name, "linear_w4a8", [(where_w4a8 + function, new) for function, new in replaced.items()], words
+    for name, (replaced, words) in SVDQUANT.items():
+        where_svdquant = where.replace("quantization", "svdquant")
+        yield (
+            name,
+            "linear_svdquant",
+            [(where_svdquant + function, new) for function, new in replaced.items()],
+            words,
+        )
     for name, (replaced, words) in FP8.items():
         if callable(replaced):
             yield name, "linear_fp8", [("comfy_kitchen.tensor.TensorCoreFP8Layout.quantize", replaced)], words

@@ -7,8 +7,9 @@ import numpy as np
 
 def numbers(kind):
     """Every number of a format, from the least, and whether its code is even."""
-    if kind == "int8":
-        return [(Fraction(i), i % 2 == 0) for i in range(-128, 128)]
+    if kind.endswith(("int8", "int4")):
+        first, last = {"int8": (-128, 127), "int4": (-7, 7), "uint4": (0, 15)}[kind]
+        return [(Fraction(i), i % 2 == 0) for i in range(first, last + 1)]
     bits, mantissa_bits, bias = {"f8_e4m3": (7, 3, 7), "f8_e5m2": (7, 2, 15), "f4_e2m1": (3, 1, 1)}[kind]
     found = []
     for code in range(2**bits):

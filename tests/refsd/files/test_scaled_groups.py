@@ -120,8 +120,8 @@ REFUSED = {
 UNEXPANDED = {
     "4 bits": (nvfp4(comfy_quant={"format": "convrot_w4a4"}), "convrot_w4a4"),
     "8 bits": (
-        named({"weight": FLOATS.view(np.int8), "comfy_quant": {"format": "asym_w4a8_int8"}}),
-        "asym_w4a8_int8",
+        named({"weight": FLOATS.view(np.int8), "comfy_quant": {"format": "int8_of_tomorrow"}}),
+        "int8_of_tomorrow",
     ),
 }
 
