@@ -49,7 +49,7 @@ BUDGETS = {
     "refsd/corpus": 550,
     "refsd/diagnosis": 2_100,
     "refsd/disagreement": 1_050,
-    "refsd/engines": 11_150,
+    "refsd/engines": 11_200,
     "refsd/export": 350,
     "refsd/families": 2_100,
     "refsd/files": 3_400,

@@ -324,11 +324,18 @@ def test_declarations(program):
         "silu": {"types": ["f16"], "numerics": "ggml-cpu", "deviations": ["sdcpp/gelu-tanh", own]},
         "linear": {"numerics": {"like": "ggml-cpu", "activations": {"q8_0": "q8_0", "i8": _INT8}, "conv": None}},
         "group_norm": {"numerics": {"like": "torch-f32", "one_pass": ["group_norm"]}},
-        "attention": {"numerics": {"like": "torch-f16", "sums": {"attention": {"step": 16, "run": 64}}}},
+        "attention": {
+            "numerics": {"like": "torch-f16", "sums": {"attention": {"step": 16, "run": 64}}},
+            "inputs": ["q", "k", "v"],
+        },
     }
     engine = program(description=repr({"ops": ops, "numerics": "torch-f16"}))
     assert engine.refuses(SILU) == "test takes no f32 in silu"
     assert engine.refuses(Case("gelu", "gelu", {"x": Recipe((1,))})) == "test has no gelu"
+    qkv = dict.fromkeys("qkv", Recipe((1, 2, 1, 2)))
+    assert engine.refuses(Case("a", "attention", qkv)) is None
+    sinks = Case("b", "attention", {**qkv, "sinks": Recipe((1,))})
+    assert engine.refuses(sinks) == "test takes no sinks in attention"
     assert engine.numerics(SILU) is GGML_CPU
     assert [d.name for d in engine.deviations(SILU)] == ["sdcpp/gelu-tanh", "mine/eps"]
     assert engine.numerics(Case("group_norm", "group_norm", {})).one_pass == ("group_norm",)
