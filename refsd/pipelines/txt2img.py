@@ -146,7 +146,7 @@ def unmasked_noised(model: Denoiser, start: InitialLatent) -> Denoiser:
     mask, latent, noise = start.mask, start.latent, start.noise
 
     def denoised(x: np.ndarray, sigma: float) -> np.ndarray:
-        return model((x * mask + (latent + sigma * noise) * (1 - mask)).astype(x.dtype), sigma)
+        return model((x * mask + (latent + sigma * noise.astype(x.dtype)) * (1 - mask)).astype(x.dtype), sigma)
 
     return denoised
 
