@@ -78,6 +78,7 @@ PICTURES = replace(
     flow_truncation=SAMPLING.truncation,
     hires_truncation=None,
     first_noise=SAMPLING.first,
+    rng="nv",
     draws_init=False,
     latent_mask=None,
 )

@@ -129,7 +129,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "sampler_rng", str | None, None,
-        "Generator of the noise between steps. Default: that of --rng; with --like comfyui cuda, a GPU's.",
+        "Generator of the noise between steps. Default: that of --rng; with --like comfyui nv, a GPU's.",
         field="Settings.sampler_rng",
     ),
     Option("clip_skip", int, -1, "2 skips CLIP's last layer. Below 1: the family's default."),

@@ -1,7 +1,7 @@
 """--like comfyui, a1111 and forge: whole latents as the engines' own code drew them, and what is refused.
 
-Recorded in float64 from tiny models (tests/fixtures/record_like_*.py): prompts of two chunks, weighted; a batch of 2; not
-square.
+Recorded in float64 from tiny models (tests/fixtures/record_like_*.py): prompts of two chunks, weighted; a batch of 2;
+not square.
 """
 
 from dataclasses import replace
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from small_pictures import EOS, pipeline
 
+from refsd.conventions import CONVENTIONS
 from refsd.pipelines import txt2img
 from refsd.pipelines.autoencoders import Autoencoder
 from refsd.pipelines.conditioning_images import ConditioningImages
@@ -20,7 +21,7 @@ from refsd.pipelines.plan import NO_IMAGES, resolve
 from refsd.pipelines.settings import Settings
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-COMFYUI = np.load(FIXTURES / "like_comfyui.npz")
+COMFYUI, A1111 = (np.load(FIXTURES / f"like_{engine}.npz") for engine in ("comfyui", "a1111"))
 H, W = (recorded.PIXELS * side for side in recorded.LATENT)
 LATENT, MASK = recorded.given()
 
@@ -61,19 +62,27 @@ def planned(pipe, run, like, **settings):
     return replace(plan, height=8 * h, width=8 * w)
 
 
-def distance(actual, expected):
-    return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
+def agree(folder, run, like, truth, **settings):
+    pipe = opened(folder, run.family)
+    plan = planned(pipe, run, like, **settings)
+    conditioning = txt2img.encode(pipe, plan)
+    for which in ("cond", "uncond"):
+        hidden = getattr(conditioning, which).context[0, ::7]
+        expected = truth[f"{run.name} {which}"]
+        np.testing.assert_allclose(hidden, expected, rtol=0, atol=1e-12 * max(np.abs(expected).max(), 1e-300))
+    noise = np.concatenate([initial_latent(pipe, plan, seed).noise for seed in plan.seeds])
+    np.testing.assert_array_equal(noise, truth[f"{run.name} noise"])
+    latents = np.concatenate([txt2img.sample(pipe, plan, conditioning, seed) for seed in plan.seeds])
+    assert np.linalg.norm(latents - truth[run.name]) <= 1e-12 * np.linalg.norm(truth[run.name])
 
 
 @pytest.mark.parametrize("run", recorded.RUNS, ids=lambda run: run.name)
 def test_comfyui_draws_the_same_latents(folder, run):
-    pipe = opened(folder, run.family)
-    plan = planned(pipe, run, "comfyui", sampler_rng="cpu")
-    conditioning = txt2img.encode(pipe, plan)
-    for which in ("cond", "uncond"):
-        hidden = getattr(conditioning, which).context[0, ::7]
-        assert distance(hidden, COMFYUI[f"{run.name} {which}"]) <= 1e-12
-    noise = np.concatenate([initial_latent(pipe, plan, seed).noise for seed in plan.seeds])
-    np.testing.assert_array_equal(noise, COMFYUI[f"{run.name} noise"])
-    latents = np.concatenate([txt2img.sample(pipe, plan, conditioning, seed) for seed in plan.seeds])
-    assert distance(latents, COMFYUI[run.name]) <= 1e-12
+    agree(folder, run, "comfyui", COMFYUI, sampler_rng="cpu")
+
+
+@pytest.mark.parametrize("run", recorded.WEBUI_RUNS, ids=lambda run: run.name)
+def test_a1111_draws_the_same_latents(folder, run, monkeypatch):
+    """In a size that refsd refuses for it: it was recorded with ComfyUI's UNet, which draws it as diffusers' does."""
+    monkeypatch.setitem(CONVENTIONS, "a1111", replace(CONVENTIONS["a1111"], unet_multiple=1))
+    agree(folder, run, "a1111", A1111, rng="nv")
