@@ -28,12 +28,8 @@ _TEXT_SETTINGS = (
 _LEVEL_SETTINGS = ("schedule", "steps", "strength", "flow_shift", "levels")
 _LEVEL_RULES = ("convention.family_rows", "convention.reads_scheduler", "convention.truncation")
 _START_SETTINGS = (
-    "rng",
-    "first_noise",
-    "from_image",
-    "convention.one_stream",
-    "convention.whole_batch",
-    "convention.draws_init",
+    *("rng", "first_noise", "from_image"),
+    *("convention.one_stream", "convention.whole_batch", "convention.draws_init"),
 )
 _STEP_SETTINGS = (
     "sampler",
