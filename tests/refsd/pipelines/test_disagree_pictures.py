@@ -100,7 +100,7 @@ def test_two_conventions_part_at_their_own_stages_each_with_its_cause(tiny):
 
 
 def test_comfyui_and_a1111_part_at_the_rules_in_which_they_differ(tiny):
-    code, outcome, _, _ = as_json(tiny, "comfyui", "a1111")
+    code, outcome, _, _ = as_json(tiny, "comfyui", "a1111", "--steps", "3")
     settings = {one["name"]: (one["a"], one["b"]) for one in outcome["settings"]}
     assert settings["rng"] == ("cpu", "nv")
     assert settings["convention.whole_batch"] == ("True", "False")
