@@ -14,6 +14,7 @@ from small_pictures import EOS, pipeline
 
 from refsd.conventions import CONVENTIONS
 from refsd.conventions.prompts import edited_or_combined
+from refsd.families.family import Condition
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import txt2img
 from refsd.pipelines.autoencoders import Autoencoder
@@ -21,9 +22,10 @@ from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.initial_latent import initial_latent
 from refsd.pipelines.plan import NO_IMAGES, resolve
 from refsd.pipelines.settings import Settings
+from refsd.pipelines.txt2img import Conditioning
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-COMFYUI, A1111 = (np.load(FIXTURES / f"like_{engine}.npz") for engine in ("comfyui", "a1111"))
+COMFYUI, A1111, FORGE = (np.load(FIXTURES / f"like_{engine}.npz") for engine in ("comfyui", "a1111", "forge"))
 H, W = (recorded.PIXELS * side for side in recorded.LATENT)
 LATENT, MASK = recorded.given()
 
@@ -72,6 +74,10 @@ def agree(folder, run, like, truth, **settings):
         hidden = getattr(conditioning, which).context[0, ::7]
         expected = truth[f"{run.name} {which}"]
         np.testing.assert_allclose(hidden, expected, rtol=0, atol=1e-12 * max(np.abs(expected).max(), 1e-300))
+    drawn(pipe, plan, conditioning, run, truth)
+
+
+def drawn(pipe, plan, conditioning, run, truth):
     noise = np.concatenate([initial_latent(pipe, plan, seed).noise for seed in plan.seeds])
     np.testing.assert_array_equal(noise, truth[f"{run.name} noise"])
     latents = np.concatenate([txt2img.sample(pipe, plan, conditioning, seed) for seed in plan.seeds])
@@ -88,6 +94,13 @@ def test_a1111_draws_the_same_latents(folder, run, monkeypatch):
     """In a size that refsd refuses for it: it was recorded with ComfyUI's UNet, which draws it."""
     monkeypatch.setitem(CONVENTIONS, "a1111", replace(CONVENTIONS["a1111"], unet_multiple=1))
     agree(folder, run, "a1111", A1111, rng="nv")
+
+
+@pytest.mark.parametrize("run", recorded.WEBUI_RUNS, ids=lambda run: run.name)
+def test_forge_draws_the_same_latents_from_given_conditioning(folder, run):
+    pipe = opened(folder, run.family)
+    conditioning = Conditioning(*(Condition(context, y) for context, y in recorded.conditioning(run.family)))
+    drawn(pipe, planned(pipe, run, "forge"), conditioning, run, FORGE)
 
 
 def test_forge_differs_from_a1111_in_levels_defaults_and_sizes(folder):
