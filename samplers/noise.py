@@ -27,6 +27,21 @@ class Noise(Protocol):
         ...
 
 
+class OfBatch:
+    """The noise of one picture of a batch whose pictures all draw from one stream.
+
+    rng: draws for the whole batch, [pictures, ...]; number: which of its pictures to return
+    """
+
+    def __init__(self, rng: Noise, pictures: int, number: int):
+        self._rng, self._pictures, self._number = rng, pictures, number
+
+    def randn(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Draw for all pictures. shape: [1, ...] -> [shape], float32"""
+        drawn = self._rng.randn((self._pictures, *shape[1:]))
+        return drawn[self._number : self._number + 1]
+
+
 def independent(rng: Noise, shape: tuple[int, ...]) -> StepNoise:
     """Return a noise source that draws fresh normals in every step, like k-diffusion's default noise sampler."""
     return lambda sigma, sigma_next: rng.randn(shape)

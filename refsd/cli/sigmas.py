@@ -126,24 +126,25 @@ def _of_model(
     size: tuple[int, int],
 ):
     """Return what `txt2img` takes for a flow model. -> schedule, sigmas, levels, factor of the first noise"""
-    from refsd.conventions import CONVENTIONS
+    from refsd.conventions import OF_ALL_MODELS
     from refsd.families import VARIANTS
     from refsd.golden.wording import did_you_mean
     from refsd.numerics.errors import BadInput
     from refsd.pipelines.noise_levels import scheduled, truncated
-    from refsd.pipelines.sampling import default_schedule
     from refsd.samplers.schedules import SCHEDULES
     from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 
     flows = {name: variant for name, variant in VARIANTS.items() if variant.flow is not None}
     if model not in flows:
         raise BadInput(f"--model {model}: no flow model{did_you_mean(model, flows)}; there are {', '.join(flows)}")
-    if like.value not in CONVENTIONS:
-        raise BadInput(f"--model: refsd has the models' rules of {' and '.join(CONVENTIONS)}, not of {like.value}")
-    convention, variant = CONVENTIONS[like.value], flows[model]
+    if like.value not in OF_ALL_MODELS:
+        raise BadInput(
+            f"--model: refsd has the models' rules of {' and '.join(OF_ALL_MODELS)}, not of {like.value}"
+        )
+    convention, variant = OF_ALL_MODELS[like.value], flows[model]
     flow = variant.flow
     assert flow is not None
-    name = scheduler or default_schedule(sampler, convention.row(variant.schedule))
+    name = scheduler or convention.default_schedule(sampler, variant.schedule)
     if name not in {*SCHEDULES, *FLOW_SCHEDULES}:
         known = ", ".join([*FLOW_SCHEDULES, *SCHEDULES])
         raise BadInput(f"--scheduler {name}: with --model there are {known}; leave it out for the model's own")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import typer
 
-from refsd.conventions import CONVENTIONS
+from refsd.conventions import OF_ALL_MODELS
 from refsd.families import FAMILIES
 from refsd.files.tensor_files import check_name, write_arrays
 from refsd.golden.output_file import Outputs
@@ -47,12 +47,12 @@ def run(options: Options) -> None:
         raise BadInput(f"--component {options.component}: expected one of {', '.join(DEFAULT_FAMILY)}")
     family = options.family or DEFAULT_FAMILY[options.component]
     users = {name: of for name, of in FAMILIES.items() if options.component in of.encoders}
-    if family not in users or options.like not in CONVENTIONS:
-        known = [f"--family {name} --like {like}" for name in users for like in CONVENTIONS]
+    if family not in users or options.like not in OF_ALL_MODELS:
+        known = [f"--family {name} --like {like}" for name in users for like in OF_ALL_MODELS]
         raise BadInput(
             f"--family {family} --like {options.like}: no rule for {options.component}; it has {', '.join(known)}"
         )
-    rule = CONVENTIONS[options.like].row(users[family].encoders[options.component].rules)
+    rule = OF_ALL_MODELS[options.like].row(users[family].encoders[options.component].rules)
     if options.length is not None:
         rule = rule._replace(length=options.length)
     encode, ends, source = _tokenizer(options)

@@ -24,6 +24,8 @@ ENGINES = _collect()
 CARDS = {name: card.sampling for name, card in ENGINES.items()}
 PROMPT_CARDS = {name: card.prompts for name, card in ENGINES.items() if card.prompts is not None}
 CONVENTIONS = {name: card.pictures for name, card in ENGINES.items() if card.pictures is not None}
+# Those whose rules refsd knows for every model.
+OF_ALL_MODELS = {name: convention for name, convention in CONVENTIONS.items() if convention.draws is None}
 MASKS = {name: card.masks for name, card in ENGINES.items() if card.masks is not None}
 # The convention of `refsd txt2img` if the user names none.
 DEFAULT = CONVENTIONS[_DEFAULT]

@@ -1,7 +1,10 @@
 """A1111's web UI: conventions."""
 
+from dataclasses import replace
+
+from refsd.conventions import sdcpp
 from refsd.conventions.card import EngineCard
-from refsd.conventions.prompts import PromptCard, at_least_the_familys
+from refsd.conventions.prompts import PromptCard, at_least_the_familys, edited_or_combined
 from refsd.conventions.sampling import Card, from_the_end, named, stream_for_each, times_sigma
 from refsd.samplers.levels import DiscreteLevels
 from refsd.samplers.noise import Philox
@@ -44,4 +47,40 @@ PROMPTS = PromptCard(
     "A1111 modules/prompt_parser.py, sd_hijack_clip.py, sd_emphasis.py, textual_inversion/textual_inversion.py",
 )
 
-CARD = EngineCard("a1111", SAMPLING, PROMPTS)
+# Its k-diffusion samplers of which refsd has the algorithm and the noise. Those with a Brownian motion draw it from
+# Philox, where refsd's is torch's; DDIM, PLMS and UniPC walk over timesteps.
+SAMPLERS = ("dpm++2m", "dpm++2s_a", "euler_a", "euler", "lms", "heun", "dpm2", "dpm2_a", "restart")
+# With the settings that it starts with. Sources: A1111 modules/processing.py; modules/sd_samplers_kdiffusion.py;
+# modules/sd_samplers_common.py; modules/sd_samplers_cfg_denoiser.py; modules/sd_models_xl.py; modules/rng.py. Its
+# global generator, which nothing seeds, samples the posterior of an initial picture: refsd takes the mean. To draw
+# sizes that are no multiples of 64 it resizes inside the UNet, which refsd does not.
+# Fields that are not named concern models that it does not draw here.
+PICTURES = replace(
+    sdcpp.PICTURES,
+    name="a1111",
+    draws=("sd15", "sd2", "sdxl"),
+    prompt=PROMPTS,
+    find_embedding=PROMPTS.find,
+    clip_skips=("sd15",),
+    edits_prompt=edited_or_combined,
+    weighs_together=False,
+    zeros_pooled=True,
+    rounds_size_up=False,
+    sampler="dpm++2m",
+    samplers={name: name for name in SAMPLERS},
+    brownian=frozenset(),
+    sampler_schedules=dict.fromkeys(("dpm++2m", "dpm++2s_a", "dpm2", "dpm2_a", "restart"), "karras"),
+    schedules=SAMPLING.schedules,
+    sdxl_schedules=SAMPLING.of_sdxl_tables,
+    discarding=SAMPLING.discarding,
+    levels=SAMPLING.levels,
+    truncation=SAMPLING.truncation,
+    flow_truncation=SAMPLING.truncation,
+    hires_truncation=None,
+    first_noise=SAMPLING.first,
+    rng="nv",
+    draws_init=False,
+    latent_mask=None,
+)
+
+CARD = EngineCard("a1111", SAMPLING, PROMPTS, PICTURES)

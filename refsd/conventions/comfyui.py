@@ -1,9 +1,12 @@
 """ComfyUI: conventions of its own nodes."""
 
+from dataclasses import replace
+
+from refsd.conventions import sdcpp
 from refsd.conventions.card import EngineCard
 from refsd.conventions.masks import MaskCard, grey, middle_of_square
 from refsd.conventions.prompts import PromptCard, negative
-from refsd.conventions.sampling import Card, named, one_stream, stretched, unit_data_at_the_top
+from refsd.conventions.sampling import BROWNIAN, Card, named, one_stream, stretched, unit_data_at_the_top
 from refsd.samplers.levels import NearestLevels
 from refsd.samplers.noise import TorchAvx2
 from refsd.samplers.schedules import timesteps
@@ -61,4 +64,54 @@ MASKS = MaskCard(
     source="ComfyUI comfy/samplers.py, KSamplerX0Inpaint; comfy/sampler_helpers.py, prepare_mask",
 )
 
-CARD = EngineCard("comfyui", SAMPLING, PROMPTS, masks=MASKS)
+# KSampler's samplers of which refsd has the algorithm, but for CFG++.
+_SAME = (
+    *("euler", "euler_a", "heun", "heunpp2", "dpm2", "dpm2_a", "dpm++2s_a", "dpm++sde", "dpm++2m", "dpm++2m_sde"),
+    *("dpm++2m_sde_heun", "dpm++3m_sde", "ddpm", "lcm", "res_multistep", "res_multistep_a", "euler_ge", "er_sde"),
+    *("seeds_2", "seeds_3", "sa_solver", "sa_solver_pece"),
+)
+SAMPLERS = {name: name for name in _SAME} | {
+    "lms": "lms_to_denoised",
+    "ipndm": "ipndm_to_denoised",
+    "ipndm_v": "ipndm_v_published",
+    "deis": "deis_tab",
+    "uni_pc": "uni_pc_to_thousandth",
+    "uni_pc_bh2": "uni_pc_bh2_to_thousandth",
+}
+# The default workflow: EmptyLatentImage, CLIPTextEncode, KSampler, VAEDecode; with a picture VAEEncode and
+# SetLatentNoiseMask. Sources: ComfyUI nodes.py; comfy/sample.py; comfy/samplers.py; comfy/sdxl_clip.py;
+# comfy/model_base.py, SDXL.encode_adm; comfy/ldm/models/autoencoder.py, DiagonalGaussianRegularizer;
+# comfy/k_diffusion/sampling.py, default_noise_sampler, on a GPU.
+# Fields that are not named concern models that it does not draw here.
+PICTURES = replace(
+    sdcpp.PICTURES,
+    name="comfyui",
+    draws=("sd15", "sd2", "sdxl"),
+    prompt=PROMPTS,
+    find_embedding=PROMPTS.find,
+    weighs_together=False,
+    zeros_empty=False,
+    unet_multiple=1,
+    rounds_size_up=False,
+    rounds_size_down=True,
+    cfg_scale=8.0,
+    sampler="euler",
+    samplers=SAMPLERS,
+    brownian=frozenset({*BROWNIAN, "dpm++2m_sde"}),
+    sampler_schedules={},
+    schedules=SAMPLING.schedules,
+    discarding=SAMPLING.discarding,
+    levels=SAMPLING.levels,
+    truncation=SAMPLING.truncation,
+    flow_truncation=SAMPLING.truncation,
+    hires_truncation=None,
+    first_noise=SAMPLING.first,
+    rng="cpu",
+    step_rng="nv",
+    whole_batch=True,
+    draws_init=False,
+    latent_mask=MASKS.pooled,
+    masks_input=MASKS.before,
+)
+
+CARD = EngineCard("comfyui", SAMPLING, PROMPTS, PICTURES, MASKS)

@@ -1,6 +1,7 @@
 """Forge: A1111's conventions where it did not replace its code."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,4 +54,24 @@ PROMPTS = a1111.PROMPTS._replace(
     source="Forge backend/text_processing/classic_engine.py, emphasis.py, parsing.py, textual_inversion.py",
 )
 
-CARD = EngineCard("forge", SAMPLING, PROMPTS)
+# Sources: Forge backend/diffusion_engine/sd15.py, sd20.py, sdxl.py; backend/nn/unet.py, Upsample;
+# backend/modules/k_prediction.py; modules/sd_samplers_kdiffusion.py; modules_forge/main_entry.py.
+PICTURES = replace(
+    a1111.PICTURES,
+    name="forge",
+    prompt=PROMPTS,
+    find_embedding=PROMPTS.find,
+    # It keeps 23 layers of SD 2's encoder and counts from those.
+    clip_skips=("sd15", "sdxl"),
+    unet_multiple=1,
+    rounds_size_down=True,
+    sampler="euler_a",
+    samplers={name: name for name in (*a1111.SAMPLERS, "heunpp2", "ipndm", "ipndm_v")} | {"deis": "deis_tab"},
+    schedules=SAMPLING.schedules,
+    sdxl_schedules=SAMPLING.of_sdxl_tables,
+    levels=SAMPLING.levels,
+    truncation=SAMPLING.truncation,
+    first_noise=SAMPLING.first,
+)
+
+CARD = EngineCard("forge", SAMPLING, PROMPTS, PICTURES)

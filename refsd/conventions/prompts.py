@@ -1,5 +1,6 @@
 """Cards of prompts: how engines parse, chunk and weigh a prompt and find names of learned embeddings in it."""
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -7,6 +8,8 @@ from refsd.tokenizers.chunking import Parts
 from refsd.tokenizers.prompt import Chunk
 from refsd.tokenizers.textual_inversion import Find
 from refsd.tokenizers.vocabulary import Tokenizer
+
+_EDITS = re.compile(r":\s*[-+]?[\d.]+(e[-+]?\d+)?\s*\]|(?<!\\)\[[^\]]*\||\bAND\b|<\w+:[^>]+>")
 
 
 class PromptCard(NamedTuple):
@@ -31,6 +34,19 @@ class PromptCard(NamedTuple):
     find: Find
     source: str = ""
     negative: bool = True
+
+
+def never(prompt: str) -> bool:
+    """Return False: no prompt changes during sampling."""
+    return False
+
+
+def edited_or_combined(prompt: str) -> bool:
+    """Return True if a prompt holds A1111's [from:to:when], [one|other], AND, or the name of an extra network.
+
+    Source: A1111 modules/prompt_parser.py, schedule_parser, re_AND; modules/extra_networks.py, re_extra_net.
+    """
+    return _EDITS.search(prompt) is not None
 
 
 def literally(prompt: str) -> Parts:

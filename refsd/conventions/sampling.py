@@ -11,6 +11,11 @@ from refsd.samplers.schedules import SCHEDULES, Schedule
 
 # (seed, [N, C, H, W]) -> standard normals, float32
 BatchNoise = Callable[[int, tuple[int, ...]], np.ndarray]
+# Samplers that take increments of a Brownian motion in k-diffusion; its dpm++2m_sde, which does too, takes fresh
+# noise in stable-diffusion.cpp.
+BROWNIAN = ("dpm++sde", "dpm++2m_sde_heun", "dpm++3m_sde")
+# Default schedules of samplers. Source: stable-diffusion.cpp, sd_get_default_scheduler.
+SDCPP_SCHEDULES = {"lcm": "lcm", "tcd": "lcm", "ddim_trailing": "simple"}
 # (steps, share of the trajectory to run (0 .. 1), n -> schedule of n steps) -> the sigmas to run
 Truncation = Callable[[int, float, Callable[[int], np.ndarray]], np.ndarray]
 

@@ -8,8 +8,17 @@ import numpy as np
 from refsd.conventions.card import EngineCard
 from refsd.conventions.masks import MaskCard, binary, largest_of_square
 from refsd.conventions.pictures import Convention
-from refsd.conventions.prompts import PromptCard, as_given
-from refsd.conventions.sampling import Card, from_the_end_sdcpp, hires_sdcpp, named, stream_for_each, times_sigma
+from refsd.conventions.prompts import PromptCard, as_given, never
+from refsd.conventions.sampling import (
+    BROWNIAN,
+    SDCPP_SCHEDULES,
+    Card,
+    from_the_end_sdcpp,
+    hires_sdcpp,
+    named,
+    stream_for_each,
+    times_sigma,
+)
 from refsd.samplers.levels import DiscreteLevels
 from refsd.samplers.noise import Philox
 from refsd.samplers.schedules import tables
@@ -64,28 +73,47 @@ MASKS = MaskCard(
 PICTURES = Convention(
     name="sdcpp",
     family_rows="sdcpp",
+    draws=None,
     prompt=PROMPTS,
     find_embedding=PROMPTS.find,
     named_by_token=False,
     projects_clip_l=False,
+    clip_skips=None,
+    edits_prompt=never,
+    weighs_together=True,
+    zeros_empty=True,
     zeros_pooled=False,
     zeros_refiner=True,
     unet_multiple=8,
     pads_patches=True,
     rounds_size_up=True,
+    rounds_size_down=False,
+    cfg_scale=None,
     sampler=None,
+    samplers=None,
+    brownian=frozenset(BROWNIAN),
+    sampler_schedules=SDCPP_SCHEDULES,
+    schedules={},
+    sdxl_schedules={},
+    discarding=SAMPLING.discarding,
+    levels=SAMPLING.levels,
     reads_scheduler=False,
     truncation=SAMPLING.truncation,
     flow_truncation=SAMPLING.truncation,
     hires_truncation=hires_sdcpp,
     first_noise=SAMPLING.first,
+    first_noise_on_image=True,
     sigma_schedules=(),
     image_cfg_scale=None,
     skipping_steps=between_counted_from_one,
     rng="cuda",
+    step_rng=None,
+    whole_batch=False,
     one_stream=False,
+    draws_init=True,
     draws_reference=True,
     latent_mask=MASKS.pooled,
+    masks_input=MASKS.before,
     keeps_unmasked=True,
     full_strength_ignores_init=False,
     uncond_sees_image=False,

@@ -17,16 +17,19 @@ TEXT = ("tokens.", "cond", "uncond")
 ALL = "all of it is "
 # The settings that each stage reads.
 _TEXT_SETTINGS = (
-    "convention.prompt",
-    "convention.projects_clip_l",
-    "convention.zeros_pooled",
-    "convention.zeros_refiner",
-    "convention.family_rows",
+    *("convention.prompt", "convention.projects_clip_l", "convention.weighs_together"),
+    *("convention.zeros_empty", "convention.zeros_pooled", "convention.zeros_refiner", "convention.family_rows"),
 )
 _LEVEL_SETTINGS = ("schedule", "steps", "strength", "flow_shift", "levels")
 _LEVEL_RULES = ("convention.family_rows", "convention.reads_scheduler", "convention.truncation")
-_START_SETTINGS = ("rng", "first_noise", "from_image", "convention.one_stream")
-_STEP_SETTINGS = ("sampler", "guided", "image_cfg_scale", "guidance", "output", "prediction")
+_START_SETTINGS = (
+    *("rng", "first_noise", "from_image"),
+    *("convention.one_stream", "convention.whole_batch", "convention.draws_init"),
+)
+_STEP_SETTINGS = (
+    *("sampler", "sampler_rng", "cfg_scale", "guided"),
+    *("image_cfg_scale", "guidance", "output", "prediction"),
+)
 _WORTH_SAYING = 0.5  # report a setting that leaves at most this share of the difference
 
 

@@ -87,12 +87,16 @@ def encode(pipe: Pipeline, plan: Plan) -> tuple[txt2img.Conditioning, Tensors]:
             encoder.heard = []
         texts[which] = txt2img.encode_prompt(pipe._replace(encoders=heard), plan, negative)
         ids = {name: np.concatenate(encoder.heard) for name, encoder in heard.items() if encoder.heard}
-        tensors |= {f"tokens.{which}.{name}": row for name, row in ids.items()}
         clip = next((row for name, row in ids.items() if name in CLIP), None)
+        weights = {}
         if clip is not None:
             card, prompt = plan.convention.prompt, plan.negative_prompt if negative else plan.prompt
             chunks = card.chunk(pipe.tokenizers.clip(), card.parse(prompt))
-            tensors[f"tokens.{which}.weights"] = np.concatenate([chunk.weights for chunk in chunks])[: len(clip)]
+            own = np.concatenate([chunk.weights for chunk in chunks])[: len(clip)]
+            weights = {f"tokens.{which}.weights": own}
+            # ComfyUI's rule of weights encodes an empty prompt too, behind the prompt.
+            ids |= {name: row[: len(own)] for name, row in ids.items() if name in CLIP}
+        tensors |= {f"tokens.{which}.{name}": row for name, row in ids.items()} | weights
     conditioning = txt2img.Conditioning(texts["cond"], texts.get("uncond"))
     return conditioning, tensors | conditioning.tensors()
 

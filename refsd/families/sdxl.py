@@ -44,14 +44,14 @@ def identify(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
 def join(prompt: EncodedPrompt) -> Condition:
     """Concatenate CLIP-L's and bigG's hidden states on channels; y: bigG's pooled text and the sizes.
 
-    An empty negative prompt becomes zeros: always its hidden states, in some engines also its pooled text.
+    In most engines an empty negative prompt becomes zeros: its hidden states, in some also its pooled text.
 
     Source: Podell et al. 2023, section 2; diffusers StableDiffusionXLPipeline.encode_prompt,
             zero_out_negative_prompt; stable-diffusion.cpp zero_out_masked.
     """
     pooled = prompt.encoders["clip_g"].pooled
     context = side_by_side(prompt.encoders["clip"].hidden, prompt.encoders["clip_g"].hidden)
-    if prompt.negative and prompt.empty:
+    if prompt.negative and prompt.empty and prompt.convention.zeros_empty:
         context = np.zeros_like(context)
         pooled = np.zeros_like(pooled) if prompt.convention.zeros_pooled else pooled
     sizes = np.array([[*prompt.size, 0, 0, *prompt.size]] * len(context))

@@ -10,7 +10,7 @@ from refsd.pipelines.autoencoders import Autoencoder, Draw
 from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.plan import Plan
-from refsd.samplers.noise import RNGS, Noise
+from refsd.samplers.noise import RNGS, Noise, OfBatch
 
 
 class ExtraChannels(NamedTuple):
@@ -54,11 +54,11 @@ def initial_latent(pipe: Pipeline, plan: Plan, seed: int) -> InitialLatent:
     """Draw the noise and encode the images of one picture. seed: one of plan.seeds"""
     convention, images, vae = plan.convention, plan.images, pipe.autoencoder
     kind = pipe.variant.extra_channels
-    rng = RNGS[plan.rng](seed)
+    rng = generator(plan, plan.rng, seed)
     posterior = rng if convention.one_stream else RNGS[plan.rng](plan.seeds[0])
     latent = extra = mask = None
     if plan.from_image and images.init is not None:
-        latent = vae.encode(signed(images.init), posterior.randn)
+        latent = vae.encode(signed(images.init), posterior.randn if convention.draws_init else None)
     if kind in _BEFORE_NOISE:
         extra = EXTRA_CHANNELS[kind](images, vae, convention, posterior.randn)
     noise = rng.randn(plan.latent_shape)
@@ -74,9 +74,17 @@ def initial_latent(pipe: Pipeline, plan: Plan, seed: int) -> InitialLatent:
             whole = picture if editing is None else editing.latent(picture, (plan.height, plan.width))
             constants[name] = vae.encode(signed(whole), draw)
     if images.mask is not None and (convention.keeps_unmasked or not kind):
+        assert convention.latent_mask is not None
         mask = convention.latent_mask(images.mask, vae.pixels)
         mask = widened(mask) if kind in ("inpaint", "fill") else mask
     return InitialLatent(noise, rng, latent, mask, extra, constants)
+
+
+def generator(plan: Plan, name: str, seed: int) -> Noise:
+    """Return the random generator of one picture: its own, or its share of the batch's. name: key of RNGS"""
+    if not plan.convention.whole_batch:
+        return RNGS[name](seed)
+    return OfBatch(RNGS[name](plan.seeds[0]), len(plan.seeds), plan.seeds.index(seed))
 
 
 def _hint(pipe: Pipeline, picture: np.ndarray) -> np.ndarray:
@@ -116,6 +124,7 @@ def _inpaint(images: ConditioningImages, vae: Autoencoder, convention: Conventio
     """Concatenate the mask and the masked image's latent. Source: runwayml/stable-diffusion inpaint_st.py."""
     image, mask = _masked(images)
     latent = vae.encode(image, draw)
+    assert convention.latent_mask is not None
     mask = convention.latent_mask(mask, vae.pixels).astype(latent.dtype)
     uncond = latent if convention.uncond_sees_image else np.zeros_like(latent)
     return ExtraChannels(*(np.concatenate([mask, z], axis=1) for z in (latent, uncond)))

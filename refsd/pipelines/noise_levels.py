@@ -1,13 +1,13 @@
 """The noise levels of a picture's steps: from the user's sigmas, a folder's schedule or a schedule's name."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from refsd.conventions.pictures import Convention
-from refsd.conventions.sampling import Truncation
+from refsd.conventions.sampling import Truncation, without_penultimate
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
 from refsd.pipelines.conditioning_images import ConditioningImages
@@ -16,7 +16,7 @@ from refsd.pipelines.prediction import PREDICTIONS
 from refsd.pipelines.scheduler_config import ConfiguredSchedule, ScheduledLevels, SchedulerConfig
 from refsd.pipelines.settings import Settings
 from refsd.samplers.levels import SD_LEVELS, DiscreteLevels, FlowLevels, Levels, shift_snr
-from refsd.samplers.schedules import SCHEDULES
+from refsd.samplers.schedules import SCHEDULES, Schedule
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 
 
@@ -77,7 +77,7 @@ def noise_levels(
         folder = _folder_schedule(pipe, rule.configured, settings, images, rule.sampler, steps, levels, from_image)
     truncation = second_pass or (convention.truncation if flow is None else convention.flow_truncation)
     truncation = truncation if from_image else None
-    sigmas = _sigmas(pipe, settings, rule, levels_of, truncation, folder)
+    sigmas = _sigmas(pipe, convention, settings, rule, levels_of, truncation, folder)
 
     unit_noise, last_scale = schedule not in convention.sigma_schedules, 1.0
     if isinstance(levels, DiscreteLevels):
@@ -87,24 +87,24 @@ def noise_levels(
         last_scale = 1 / math.sqrt(1 + float(sigmas[-1]) ** 2)
         levels = ScheduledLevels(levels.sigmas, folder)
     first_noise = float(sigmas[0])
-    if flow is None and not from_image and unit_noise:
+    if flow is None and unit_noise and (not from_image or convention.first_noise_on_image):
         first_noise = convention.first_noise(first_noise, float(levels.sigmas[-1]))
     return NoiseLevels(from_image, method, schedule, levels, sigmas, first_noise, last_scale)
 
 
 def unet_levels(convention: Convention, scheduler: SchedulerConfig | None, prediction: str) -> Levels:
     levels = PREDICTIONS[prediction][1]
-    if levels is not SD_LEVELS or scheduler is None:
+    if levels is not SD_LEVELS:
         return levels
-    trained = scheduler.levels()
-    if trained is not SD_LEVELS and not convention.reads_scheduler:
+    trained = SD_LEVELS if scheduler is None else scheduler.levels()
+    if scheduler is not None and trained is not SD_LEVELS and not convention.reads_scheduler:
         low, high = trained.sigmas[[0, -1]]
         raise BadInput(
             f"{scheduler.path}: sigmas of {low:.6g} to {high:.6g} in {len(trained.sigmas)} steps; "
-            f"stable-diffusion.cpp knows {SD_LEVELS.sigmas[0]:.6g} to {SD_LEVELS.sigmas[-1]:.6g} in 1000 only: "
+            f"{convention.name} knows {SD_LEVELS.sigmas[0]:.6g} to {SD_LEVELS.sigmas[-1]:.6g} in 1000 only: "
             "say --like diffusers"
         )
-    return trained
+    return trained if type(trained) is convention.levels else convention.levels(trained.sigmas)
 
 
 def _shift(pipe, convention, settings, scheduler, latent_shape, steps: int) -> float:
@@ -135,6 +135,7 @@ def _folder_schedule(
 
 def _sigmas(
     pipe,
+    convention: Convention,
     settings,
     rule: SamplingRule,
     levels_of: Callable[[int], Levels],
@@ -154,15 +155,19 @@ def _sigmas(
         levels = levels_of(steps)
         if rule.preset and isinstance(levels, FlowLevels):
             return np.append(shift_snr(np.array(rule.preset), levels.shift), 0.0)
-        return scheduled(rule.schedule, steps, levels, pipe.variant.title)
+        rule_of = convention.known_schedules(pipe.variant.latent_format == "sdxl")
+        found = lambda n, levels: scheduled(rule.schedule, n, levels, pipe.variant.title, rule_of)
+        return (without_penultimate(found) if rule.sampler in convention.discarding else found)(steps, levels)
 
     return truncated(rule.schedule, rule.steps, settings.strength, truncation, schedule)
 
 
-def scheduled(name: str, steps: int, levels: Levels, title: str) -> np.ndarray:
+def scheduled(
+    name: str, steps: int, levels: Levels, title: str, schedules: Mapping[str, Schedule] = SCHEDULES
+) -> np.ndarray:
     """Return a schedule's sigmas, [n + 1]. Raises BadInput for a flow's schedule of a model that is none."""
     if name not in FLOW_SCHEDULES:
-        return SCHEDULES[name](steps, levels)
+        return schedules[name](steps, levels)
     if not isinstance(levels, FlowLevels):
         raise BadInput(f"--scheduler {name}: {title} is no rectified flow")
     return FLOW_SCHEDULES[name](steps, levels)

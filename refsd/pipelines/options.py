@@ -89,12 +89,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "like", str, "sdcpp",
-        "sdcpp or diffusers: the engine to imitate in text length, schedule, noise and img2img.",
+        "sdcpp, diffusers, comfyui, a1111 or forge: the engine to imitate in prompts, schedule, noise and img2img; "
+        "the last three for SD 1.x, SD 2.x and SDXL.",
         field="Settings.like",
     ),
     Option(
         "sampling_method", str | None, None,
-        "euler, heun, dpm++2m, ...; an unknown name lists all. Default: euler_a for UNets, else euler.",
+        "euler, heun, dpm++2m, ...; an unknown name lists all. Default: that of --like, else euler_a for UNets, "
+        "else euler.",
         "--sampler", field="Settings.sampler",
     ),
     Option(
@@ -127,7 +129,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "sampler_rng", str | None, None,
-        "Generator of the noise between steps. Default: that of --rng.",
+        "Generator of the noise between steps. Default: that of --rng; with --like comfyui nv, a GPU's.",
         field="Settings.sampler_rng",
     ),
     Option("clip_skip", int, -1, "2 skips CLIP's last layer. Below 1: the family's default."),

@@ -22,6 +22,7 @@ from refsd.pipelines import sampling
 from refsd.pipelines.cached_network import check_cache
 from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.guidance_rule import GuidanceRule
+from refsd.pipelines.known_rules import check_known
 from refsd.pipelines.noise_levels import SamplingRule, noise_levels
 from refsd.pipelines.options import check_between
 from refsd.pipelines.picture_size import as_tokens, check_control_type, check_images, drawn_size
@@ -127,6 +128,7 @@ def resolve(
     """
     check_ranges(settings)
     convention, own, flow = CONVENTIONS[settings.like], pipe.variant, pipe.variant.flow
+    check_known(own, convention, settings, images)
     _check_use(pipe, settings)
     images = images if pipe.autoencoder.alpha else images.without_alpha()
     width, height, notices = drawn_size(pipe, convention, settings, images)
@@ -156,7 +158,7 @@ def resolve(
         seeds=tuple(settings.seed + b for b in range(settings.batch_count)),
         sampler=rule.sampler,
         eta=settings.eta,
-        sampler_rng=settings.sampler_rng,
+        sampler_rng=settings.sampler_rng or convention.step_rng,
         steps=rule.steps,
         strength=settings.strength,
         flow_shift=settings.flow_shift,
@@ -185,8 +187,8 @@ def _sampling_rule(pipe: Pipeline, convention: Convention, settings: Settings) -
     configured = scheduler if convention.reads_scheduler else None
     sampler = settings.sampler or (configured.sampler() if configured and flow is None else None)
     sampler = sampler or convention.sampler or own.sampler
-    method = sampling.method(sampler, settings.eta, flow is not None)
-    schedule = settings.schedule or sampling.default_schedule(sampler, convention.row(own.schedule))
+    method = sampling.method(sampler, settings.eta, flow is not None, convention)
+    schedule = settings.schedule or convention.default_schedule(sampler, own.schedule)
     steps, preset = settings.steps or own.steps, ()
     if flow is not None and configured is not None and settings.schedule is None and settings.sigmas is None:
         preset = sample_sigmas(pipe.checkpoint)
@@ -204,7 +206,7 @@ def _sampling_rule(pipe: Pipeline, convention: Convention, settings: Settings) -
 def _guidance(pipe: Pipeline, convention: Convention, settings: Settings, method: sampling.Method) -> _Guidance:
     """Settle the scales of guidance. Raises BadInput for a rule of guidance without effect."""
     own, notice = pipe.variant, ""
-    cfg_scale = own.cfg_scale if settings.cfg_scale is None else settings.cfg_scale
+    cfg_scale = next(s for s in (settings.cfg_scale, convention.cfg_scale, own.cfg_scale) if s is not None)
     image_cfg_scale = None
     if own.extra_channels == "edit":
         scales = settings.image_cfg_scale, convention.image_cfg_scale, cfg_scale
@@ -223,8 +225,9 @@ def check_ranges(settings: Settings) -> None:
     """Raise BadInput for a setting that is out of range for every model."""
     if settings.like not in CONVENTIONS:
         raise BadInput(f"--like {settings.like}: expected one of {', '.join(CONVENTIONS)}")
-    sampling.method(settings.sampler or "euler", settings.eta, flow=None)
-    schedules = [*SCHEDULES, *FLOW_SCHEDULES]
+    convention = CONVENTIONS[settings.like]
+    sampling.method(settings.sampler or "euler", settings.eta, None, convention)
+    schedules = [*{**SCHEDULES, **FLOW_SCHEDULES, **convention.schedules}]
     if settings.schedule is not None and settings.schedule not in schedules:
         raise BadInput(f"--scheduler {settings.schedule}: expected one of {', '.join(schedules)}")
     for flag, name in (("rng", settings.rng), ("sampler-rng", settings.sampler_rng)):

@@ -6,6 +6,7 @@ SDXL's two encoders are weighted as one. stable-diffusion.cpp weights T5, Qwen3 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.shown_pictures import ShownPictures, pad_of
 from refsd.tokenizers import Tokenizer, find_tokenizer
 from refsd.tokenizers.clip_bpe import EOS
+from refsd.tokenizers.emphasis import from_the_empty_prompt
 from refsd.tokenizers.prompt import Chunk
 from refsd.tokenizers.text_rules import MAX_LENGTH, TextRule, first_taken, in_chunks, token_rows
 from refsd.tokenizers.text_tokenizer import TextTokenizer
@@ -124,17 +126,23 @@ def _clips(
         chunks = chunks[:1]
     layer = card.layer(clip_skip, variant.clip_layer)
     encoded = {}
-    for names in [[*encoders]] if variant.weighted_together else [[name] for name in encoders]:
-        outputs = {}
+    from_empty = card.weigh is from_the_empty_prompt and any((chunk.weights != 1).any() for chunk in chunks)
+    together = variant.weighted_together and convention.weighs_together
+    for names in [[*encoders]] if together else [[name] for name in encoders]:
+        outputs, own_card = {}, card
         for name in names:
             own = _own_layer(variant.encoders[name], encoders[name], layer)
             params = {"clip_skip": own, "final_norm": variant.final_norm}
             ids = [_padded(chunk.ids, rules[name]) for chunk in chunks]
             outputs[name] = [encoders[name]({"input_ids": row[None]}, "prompt", **params) for row in ids]
+            if from_empty:
+                row = _padded(card.chunk(tokenizers.clip(), [("", 1.0)])[0].ids, rules[name])
+                empty = encoders[name]({"input_ids": row[None]}, "prompt", **params)["last_hidden_state"]
+                own_card = card._replace(weigh=partial(from_the_empty_prompt, empty=empty))
         weighted = []
         for i, chunk in enumerate(chunks):
             hidden = [outputs[name][i]["last_hidden_state"] for name in names]
-            weighted.append(_weighted(hidden, chunk.weights, card, encoders[names[0]]))
+            weighted.append(_weighted(hidden, chunk.weights, own_card, encoders[names[0]]))
         for j, name in enumerate(names):
             hidden = np.concatenate([chunk[j] for chunk in weighted], axis=1)
             pooled = outputs[name][0]["pooled"]

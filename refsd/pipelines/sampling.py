@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.conventions import DEFAULT
+from refsd.conventions.pictures import Convention
 from refsd.numerics.errors import BadInput
 from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.brownian import brownian_noise
@@ -22,11 +24,6 @@ ALIASES = {"ddim_trailing": "euler_a"}
 _SDCPP_SAMPLERS = {"tcd": tcd_sdcpp}
 # sd-cli's default eta where it differs from the sampler's. Source: stable-diffusion.cpp, resolve_eta.
 _SDCPP_ETA = {"ddim_trailing": 0.0, "tcd": 0.0, "res_multistep": 0.0, "res_2s": 0.0, "er_sde": 1.0}
-# sd-cli's default schedule of a sampler. Source: stable-diffusion.cpp, sd_get_default_scheduler.
-_SDCPP_SCHEDULE = {"lcm": "lcm", "tcd": "lcm", "ddim_trailing": "simple"}
-# Samplers that take increments of a Brownian motion. dpm++2m_sde takes fresh noise, as in stable-diffusion.cpp.
-# Source: k-diffusion sampling.py.
-_BROWNIAN = ("dpm++sde", "dpm++2m_sde_heun", "dpm++3m_sde")
 # Samplers for rectified flows only.
 FLOWS_ONLY = tuple(name for name in FLOW_SAMPLERS if name not in {**SAMPLERS, **CFG_PP_SAMPLERS})
 _STD_DEFAULT = (
@@ -39,6 +36,7 @@ class Method(NamedTuple):
     """A sampler with its options.
 
     name:   the user's name of it
+    brownian: True if its noise is that of a Brownian motion
     run:    (model, x, sigmas, noise, callback) -> latents
     cfg_pp: True for a CFG++ sampler, whose model returns (denoised, denoised without the prompt)
     """
@@ -46,6 +44,7 @@ class Method(NamedTuple):
     name: str
     run: Callable[..., np.ndarray]
     cfg_pp: bool
+    brownian: bool = False
 
     def of_schedule(self, levels: Levels, steps: int | None) -> "Method":
         """Return the sampler with `levels` and `steps` bound, if it takes them, as DDIM and PNDM do."""
@@ -55,7 +54,7 @@ class Method(NamedTuple):
 
     def noise(self, rng: Noise, x: np.ndarray, sigmas: np.ndarray, seed: int) -> StepNoise:
         """Return the noise of its steps: the rng's next normals; for SDE solvers a Brownian motion of the seed."""
-        if self.name in _BROWNIAN:
+        if self.brownian:
             return brownian_noise(x, sigmas, seed)
         if self.name == "dpm++2m_sde_bt":
             return bridge_noise(x, sigmas, seed_of(rng.randn((2,))))
@@ -67,26 +66,26 @@ def names() -> list[str]:
     return [*SAMPLERS, *ALIASES, *CFG_PP_SAMPLERS, *FLOWS_ONLY]
 
 
-def default_schedule(sampler: str, otherwise: str = "discrete") -> str:
-    """Return a sampler's default schedule. otherwise: the result for samplers without one"""
-    return _SDCPP_SCHEDULE.get(sampler, otherwise)
-
-
-def method(name: str, eta: float | None = None, flow: bool | None = False) -> Method:
-    """Return the sampler of this name.
+def method(
+    name: str, eta: float | None = None, flow: bool | None = False, convention: Convention = DEFAULT
+) -> Method:
+    """Return the sampler of this name in a convention.
 
     eta:  None: sd-cli's default, or the sampler's own if sd-cli lacks the sampler
     flow: True if the model is a rectified flow, for which some names mean other solvers; None if not yet known
 
     As in stable-diffusion.cpp, er_sde's eta switches its noise on or off and does not scale it.
-    Raises BadInput for an unknown name, for a sampler of flows only if the model is none, for an eta out of range,
-    or for an eta if the sampler has none.
+    Raises BadInput for an unknown name, for a sampler that the convention lacks, for a sampler of flows only if the
+    model is none, for an eta out of range, or for an eta if the sampler has none.
     """
     if name not in names():
         raise BadInput(f"--sampling-method {name}: expected one of {', '.join(names())}")
     if name in FLOWS_ONLY and flow is False:
         raise BadInput(f"--sampling-method {name}: this model is no rectified flow, and {name} is for those alone")
-    own = ALIASES.get(name, name)
+    if convention.samplers is not None and name not in convention.samplers:
+        known = ", ".join(convention.samplers)
+        raise BadInput(f"--sampling-method {name}: of {convention.name}'s samplers refsd knows {known}")
+    own = ALIASES.get(name, name) if convention.samplers is None else convention.samplers[name]
     of_flows = flow or name in FLOWS_ONLY
     table = {**SAMPLERS, **CFG_PP_SAMPLERS, **(FLOW_SAMPLERS if of_flows else {})}
     sampler = _SDCPP_SAMPLERS.get(name) or table[own]
@@ -100,7 +99,7 @@ def method(name: str, eta: float | None = None, flow: bool | None = False) -> Me
     eta = _SDCPP_ETA.get(name) if eta is None else eta
     if eta is not None:
         sampler = partial(sampler, s_noise=float(eta > 0)) if name == "er_sde" else partial(sampler, eta=eta)
-    return Method(name, sampler, name in CFG_PP_SAMPLERS)
+    return Method(name, sampler, name in CFG_PP_SAMPLERS, name in convention.brownian)
 
 
 def check_rng(flag: str, name: str) -> None:

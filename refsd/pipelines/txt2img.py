@@ -9,14 +9,14 @@ from refsd.numerics.errors import BadInput
 from refsd.pipelines import prompts
 from refsd.pipelines.guided_network import Conditioning, GuidedNetwork, Listener
 from refsd.pipelines.image_prompt import with_image_prompt
-from refsd.pipelines.initial_latent import InitialLatent, initial_latent, signed
+from refsd.pipelines.initial_latent import InitialLatent, generator, initial_latent, signed
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.plan import Plan
 from refsd.pipelines.shown_pictures import ShownPictures, show
 from refsd.samplers.cfg_pp import GuidedDenoiser
-from refsd.samplers.noise import RNGS
+from refsd.samplers.noise import Noise
 from refsd.samplers.parameterization import Denoiser, denoiser
-from refsd.samplers.step import Callback, StepsError
+from refsd.samplers.step import Callback, StepNoise, StepsError
 
 
 def encode(pipe: Pipeline, plan: Plan) -> Conditioning:
@@ -85,8 +85,8 @@ def sample(
     pipe.denoiser.module.circular = plan.circular
     tell("noise", start.noise)
     rng = start.rng
-    if plan.sampler_rng not in (None, plan.rng):
-        rng = RNGS[plan.sampler_rng](seed)
+    if plan.sampler_rng is not None and (plan.convention.step_rng or plan.sampler_rng != plan.rng):
+        rng = generator(plan, plan.sampler_rng, seed)
 
     def on_step(i: int, sigma: float, x: np.ndarray, denoised: np.ndarray) -> None:
         tell(f"steps.{i}.x", x)
@@ -98,10 +98,11 @@ def sample(
 
     guide = plan.convention.row(pipe.variant.guide)
     network = GuidedNetwork(pipe.denoiser_of(plan.convention), plan, conditioning, start, tell, guide)
-    model = unmasked_kept(_told_sigma(network, plan), start)
+    model = _told_sigma(network, plan)
+    model = unmasked_kept(unmasked_noised(model, start) if plan.convention.masks_input else model, start)
     x = start.first_x(plan, pipe.dtype)
     try:
-        noise = plan.method.noise(rng, x, plan.sigmas, seed)
+        noise = _step_noise(plan, rng, x, seed)
         run = _with_uncond(model, network, plan) if plan.method.cfg_pp else model
         x = plan.method.run(run, x, plan.sigmas, noise, on_step)
     except StepsError as error:
@@ -133,6 +134,30 @@ def unmasked_kept(model: Denoiser, start: InitialLatent) -> Denoiser:
         return (model(x, sigma) * mask + latent * (1 - mask)).astype(x.dtype)
 
     return denoised
+
+
+def unmasked_noised(model: Denoiser, start: InitialLatent) -> Denoiser:
+    """Wrap a model so that outside the mask it sees the initial latent with the first noise at the step's level.
+
+    Source: ComfyUI comfy/samplers.py, KSamplerX0Inpaint.
+    """
+    if start.mask is None or start.latent is None:
+        return model
+    mask, latent, noise = start.mask, start.latent, start.noise
+
+    def denoised(x: np.ndarray, sigma: float) -> np.ndarray:
+        return model((x * mask + (latent + sigma * noise.astype(x.dtype)) * (1 - mask)).astype(x.dtype), sigma)
+
+    return denoised
+
+
+def _step_noise(plan: Plan, rng: Noise, x: np.ndarray, seed: int) -> StepNoise:
+    """Return the noise between the steps of one picture. A whole batch has one Brownian motion."""
+    if not (plan.convention.whole_batch and plan.method.brownian):
+        return plan.method.noise(rng, x, plan.sigmas, seed)
+    number = plan.seeds.index(seed)
+    of_all = plan.method.noise(rng, np.repeat(x, len(plan.seeds), axis=0), plan.sigmas, plan.seeds[0])
+    return lambda sigma, sigma_next: of_all(sigma, sigma_next)[number : number + 1]
 
 
 def _told_sigma(network: GuidedNetwork, plan: Plan) -> Denoiser:

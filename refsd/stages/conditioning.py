@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.conventions import CONVENTIONS
+from refsd.conventions import OF_ALL_MODELS
 from refsd.families import VARIANTS
 from refsd.families.family import Condition, Encoded, EncodedPrompt
 from refsd.golden.recipe import Recipe
@@ -49,7 +49,7 @@ JOIN = JoinRule(
 
 def _joined(rule: JoinRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    if p["variant"] not in VARIANTS or p["engine"] not in CONVENTIONS:
+    if p["variant"] not in VARIANTS or p["engine"] not in OF_ALL_MODELS:
         raise BadInput(f"stage/conditioning: variant {p['variant']!r} of engine {p['engine']!r}: not known")
     encoders = {}
     for name in VARIANTS[p["variant"]].encoders:
@@ -62,7 +62,7 @@ def _joined(rule: JoinRule, inputs: StageInputs) -> dict[str, np.ndarray]:
         rule.encoders(encoders),
         Module({}, arithmetic),
         rule.size(tuple(p["size"])),
-        CONVENTIONS[p["engine"]],
+        OF_ALL_MODELS[p["engine"]],
         p["negative"],
         rule.empty(p["empty"]),
     )

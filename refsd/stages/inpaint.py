@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.conventions import CONVENTIONS
+from refsd.conventions import MASKS
+from refsd.conventions import OF_ALL_MODELS as ENGINES
 from refsd.conventions.masks import first_of_square, largest_of_square
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
@@ -45,7 +46,7 @@ def _keep_unmasked(denoised: np.ndarray, mask: np.ndarray, latent: np.ndarray) -
 
 RULE = InpaintRule(
     shown=lambda picture, mask: picture,
-    pooled=lambda engine: CONVENTIONS[engine].latent_mask,
+    pooled=lambda engine: MASKS[engine].pooled,
     widened=widened,
     channels=lambda kind: EXTRA_CHANNELS[kind],
     extra=lambda cond, uncond: (cond, uncond),
@@ -74,14 +75,15 @@ class _Encoder:
 
 def _run(rule: InpaintRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    if p["kind"] not in EXTRA_CHANNELS or p["engine"] not in CONVENTIONS:
+    if p["kind"] not in EXTRA_CHANNELS or p["engine"] not in ENGINES:
         raise BadInput(
             f"stage/inpaint: kind {p['kind']!r}, engine {p['engine']!r}: expected one of "
-            f"{', '.join(EXTRA_CHANNELS)}, and {' or '.join(CONVENTIONS)}"
+            f"{', '.join(EXTRA_CHANNELS)}, and {' or '.join(ENGINES)}"
         )
     mask = (t["mask"] > 0).astype(inputs.dtype)
-    convention = CONVENTIONS[p["engine"]]
-    convention = type(convention)(**{**vars(convention), "latent_mask": rule.pooled(p["engine"])})
+    convention = ENGINES[p["engine"]]
+    pooled = rule.pooled(p["engine"])
+    convention = type(convention)(**{**vars(convention), "latent_mask": pooled})
     encoder = _Encoder(lambda picture: rule.shown(picture, mask))
     images = ConditioningImages(t["picture"], mask, t["picture"], t["picture"])
     cond, uncond = rule.extra(*rule.channels(p["kind"])(images, encoder, convention, None))
@@ -89,7 +91,7 @@ def _run(rule: InpaintRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     found = {"shown": shown, "cond": cond, "uncond": uncond}
     if p["kind"] in ("inpaint", "fill"):
         latent = _Encoder(lambda picture: picture).encode(2 * t["picture"] - 1)
-        where = rule.widened(convention.latent_mask(mask, _PIXELS))
+        where = rule.widened(pooled(mask, _PIXELS))
         found |= {"latent_mask": where, "kept": rule.kept(t["denoised"], where.astype(inputs.dtype), latent)}
     return found
 

@@ -38,16 +38,19 @@ def test_subjects_of_a_card_agree(engine):
     assert {of.engine for of in (card, card.sampling, card.prompts) if of is not None} == {engine}
     assert all(of.source for of in (card.sampling, card.prompts, card.masks) if of is not None)
     if card.pictures is not None:
-        assert card.prompts is not None and card.masks is not None
+        assert card.prompts is not None
         assert card.pictures.name == engine and card.pictures.prompt is card.prompts
         assert card.pictures.find_embedding is card.prompts.find
         assert card.pictures.truncation is card.sampling.truncation
         assert card.pictures.flow_truncation is card.sampling.truncation_of(FlowLevels(1.0))
         assert card.pictures.first_noise is card.sampling.first
-        assert card.pictures.latent_mask is card.masks.pooled
+        assert card.pictures.levels is card.sampling.levels
+        assert card.pictures.discarding == card.sampling.discarding
+        assert card.pictures.latent_mask is (card.masks.pooled if card.masks else None)
+        assert card.masks is None or card.pictures.masks_input == card.masks.before
 
 
 def test_tables_leave_out_what_cards_do_not_know():
     assert CARDS.keys() == ENGINES.keys() == {"sdcpp", "comfyui", "a1111", "forge", "diffusers", "k-diffusion"}
     assert PROMPT_CARDS.keys() == {*ENGINES} - {"k-diffusion"}
-    assert MASKS.keys() == {"sdcpp", "diffusers", "comfyui"} and CONVENTIONS.keys() == {"sdcpp", "diffusers"}
+    assert MASKS.keys() == {"sdcpp", "diffusers", "comfyui"} and CONVENTIONS.keys() == PROMPT_CARDS.keys()

@@ -99,6 +99,18 @@ def test_two_conventions_part_at_their_own_stages_each_with_its_cause(tiny):
     assert list(stages)[:2] == ["tokens.cond.clip", "tokens.cond.weights"]
 
 
+def test_comfyui_and_a1111_part_at_the_rules_in_which_they_differ(tiny):
+    code, outcome, _, _ = as_json(tiny, "comfyui", "a1111", "--steps", "3")
+    settings = {one["name"]: (one["a"], one["b"]) for one in outcome["settings"]}
+    assert settings["rng"] == ("cpu", "nv")
+    assert settings["convention.whole_batch"] == ("True", "False")
+    roots = {root["stage"]: root["causes"] for root in outcome["roots"]}
+    assert code == 1 and roots["cond"] == ["all of it is convention.prompt comfyui and a1111"]
+    assert roots["noise"] == ["all of it is rng cpu and nv"]
+    assert roots["sigmas"][0] == "schedule discrete and karras"
+    assert "sampler euler and dpm++2m" in outcome["inherited"]
+
+
 def test_what_follows_is_inherited_where_only_the_beginnings_differ(tiny):
     chosen = "--sampling-method", "euler", "--scheduler", "karras", "--rng", "cpu"
     code, outcome, stages, parts = as_json(tiny, "diffusers", "sdcpp", *chosen)
@@ -245,7 +257,7 @@ def test_bad_input_is_one_line(tiny, tmp_path):
     save_file({"x": np.ones(3)}, tmp_path / "other.safetensors")
     for a, more, said in (
         ("diffuser", (), "did you mean"),
-        ("onnxruntime", (), "for a picture expected a convention (sdcpp, diffusers)"),
+        ("onnxruntime", (), "for a picture expected a convention (sdcpp, a1111,"),
         ("torch", (), "diffusers draws from a folder with model_index.json"),
         ("dump", (), "dump:FILE"),
         ("sdcpp:nowhere/sd-cli", (), "sdcpp:nowhere/sd-cli: "),

@@ -158,7 +158,16 @@ def test_defaults_are_the_familys(folder):
         ("flux-schnell", ["--guidance", 3], "--guidance: FLUX.1 schnell embeds no guidance"),
         ("sd15", ["--flow-shift", 3], "--flow-shift: Stable Diffusion 1.x is no rectified flow"),
         ("sd15", ["--scheduler", "flow_uniform"], "--scheduler flow_uniform: Stable Diffusion 1.x is no"),
-        ("sd15", ["--like", "comfyui"], "--like comfyui: expected one of sdcpp, diffusers"),
+        (
+            "sd15",
+            ["--like", "k-diffusion"],
+            "--like k-diffusion: expected one of sdcpp, a1111,",
+        ),
+        (
+            "zimage",
+            ["--like", "a1111"],
+            "--like a1111: refsd knows its rules for .*, not for Z-Image",
+        ),
         ("sd15", ["--prediction", "x"], "--prediction x: expected one of eps, v, edm_v"),
         ("zimage", ["--prediction", "v"], "--prediction: Z-Image is a rectified flow"),
         ("zimage", ["--circular"], "--circular: Z-Image has no convolutions to wrap"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from refsd.conventions import DEFAULT
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
 from refsd.pipelines.plan import check_ranges
@@ -92,7 +93,8 @@ def test_sdcpps_own_brownian_motion_and_its_fresh_noise():
 
 
 def test_default_schedules():
-    found = {name: sampling.default_schedule(name) for name in ("lcm", "tcd", "ddim_trailing", "euler_a")}
+    rows = {"sdcpp": "discrete", "diffusers": "leading"}
+    found = {name: DEFAULT.default_schedule(name, rows) for name in ("lcm", "tcd", "ddim_trailing", "euler_a")}
     assert found == {"lcm": "lcm", "tcd": "lcm", "ddim_trailing": "simple", "euler_a": "discrete"}
 
 

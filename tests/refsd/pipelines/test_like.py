@@ -1,0 +1,196 @@
+"""--like comfyui, a1111 and forge: whole latents as the engines' own code drew them, and what is refused.
+
+Recorded in float64 from tiny models (tests/fixtures/record_like_*.py): weighted prompts of two chunks; a batch of
+2; not square.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import like_settings as recorded
+import numpy as np
+import pytest
+from small_pictures import EOS, pipeline
+
+from refsd.conventions import CONVENTIONS
+from refsd.conventions.prompts import edited_or_combined
+from refsd.families.family import Condition
+from refsd.numerics.errors import BadInput
+from refsd.pipelines import txt2img
+from refsd.pipelines.autoencoders import Autoencoder
+from refsd.pipelines.conditioning_images import ConditioningImages
+from refsd.pipelines.initial_latent import initial_latent
+from refsd.pipelines.plan import NO_IMAGES, resolve
+from refsd.pipelines.settings import Settings
+from refsd.pipelines.txt2img import Conditioning
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+COMFYUI, A1111, FORGE = (np.load(FIXTURES / f"like_{engine}.npz") for engine in ("comfyui", "a1111", "forge"))
+H, W = (recorded.PIXELS * side for side in recorded.LATENT)
+LATENT, MASK = recorded.given()
+
+pytestmark = pytest.mark.usefixtures("letters")
+
+
+class GivenLatent(Autoencoder):
+    """Encodes every picture to one latent, the posterior's mean."""
+
+    def encode(self, image, draw=None, scaled=True):
+        assert draw is None
+        return LATENT[:1]
+
+
+def opened(folder, family):
+    pipe = pipeline(folder, family)
+    clips = {name: one._replace(params={**one.params, "eos": EOS}) for name, one in pipe.encoders.items()}
+    return pipe._replace(encoders=clips, autoencoder=GivenLatent(*pipe.autoencoder))
+
+
+def planned(pipe, run, like, **settings):
+    picture = np.zeros((1, 3, H, W))
+    images = NO_IMAGES
+    if run.strength is not None:
+        images = ConditioningImages(picture, MASK if run.masked else None)
+    chosen = Settings(
+        *(recorded.PROMPT, run.negative, W, H, recorded.STEPS, run.cfg_scale, run.sampler),
+        schedule=run.schedule,
+        strength=1.0 if run.strength is None else run.strength,
+        seed=recorded.SEED,
+        batch_count=recorded.BATCH,
+        like=like,
+        **settings,
+    )
+    plan = resolve(pipe, chosen, images)
+    # SDXL is told the size of a picture of 8 pixels per latent.
+    h, w = recorded.LATENT
+    return replace(plan, height=8 * h, width=8 * w)
+
+
+def agree(folder, run, like, truth, **settings):
+    pipe = opened(folder, run.family)
+    plan = planned(pipe, run, like, **settings)
+    conditioning = txt2img.encode(pipe, plan)
+    for which in ("cond", "uncond"):
+        hidden = getattr(conditioning, which).context[0, ::7]
+        expected = truth[f"{run.name} {which}"]
+        np.testing.assert_allclose(hidden, expected, rtol=0, atol=1e-12 * max(np.abs(expected).max(), 1e-300))
+    drawn(pipe, plan, conditioning, run, truth)
+
+
+def drawn(pipe, plan, conditioning, run, truth):
+    noise = np.concatenate([initial_latent(pipe, plan, seed).noise for seed in plan.seeds])
+    np.testing.assert_array_equal(noise, truth[f"{run.name} noise"])
+    latents = np.concatenate([txt2img.sample(pipe, plan, conditioning, seed) for seed in plan.seeds])
+    assert np.linalg.norm(latents - truth[run.name]) <= 1e-12 * np.linalg.norm(truth[run.name])
+
+
+@pytest.mark.parametrize("run", recorded.RUNS, ids=lambda run: run.name)
+def test_comfyui_draws_the_same_latents(folder, run):
+    agree(folder, run, "comfyui", COMFYUI, sampler_rng="cpu")
+
+
+@pytest.mark.parametrize("run", recorded.WEBUI_RUNS, ids=lambda run: run.name)
+def test_a1111_draws_the_same_latents(folder, run, monkeypatch):
+    """In a size that refsd refuses for it: it was recorded with ComfyUI's UNet, which draws it."""
+    monkeypatch.setitem(CONVENTIONS, "a1111", replace(CONVENTIONS["a1111"], unet_multiple=1))
+    agree(folder, run, "a1111", A1111, rng="nv")
+
+
+@pytest.mark.parametrize("run", recorded.WEBUI_RUNS, ids=lambda run: run.name)
+def test_forge_draws_the_same_latents_from_given_conditioning(folder, run):
+    pipe = opened(folder, run.family)
+    conditioning = Conditioning(*(Condition(context, y) for context, y in recorded.conditioning(run.family)))
+    drawn(pipe, planned(pipe, run, "forge"), conditioning, run, FORGE)
+
+
+def test_forge_differs_from_a1111_in_levels_defaults_and_sizes(folder):
+    pipe = opened(folder, "sd15")
+    plans = {
+        like: resolve(pipe, Settings("a", width=W * 8, height=W * 8, like=like)) for like in ("a1111", "forge")
+    }
+    assert [(plan.sampler, plan.schedule) for plan in plans.values()] == [
+        ("dpm++2m", "karras"),
+        ("euler_a", "discrete"),
+    ]
+    assert (
+        plans["forge"].levels.to_t(3.0) == round(plans["a1111"].levels.to_t(3.0)) != plans["a1111"].levels.to_t(3.0)
+    )
+    odd = Settings("a", width=W + 1, height=H, like="forge")
+    assert resolve(pipe, odd).width == W
+    with pytest.raises(BadInput, match=r"13x10: a1111 draws Stable Diffusion 1.x in multiples of 16 only"):
+        resolve(pipe, odd._replace(like="a1111"))
+
+
+def test_comfyui_starts_with_its_default_workflow(folder):
+    plan = resolve(opened(folder, "sd15"), Settings("a", width=W + 1, height=H, like="comfyui"))
+    assert (plan.sampler, plan.schedule, plan.cfg_scale, plan.rng, plan.sampler_rng) == (
+        *("euler", "discrete", 8.0),
+        *("cpu", "nv"),
+    )
+    assert (plan.width, plan.height) == (W, H)
+
+
+@pytest.mark.parametrize(
+    ("like", "family", "changes", "said"),
+    [
+        (
+            "comfyui",
+            "flux-dev",
+            {},
+            "--like comfyui: refsd knows its rules for Stable.*not for FLUX",
+        ),
+        (
+            "a1111",
+            "sdxl",
+            {"clip_skip": 2},
+            "--clip-skip: for a1111 .*of Stable Diffusion 1.x, not of SDXL",
+        ),
+        (
+            "forge",
+            "sd2",
+            {"clip_skip": 2},
+            "--clip-skip: for forge .*SDXL, not of Stable Diffusion 2",
+        ),
+        ("a1111", "sd15", {"prompt": "a [cat:dog:0.5]"}, "--prompt: a1111 edits or combines prompts"),
+        ("forge", "sd15", {"negative_prompt": "a AND b"}, "--negative-prompt: forge edits or combines"),
+        (
+            "a1111",
+            "sd15",
+            {"sampler": "dpm++2m_sde"},
+            "--sampling-method .*: of a1111's samplers refsd knows",
+        ),
+        (
+            "comfyui",
+            "sd15",
+            {"sampler": "res_2s"},
+            "--sampling-method res_2s: of comfyui's samplers",
+        ),
+        (
+            "forge",
+            "sd15",
+            {"prediction": "edm_v"},
+            "--prediction edm_v: .*noise levels that forge",
+        ),
+    ],
+)
+def test_what_refsd_does_not_know_of_an_engine_is_refused(folder, like, family, changes, said):
+    pipe = opened(folder, family)
+    with pytest.raises(BadInput, match=said):
+        resolve(pipe, Settings("a", width=64, height=64, like=like)._replace(**changes))
+
+
+def test_a_mask_is_refused_where_refsd_does_not_know_how_it_is_used(folder):
+    images = ConditioningImages(np.zeros((1, 3, 64, 64)), np.ones((1, 1, 64, 64)))
+    with pytest.raises(BadInput, match="--mask: refsd does not know how a1111 inpaints"):
+        resolve(opened(folder, "sd15"), Settings("a", like="a1111"), images)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "edited"),
+    [
+        *[("a (red:1.2) cat", False), ("a [red] cat", False), (r"a \[red|blue\]", False), ("SAND and", False)],
+        *[("a [red|blue] cat", True), ("a [[x]:y: 0.5 ]", True), ("cat AND dog", True), ("<lora:x:1>", True)],
+    ],
+)
+def test_prompts_that_change_on_the_way_are_found(prompt, edited):
+    assert edited_or_combined(prompt) == edited
