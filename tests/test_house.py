@@ -48,7 +48,7 @@ BUDGETS = {
     "refsd/conventions": 1_100,
     "refsd/corpus": 550,
     "refsd/diagnosis": 2_100,
-    "refsd/disagreement": 1_050,
+    "refsd/disagreement": 1_100,
     "refsd/engines": 11_200,
     "refsd/export": 350,
     "refsd/families": 2_100,
