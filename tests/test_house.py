@@ -56,7 +56,7 @@ BUDGETS = {
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 1_900,
-    "refsd/models": 17_150,
+    "refsd/models": 17_400,
     "refsd/networks": 1_050,
     "refsd/onnx": 3_800,
     "refsd/pipelines": 3_850,

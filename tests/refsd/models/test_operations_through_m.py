@@ -42,6 +42,7 @@ NAMES = (
     "t5xxl/t5/padded",
     "qwen3-4b/qwen3/padded",
     "mistral-small/mistral/padded",
+    "lone/ministral-3b/mistral/stretched",
 )
 # What gives weights: a model may look at them.
 WEIGHTS = "expand", "borrow"

@@ -54,7 +54,7 @@ from refsd.models.minimax_h3.network import (
     minimax_h3_shapes,
     minimax_h3_size,
 )
-from refsd.models.mistral.network import MistralSize, mistral_shapes, mistral_size
+from refsd.models.mistral.network import MINISTRAL_3B, MistralSize, mistral_shapes, mistral_size
 from refsd.models.mmdit.network import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
 from refsd.models.qwen3.network import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
 from refsd.models.qwen3_vision.network import (
@@ -401,7 +401,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (lumina2_shapes, LUMINA2, 2_609_769_152),
         (qwen_image_shapes, QWEN_IMAGE, 20_430_401_088),
         (krea2_shapes, KREA2, 12_820_073_036),
-        (ernie_image_shapes, ERNIE_IMAGE, 2_821_119_104),
+        (ernie_image_shapes, ERNIE_IMAGE, 8_033_490_048),
         (minimax_h3_shapes, MINIMAX_H3, 33_122_992_896),
         (minimax_h3_shapes, PRUNED, 20_111_438_728),
         (qwen_image21_shapes, QWEN_IMAGE21, 7_115_124_736),
@@ -414,6 +414,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (wan_vae_shapes, WanVAESize(), 126_892_531),
         (qwen_image21_vae_shapes, QwenImage21VAESize(), 337_740_404),
         (mistral_shapes, MistralSize(), 22_901_314_560),
+        (mistral_shapes, MINISTRAL_3B, 3_429_006_336),
         (qwen2_5_vl_shapes, QWEN2_5_VL_7B, 7_070_619_136),
         (qwen_vision_shapes, QWEN2_5_VISION, 676_550_144),
         (anima_shapes, ANIMA, 1_956_405_248),
