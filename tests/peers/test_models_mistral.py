@@ -176,8 +176,7 @@ YARN = {
 }
 # Ministral's rotation in a config: the released one, and others, each field of its own
 ROTATIONS = {
-    "released": {**YARN, "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
-                 "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
+    "released": MISTRAL.folder.config(MINISTRAL_3B)["rope_parameters"],
     "other": YARN,
     "not-rounded": {**YARN, "truncate": False},
     "factor-told": {**YARN, "attention_factor": 1.75},

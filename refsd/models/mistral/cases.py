@@ -1,10 +1,12 @@
 """Cases of Mistral Small and Ministral 3, on tiny models of the same architecture."""
 
+from typing import Any
+
 from refsd.networks.cases import lone, mask, quiet, tiny_case, token_ids
 
 # Ministral 3's rotation; of the lone case every number differs, so that each has a part in the answer.
-_RELEASED = {"theta": 1e6, "factor": 16.0, "query_beta": 0.1}
-_OTHER = {
+_RELEASED: dict[str, Any] = {"theta": 1e6, "factor": 16.0, "query_beta": 0.1}
+_OTHER: dict[str, Any] = {
     "theta": 1e4,
     "factor": 5.0,
     "trained_length": 12,
