@@ -44,6 +44,7 @@ BROKEN = (
     "lumina2/lumina2/masked",
     "krea2/krea2/masked",
     "ernie-image/ernie-image/masked",
+    "ideogram4/ideogram4/masked",
     "minimax-h3/minimax-h3/keyframes",
     "lone/minimax-h3-pruned/minimax-h3/curve",
     "anima/anima/whole",

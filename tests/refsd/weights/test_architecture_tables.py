@@ -35,6 +35,7 @@ from refsd.models.flux2.network import (
 )
 from refsd.models.flux3.network import FLUX3_DISTILLED, FLUX3_KLEIN, Flux3Size, flux3_shapes, flux3_size
 from refsd.models.gemma2.network import GEMMA2_2B, Gemma2Size, gemma2_shapes, gemma2_size
+from refsd.models.ideogram4.network import IDEOGRAM4, Ideogram4Size, ideogram4_shapes, ideogram4_size
 from refsd.models.ip_adapter.network import (
     IP_ADAPTER_FULL_FACE_SD15,
     IP_ADAPTER_PLUS_SD15,
@@ -267,6 +268,7 @@ TABLES = {
         sizes(Lumina2Size, layers=few, noise_refiners=few, context_refiners=few),
     ),
     "ernie-image": Table(ernie_image_shapes, ernie_image_size, ERNIE_IMAGE, sizes(ErnieImageSize, layers=few)),
+    "ideogram4": Table(ideogram4_shapes, ideogram4_size, IDEOGRAM4, sizes(Ideogram4Size, layers=few)),
     "minimax-h3": Table(
         minimax_h3_shapes,
         minimax_h3_size,
@@ -402,6 +404,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (qwen_image_shapes, QWEN_IMAGE, 20_430_401_088),
         (krea2_shapes, KREA2, 12_820_073_036),
         (ernie_image_shapes, ERNIE_IMAGE, 8_033_490_048),
+        (ideogram4_shapes, IDEOGRAM4, 9_279_288_448),
         (minimax_h3_shapes, MINIMAX_H3, 33_122_992_896),
         (minimax_h3_shapes, PRUNED, 20_111_438_728),
         (qwen_image21_shapes, QWEN_IMAGE21, 7_115_124_736),

@@ -81,6 +81,9 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("minimax-h3", "rope_theta", [500], [-1]),
         ("ernie-image", "eps", [1e-5], [0]),
         ("ernie-image", "rope_theta", [1e4, 500], [-2]),
+        ("ideogram4", "norm_eps", [1e-6], [0]),
+        ("ideogram4", "rope_theta", [1e4, 500], [-2]),
+        ("ideogram4", "mrope_section", [[1, 2, 3]], [[24, 20], None]),
         ("krea2", "rope_theta", [256.0], [True]),
         ("qwen-image21", "eps", [1e-5], [0, "1e-6"]),
         ("clip", "layer_norm_eps", [1e-6], [0, "1e-5"]),
@@ -273,10 +276,6 @@ def test_yarn_is_read(tmp_path):
     # What a file without config.json is: Ministral 3 3B is told by its depth.
     assert "factor" not in read() and read()["theta"] == 1e9
     alone = read(layers=26)
-    assert (alone["theta"], alone["factor"], alone["query_beta"], alone["attention_factor"]) == (
-        1e6,
-        16.0,
-        0.1,
-        1.0,
-    )
+    assert (alone["theta"], alone["factor"], alone["query_beta"]) == (1e6, 16.0, 0.1)
+    assert alone["attention_factor"] == 1.0
     assert "factor" not in read(layers=26, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
