@@ -53,7 +53,7 @@ def ideogram4(m: Module, x, timesteps, context, context_mask=None, sections=SECT
 
 def words(m: Module, context, there):
     """Normalise and project the words; padding is 0. context [N, J, E], there [N, J] -> [N, J, D]"""
-    there = there[..., None]
+    there = there[..., None].astype(context.dtype)
     h = m.rms_norm_apart("llm_cond_norm.weight", m.multiply(context, there), CONTEXT_EPS)
     return m.multiply(m.linear("llm_cond_proj", h), there)
 
@@ -118,7 +118,7 @@ def modulation(m: Module, knobs):
 
 def scaled(m: Module, name, h, scale, eps):
     """Return a norm's output times 1 + scale. h [N, L, D], scale [N, D] -> [N, L, D]"""
-    return m.multiply(m.rms_norm_apart(f"{name}.weight", h, eps), m.add(1, scale)[:, None])
+    return m.multiply(m.rms_norm_apart(f"{name}.weight", h, eps), m.add(scale, np.ones(1, scale.dtype))[:, None])
 
 
 @block
@@ -140,5 +140,6 @@ def feed_forward(m: Module, h):
 @block
 def final_layer(m: Module, h, knobs):
     """Scale by the time, which is activated once more. h [N, L, D], knobs [N, A] -> [N, L, C]"""
-    scale = m.add(1, m.linear("adaln_modulation", m.silu(knobs)))
+    scale = m.linear("adaln_modulation", m.silu(knobs))
+    scale = m.add(scale, np.ones(1, scale.dtype))
     return m.linear("linear", m.multiply(m.layer_norm(None, h, LAST_EPS), scale[:, None]))

@@ -5,14 +5,14 @@ diffusers splits that matrix. Source of Ideogram's names: diffusers loaders/lora
 _convert_non_diffusers_ideogram4_lora_to_diffusers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear
-from refsd.networks.keymap import CONCAT, SAME, Keymap, Row
+from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, same_names
 from refsd.networks.naming import denoiser_namings
-from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Layout, Location, Network, counted
 
 
 class Ideogram4Size(NamedTuple):
@@ -101,6 +101,11 @@ def _config(size: Ideogram4Size) -> dict[str, Any]:
 
 _FOLDER = counted("diffusers", ideogram4_keymap, {"layers.": IDEOGRAM4.layers}, lambda size: (size.layers,))
 
+
+def _any_names(names: Collection[str]) -> Keymap:
+    return _FOLDER.of_names(names) if any(".attention.to_q." in name for name in names) else same_names(())
+
+
 IDEOGRAM4_NETWORK = Network(
     "ideogram4",
     "Ideogram 4",
@@ -108,8 +113,11 @@ IDEOGRAM4_NETWORK = Network(
     ideogram4_size,
     ideogram4_shapes,
     places=(
-        Location(_FOLDER, FOLDER, ("layers.0.attention.to_q.",)),
-        Location(same("original"), DENOISER, ("embed_image_indicator.", "llm_cond_norm.")),
+        Location(
+            Layout("original", _any_names, lambda size: same_names(())),
+            (*DENOISER, "transformer."),
+            ("embed_image_indicator.", "llm_cond_norm."),
+        ),
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _FOLDER, _config),
     config=lambda path, shapes, given: {

@@ -16,7 +16,7 @@ def _run(model, x, params):
     ones = there.new_ones((N, H * W))
     y = model(
         torch.cat([x["x"].new_zeros((N, J, C)), x["x"].flatten(2).transpose(1, 2)], 1),
-        x["timesteps"],
+        x["timesteps"].to(x["x"].dtype),
         torch.cat([x["context"], x["context"].new_zeros((N, H * W, E))], 1),
         torch.cat([number[..., None].expand(-1, -1, 3), picture.expand(N, -1, -1)], 1),
         torch.cat([2 * there - 1, ones], 1),
@@ -40,5 +40,5 @@ def _taps(taps, x):
 
 
 ORIGINALS = {
-    "ideogram4": diffusers("transformer", "Ideogram4Transformer2DModel", _run, laid_out=_taps),
+    "ideogram4": diffusers("transformer", "Ideogram4Transformer2DModel", _run, laid_out=_taps, rounds_time=True),
 }

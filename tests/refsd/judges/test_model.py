@@ -44,7 +44,7 @@ BROKEN = (
     "lumina2/lumina2/masked",
     "krea2/krea2/masked",
     "ernie-image/ernie-image/masked",
-    "ideogram4/ideogram4/masked",
+    "lone/ideogram4/ideogram4/masked",
     "minimax-h3/minimax-h3/keyframes",
     "lone/minimax-h3-pruned/minimax-h3/curve",
     "anima/anima/whole",
@@ -250,7 +250,16 @@ def test_a_bug_of_one_block_is_told_its_place(model_files):
 
 def test_cases_without_a_peer_are_asked_for_by_name():
     assert not any(case.name.startswith("lone/") for case in select())
-    lone = {"chroma-radiance", "unet", "esrgan", "zimage", "minimax-h3", "mistral", "flux2-vae-decoder"}
+    lone = {
+        "chroma-radiance",
+        "unet",
+        "esrgan",
+        "zimage",
+        "minimax-h3",
+        "mistral",
+        "flux2-vae-decoder",
+        "ideogram4",
+    }
     assert {case.op.removeprefix("model/") for case in select("lone/*")} == lone
     with pytest.raises(BadInput, match="no case matches"):
         select("*/chroma-radiance/*")

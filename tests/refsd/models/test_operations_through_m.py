@@ -27,7 +27,7 @@ NAMES = (
     "flux3-distilled/flux3/jump",
     "zimage/zimage/masked",
     "ernie-image/ernie-image/masked",
-    "ideogram4/ideogram4/masked",
+    "lone/ideogram4/ideogram4/masked",
     "minimax-h3/minimax-h3/keyframes",
     "lone/zimage-control/zimage/controlled",
     "flux-vae/vae-encoder/tall",
