@@ -23,7 +23,7 @@ RUNS = {
     "Lumina 2 and kin": (0.20, "lumina2"),
     "HiDream": (0.18, ""),
     "Ming-Image": (0.17, ""),
-    "Ernie-Image": (0.10, ""),
+    "Ernie-Image": (0.10, "ernie-image"),
     "Ideogram 4": (0.09, ""),
     "Lens": (0.06, ""),
     "LongCat": (0.05, ""),

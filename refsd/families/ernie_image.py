@@ -1,4 +1,8 @@
-"""Ernie-Image: a transformer conditioned on Ministral's hidden states, with FLUX.2's autoencoder."""
+"""Ernie-Image: a transformer conditioned on Ministral 3's hidden states, with FLUX.2's autoencoder.
+
+stable-diffusion.cpp leaves out two things that diffusers computes: Ministral's YaRN, and the latents' own eps. Its
+conventions here have diffusers'.
+"""
 
 from refsd.families.family import (
     Condition,
@@ -12,6 +16,7 @@ from refsd.families.family import (
 )
 from refsd.families.text_encoders import DIFFUSERS
 from refsd.models.ernie_image.network import ERNIE_IMAGE as SIZE
+from refsd.models.mistral.network import MINISTRAL_3B
 from refsd.networks.recipe import alone
 from refsd.tokenizers.text_rules import TextRule, as_long_as_it_is
 
@@ -25,19 +30,18 @@ def join(prompt: EncodedPrompt) -> Condition:
     return Condition(encoded.hidden)
 
 
-# txt2img does not draw it: the released Ministral has YaRN positions, and the pipeline undoes the autoencoder's
-# batch norm with eps 1e-5 where FLUX.2 has 1e-4; refsd computes neither.
+# The pipeline undoes the autoencoder's batch norm with the eps of its training, not of its config.
 ERNIE_IMAGE = Variant(
     "ernie-image",
     "Ernie-Image",
     {"mistral": TextEncoder({"diffusers": RULE, "sdcpp": RULE}, "penultimate")},
     join,
-    {"sdcpp": "flow_uniform", "diffusers": "flow_uniform"},
-    Flow(constant_shift(3.0), levels=unit_time),
+    {"sdcpp": "discrete", "diffusers": "flow_uniform"},
+    Flow({**constant_shift(3.0), "sdcpp": lambda tokens, steps: 4.0}, levels=unit_time),
     steps=50,
     cfg_scale=4.0,
     latent_format="flux2",
-    draws=False,
+    decoding={"eps": 1e-5},
 )
 _TINY = SIZE._replace(hidden=256, layers=2, mlp=384, channels=16, context_dim=128)
 FAMILIES = (
@@ -47,7 +51,7 @@ FAMILIES = (
         "ernie-image",
         lambda shapes: ("ernie-image", "its blocks share one modulation, and its norms are named adaLN_sa_ln"),
         (ERNIE_IMAGE,),
-        sizes={"Ernie-Image": {"ernie-image": SIZE}},
+        sizes={"Ernie-Image": {"ernie-image": SIZE, "mistral": MINISTRAL_3B}},
         recipes={"ernie-image": alone("ernie-image", SIZE, _TINY, "ernie_image")},
     ),
 )

@@ -156,6 +156,7 @@ class Variant(NamedTuple):
     editing_rule:     how a prompt with such pictures becomes tokens
     draws:            False if txt2img does not support it
     params:           engine -> params of the denoiser that this engine computes with, where engines differ
+    decoding:         params of the autoencoder that are the pipeline's, whatever its config says
     """
 
     name: str
@@ -183,6 +184,7 @@ class Variant(NamedTuple):
     editing_rule: TextRule | None = None
     draws: bool = True
     params: Mapping[str, Mapping[str, Any]] = {engine: {} for engine in ENGINES}
+    decoding: Mapping[str, Any] = {}
 
 
 # Shapes of the denoiser by tensor name -> the variant's name and the reason; None: not of this family.

@@ -1,8 +1,8 @@
 """Encode pictures to the denoiser's latents and decode them, by a whole autoencoder, a tiny one, or none."""
 
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,15 @@ class Autoencoder(NamedTuple):
     @property
     def tiny(self) -> bool:
         return self.decoder is not None and self.decoder.name == "tae-decoder"
+
+    def with_params(self, params: Mapping[str, Any]) -> "Autoencoder":
+        """Return the autoencoder with params in place of those of its config."""
+        if self.encoder is None or self.decoder is None:
+            return self
+        encoder, decoder = (
+            half._replace(params={**half.params, **params}) for half in (self.encoder, self.decoder)
+        )
+        return self._replace(encoder=encoder, decoder=decoder)
 
     def decode(
         self, x: np.ndarray, tiling: Tiling | None = None, circular: CircularAxes | None = None

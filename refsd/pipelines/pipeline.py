@@ -93,6 +93,7 @@ def open_pipeline(
     present = [name for name in variant.encoders if name in checkpoint.components]
     encoders = {name: load_component(checkpoint, name, arithmetic, loras) for name in present}
     vae = PIXELS if variant.pixel_space else open_autoencoder(checkpoint, arithmetic, denoiser.latent_channels)
+    vae = vae if vae.tiny else vae.with_params(variant.decoding)
     return Pipeline(
         variant, encoders, denoiser, vae, tokenizers, checkpoint, _image_encoders(checkpoint, arithmetic, name)
     )

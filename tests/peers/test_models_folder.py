@@ -14,6 +14,7 @@ from test_models_flux2 import peer_flux2
 from test_models_flux3 import answer as answer_of_flux3
 from test_models_flux3 import peer_flux3
 from test_models_flux_whole import image_ids, packed, peer_flux
+from test_models_ideogram4 import peer_ideogram4
 from test_models_krea2 import STATES, TEXT_HEAD, peer_krea2
 from test_models_lumina2 import peer_lumina2
 from test_models_minimax_h3 import inputs_of, peer_minimax_h3
@@ -27,6 +28,7 @@ from refsd.engines.torch.state import living_component
 from refsd.models.clip.network import CLIPSize
 from refsd.models.flux import pack
 from refsd.models.flux3.network import Flux3Size, flux3_shapes
+from refsd.models.ideogram4.original import _run as run_ideogram4
 from refsd.models.krea2 import token_ids
 from refsd.models.minimax_h3.original import ORIGINALS
 from refsd.models.unet.tensors import UNetSize
@@ -262,6 +264,11 @@ def _ernie_image(peer, x, timesteps, context):
     return torch.from_numpy(pack(y.numpy()))
 
 
+def _ideogram4(peer, **given):
+    y = run_ideogram4(peer, {name: torch.from_numpy(array) for name, array in given.items()}, {})["out"]
+    return torch.from_numpy(pack(y.numpy()))
+
+
 _NOISY = {"x": draw((2, 4, 6, 10), 1), "timesteps": np.array([0.25, 0.8]), "context": draw((2, 7, 11), 2)}
 _FLUX3 = Flux3Size(60, 1, 2, 20, 120, 4, 4, 11, 32)
 _STATES = {**_NOISY, "x": draw((2, 16, 6, 10), 1), "context": draw((2, 7, STATES, 2 * TEXT_HEAD), 2)}
@@ -283,6 +290,11 @@ DENOISERS = {
     "krea2": (lambda: peer_krea2(2, 1, 2, (4, 6, 2), rope_theta=40.0, norm_eps=0.02), _krea2, _STATES),
     "qwen-image21": (lambda: peer_qwen_image21(3, (4, 6, 2), 4, 11, eps=0.02), _qwen_image21, _NOISY),
     "ernie-image": (lambda: peer_ernie_image(3, (4, 6, 2), 11, 4, rope_theta=40, eps=0.02), _ernie_image, _NOISY),
+    "ideogram4": (
+        lambda: peer_ideogram4(3, 12, 11, 4, rope_theta=40, mrope_section=(1, 2, 1), norm_eps=0.02),
+        _ideogram4,
+        _NOISY,
+    ),
 }
 
 

@@ -7,18 +7,33 @@ import torch
 from float64_peers import distance, float64_throughout, outputs_of, redraw
 from test_models_t5 import PADDED, padding
 from transformers import (
+    Ministral3Config,
+    Ministral3ForCausalLM,
+    Ministral3Model,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
+    Mistral3Model,
     MistralConfig,
     MistralForCausalLM,
     MistralModel,
 )
 from transformers.modeling_gguf_pytorch_utils import LlamaTensorProcessor
 
+from refsd.components import load
 from refsd.models.mistral import mistral
-from refsd.models.mistral.network import MistralSize, mistral_gguf_keymap, mistral_keymap, mistral_shapes
+from refsd.models.mistral.network import (
+    MINISTRAL_3B,
+    MISTRAL,
+    MistralSize,
+    mistral_gguf_keymap,
+    mistral_keymap,
+    mistral_shapes,
+)
 from refsd.module import Module, Taps
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import stored
+from refsd.weights import open_checkpoint
 
 pytestmark = pytest.mark.peer
 
@@ -146,3 +161,104 @@ def test_rows_in_a_gguf_stand_as_transformers_reads_them(name):
     got = sources[f"model.layers.1.self_attn.{name}_proj.weight"].read({theirs: tensor})
     np.testing.assert_array_equal(got.data, want)
     assert (name == "v") == np.array_equal(got.data, tensor.data)
+
+
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 300.0,
+    "factor": 3.5,
+    "original_max_position_embeddings": 8,
+    "beta_fast": 2.5,
+    "beta_slow": 0.125,
+    "mscale": 0.75,
+    "mscale_all_dim": 2.0,
+    "llama_4_scaling_beta": 0.3,
+}
+# Ministral's rotation in a config: the released one, and others, each field of its own
+ROTATIONS = {
+    "released": MISTRAL.folder.config(MINISTRAL_3B)["rope_parameters"],
+    "other": YARN,
+    "not-rounded": {**YARN, "truncate": False},
+    "factor-told": {**YARN, "attention_factor": 1.75},
+    "factor-from-the-stretch": {name: value for name, value in YARN.items() if not name.startswith("mscale")},
+    "an-empty-ramp": {**YARN, "beta_fast": 90.0, "beta_slow": 80.0, "original_max_position_embeddings": 300},
+    "betas-by-default": {**YARN, "beta_fast": None, "beta_slow": None, "original_max_position_embeddings": 400},
+}  # fmt: skip
+
+
+def peer_ministral(size: MistralSize, rotation, kind=Ministral3Model):
+    return kind(
+        Ministral3Config(
+            vocab_size=size.vocab,
+            hidden_size=size.hidden,
+            intermediate_size=size.mlp,
+            num_hidden_layers=size.layers,
+            num_attention_heads=size.heads,
+            num_key_value_heads=size.kv_heads,
+            head_dim=size.head_dim,
+            rope_parameters=dict(rotation),
+            pad_token_id=0,
+            bos_token_id=0,
+            eos_token_id=1,
+        )
+    ).eval()
+
+
+@pytest.mark.parametrize("padded", PADDED)
+@pytest.mark.parametrize("name", ROTATIONS)
+def test_every_hidden_state_of_ministral(tmp_path, name, padded):
+    """Its numbers are those of the folder's config.json."""
+    size, tokens = MistralSize(40, 3, 4, 2, 24, 56, 50), 29
+    ids = np.random.default_rng(1).integers(0, size.vocab, (3, tokens))
+    mask = padding(padded, tokens)
+    with float64_throughout():
+        peer = peer_ministral(size, ROTATIONS[name])
+        redraw(peer, 2)
+        peer.save_pretrained(tmp_path / "text_encoder")
+        with outputs_of(peer) as blocks:
+            given = None if mask is None else torch.from_numpy(mask)
+            want = peer(torch.from_numpy(ids), attention_mask=given, output_hidden_states=True, use_cache=False)
+    m, params = load(open_checkpoint(tmp_path), "mistral", Arithmetic(FLOAT64))
+    m.taps = Taps()
+    hidden_states = mistral(m, ids, mask, **params)
+    for i, (got, there) in enumerate(zip(hidden_states, want.hidden_states, strict=True)):
+        assert distance(got, there) <= 1e-12, i
+    assert len(m.taps) == 3 * size.layers
+    for at, got in m.taps.items():
+        assert distance(got, blocks[at.removeprefix("model.")]) <= 1e-12, at
+
+
+def test_ministral_3b():
+    """Its shapes, and what a file without config.json is: transformers' defaults for all sizes."""
+    config = Ministral3Config()
+    told = {field: value for field, value in config.rope_parameters.items() if field != "type"}
+    ours = MISTRAL.folder.config(MINISTRAL_3B)
+    assert {**ours["rope_parameters"], "max_position_embeddings": ours["max_position_embeddings"]} == told
+    assert (config.rms_norm_eps, config.head_dim) == (1e-5, MINISTRAL_3B.head_dim)
+    with torch.device("meta"):
+        peer = peer_ministral(MINISTRAL_3B, config.rope_parameters, Ministral3ForCausalLM)
+    there = {name: tuple(tensor.shape) for name, tensor in peer.state_dict().items() if name != "lm_head.weight"}
+    assert there == mistral_shapes(MINISTRAL_3B)
+
+
+def peer_mistral3(size: MistralSize, rotation) -> Mistral3Model:
+    """Ministral with its vision tower, as Ernie-Image's folders have it."""
+    vision = {
+        "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8,
+        "image_size": 28, "patch_size": 14,
+    }  # fmt: skip
+    text = peer_ministral(size, rotation).config
+    return Mistral3Model(Mistral3Config(text_config=text, vision_config={"model_type": "pixtral", **vision})).eval()
+
+
+def test_the_names_with_a_vision_tower(tmp_path):
+    with float64_throughout():
+        peer = peer_mistral3(MistralSize(40, 2, 4, 2, 24, 56, 50), YARN)
+        redraw(peer, 3)
+    peer.save_pretrained(tmp_path / "text_encoder")
+    held = open_checkpoint(tmp_path).components["mistral"]
+    assert held.config["factor"] == 3.5 and held.config["theta"] == 300.0
+    ours = peer.language_model.state_dict()
+    assert len(held.weights) == len(ours)
+    for name, tensor in ours.items():
+        np.testing.assert_array_equal(held.weights[f"model.{name}"].values(), tensor.numpy())

@@ -7,6 +7,7 @@ import pytest
 import torch
 from diffusers import (
     ChromaPipeline,
+    ErnieImagePipeline,
     FlowMatchEulerDiscreteScheduler,
     Flux2KleinPipeline,
     FluxPipeline,
@@ -17,13 +18,15 @@ from diffusers import (
     ZImagePipeline,
 )
 from float64_peers import distance, draw, float64_throughout, redraw
-from test_conditioning import qwen3_peer, t5_peer  # noqa: F401
+from test_conditioning import qwen2, qwen3_peer, t5_peer  # noqa: F401
 from test_models_chroma import peer_chroma
+from test_models_ernie_image import peer_ernie_image
 from test_models_flux2 import peer_flux2, redraw_statistics
 from test_models_flux2 import peer_vae as peer_flux2_vae
 from test_models_gemma2 import peer_gemma2
 from test_models_krea2 import peer_krea2
 from test_models_lumina2 import peer_lumina2
+from test_models_mistral import YARN, peer_mistral3
 from test_models_qwen_image import peer_qwen_image
 from test_models_qwen_image21 import peer_qwen_image21, picture_of
 from test_models_qwen_vl import peer_config
@@ -31,15 +34,18 @@ from test_models_vae_qwen_image21 import peer_vae as peer_qwen_image21_vae
 from test_models_vae_wan import peer_vae as peer_wan_vae
 from test_models_zimage import peer_zimage
 from test_pictures import FLUX_VAE, NO_QUANT, _lifted, agree, answer, of, unpacked, vae_of  # noqa: F401
+from tiny_tokenizers import bytes_trained
 from tokenizers.processors import TemplateProcessing
 from transformers import (
     GemmaTokenizer,
+    PreTrainedTokenizerFast,
     Qwen2_5_VLForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
     Qwen3VLModel,
 )
 
 from refsd.models.gemma2.network import Gemma2Size
+from refsd.models.mistral.network import MistralSize
 from refsd.models.qwen3.network import Qwen3Size
 from refsd.models.qwen_vl import CONTEXT_LAYERS, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
 from refsd.models.qwen_vl.network import Qwen25Size
@@ -57,12 +63,29 @@ from refsd.pipelines.settings import Settings
 from refsd.samplers.noise import TorchCpu
 from refsd.weights import open_checkpoint
 
-pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning")]
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
+]
 
 WORDS, UGLY = "a lovely cat, caf\u00e9 \U0001f431", "the hat"
 
 
-def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg, size=(24, 16), ugly=UGLY, steps=3):
+def drawn(
+    tmp_path,
+    scheduler,
+    network,
+    vae,
+    encoder,
+    tokenizer,
+    cfg,
+    size=(24, 16),
+    ugly=UGLY,
+    steps=3,
+    words=WORDS,
+    seed=1,
+):
     """refsd's pipeline of the folder that these make; its start, its latents and its picture."""
     redraw(network, 4)
     redraw(vae, 5)
@@ -70,8 +93,8 @@ def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg, size=(24, 
     for name, part in {**names, "tokenizer": tokenizer}.items():
         part.save_pretrained(tmp_path / name)
     ours = open_pipeline(open_checkpoint(tmp_path), Tokenizers(model=tmp_path), Arithmetic(FLOAT64), 1 << 30)
-    plan = resolve(ours, Settings(WORDS, ugly, *size, steps, cfg, like="diffusers"))
-    begin = InitialLatent(draw(plan.latent_shape, 1), TorchCpu(0))
+    plan = resolve(ours, Settings(words, ugly, *size, steps, cfg, like="diffusers"))
+    begin = InitialLatent(draw(plan.latent_shape, seed), TorchCpu(0))
     latent = txt2img.sample(ours, plan, txt2img.encode(ours, plan), 0, start=begin)
     return begin, (latent, txt2img.decode(ours, latent))
 
@@ -235,6 +258,42 @@ def test_flux2_klein(tmp_path, qwen3_peer):  # noqa: F811
         pipe = Flux2KleinPipeline(scheduler, vae, model, tokenizer, network)
         theirs = answer(pipe, prompt=WORDS, **asked(begin, 1.0))
     assert distance(mine[1], theirs[1]) <= 1e-12
+
+
+def begun_with_bos(of_bytes):
+    """A tokenizer as Ernie-Image's: it puts BOS before the words, and has no template."""
+    backend = of_bytes.backend_tokenizer
+    backend.add_special_tokens(["<s>"])
+    bos = backend.token_to_id("<s>")
+    backend.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", bos)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="<|im_end|>")
+
+
+@pytest.mark.parametrize("config_eps", [1e-4, 1e-5])
+@pytest.mark.parametrize(("ugly", "cfg"), [(UGLY, 4.0), ("", 2.5), (UGLY, 1.0)])
+def test_ernie_image(tmp_path, ugly, cfg, config_eps):
+    """Two prompts in one batch, of other lengths; the eps of their latents is 1e-5 whatever the config says."""
+    tokenizer = begun_with_bos(qwen2(*bytes_trained()))
+    size = MistralSize(40, 3, 4, 2, 24, 56, vocab=len(tokenizer))
+    prompts = [WORDS, "on"]
+    with float64_throughout():
+        scheduler = FlowMatchEulerDiscreteScheduler(shift=4.0)
+        network = peer_ernie_image(2, (32, 48, 48), 40, 20)
+        vae = peer_flux2_vae(Flux2VAESize(24, (24, 48), (16, 32), 1, 5), 8)
+        vae.register_to_config(batch_norm_eps=config_eps)
+        redraw_statistics(vae, 6)
+        vae.bn.running_var.mul_(1e-3)  # near the eps
+        encoder = peer_mistral3(size, YARN)
+        redraw(encoder, 7)
+        made = [
+            drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg, ugly=ugly, words=words, seed=seed)
+            for seed, words in enumerate(prompts)
+        ]
+        pipe = ErnieImagePipeline(network, vae, encoder, tokenizer, scheduler)
+        start = torch.cat([of(begin.noise) for begin, _ in made])
+        theirs = answer(pipe, prompt=prompts, negative_prompt=ugly, **{**asked(made[0][0], cfg), "latents": start})
+    for i, (_, mine) in enumerate(made):
+        agree(mine, (theirs[0][i : i + 1], theirs[1][i : i + 1]))
 
 
 def test_chroma(tmp_path, t5_peer, monkeypatch):  # noqa: F811

@@ -10,18 +10,18 @@ from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Loc
 
 
 class ErnieImageSize(NamedTuple):
-    """Dimensions of the transformer; the defaults are Ernie-Image's.
+    """Dimensions of the transformer; the defaults are the released Ernie-Image's, which diffusers' class's are not.
 
     channels:    of the packed latent, whose pixels are tokens
     context_dim: channels of Ministral's hidden states
     """
 
-    hidden: int = 3072
-    layers: int = 24
+    hidden: int = 4096
+    layers: int = 36
     head_dim: int = 128
-    mlp: int = 8192
+    mlp: int = 12288
     channels: int = 128
-    context_dim: int = 2560
+    context_dim: int = 3072
 
 
 ERNIE_IMAGE = ErnieImageSize()

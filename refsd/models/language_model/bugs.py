@@ -12,8 +12,8 @@ from refsd.networks.bugs import Change, exchanging, replacing
 _STATES, _STACKED = qwen3.hidden_states, component.stacked
 
 
-def _other_last_norm(m, x, angle, mask, eps, final_norm=True, added=()):
-    return _STATES(m, x, angle, mask, eps, not final_norm and "norm" in m, added)
+def _other_last_norm(m, x, angle, mask, eps, final_norm=True, added=(), scale=None):
+    return _STATES(m, x, angle, mask, eps, not final_norm and "norm" in m, added, scale)
 
 
 def _one_state_early(*arguments, **named):

@@ -1,5 +1,6 @@
-"""Mistral, the language model that encodes FLUX.2 dev's prompts: sizes, tensors, names in files."""
+"""Mistral, which encodes prompts of FLUX.2 dev (Small 3) and Ernie-Image (Ministral 3): sizes, names, config."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +16,8 @@ from refsd.models.language_model.network import (
     llm_config,
     possible_head_dim,
     read_head_dim,
-    turning,
 )
+from refsd.networks.config import positive, shown_value, whole
 from refsd.networks.dimensions import Shape, Shapes, count, dim
 from refsd.networks.keymap import SAME, Keymap, Row, Rule
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
@@ -42,6 +43,27 @@ class MistralSize(NamedTuple):
     norm: bool = True
 
 
+MINISTRAL_3B = MistralSize(hidden=3072, layers=26, mlp=9216)
+# Mistral Small's, and Ministral 3's of all sizes: base of the rotary frequencies, and what YaRN makes of them.
+_SMALL: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e9}
+_MINISTRAL: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+
+
+def is_ministral(size: MistralSize) -> bool:
+    """True for Ministral 3 3B, which no other Mistral is as deep as: what a file without config.json is."""
+    return size.layers == MINISTRAL_3B.layers
+
+
 def mistral_shapes(size: MistralSize) -> Shapes:
     """Return the shapes of all tensors. Source: transformers' MistralForCausalLM, without its output head."""
     return decoder_shapes(size, final_norm=size.norm)
@@ -64,18 +86,18 @@ def mistral_size(shapes: Mapping[str, Shape]) -> MistralSize:
         head_dim=head_dim,
         mlp=dim(shapes, "model.layers.0.mlp.gate_proj.weight", 0, usual.mlp),
         vocab=dim(shapes, "model.embed_tokens.weight", 0, usual.vocab),
-        norm="model.norm.weight" in shapes or layers == usual.layers,
+        norm="model.norm.weight" in shapes or layers in (usual.layers, MINISTRAL_3B.layers),
     )
 
 
-_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
+_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "language_model.", "")
 
 
 def mistral_keymap() -> Keymap:
     """Map names to and from transformers' MistralForCausalLM.
 
     Also reads the language model in Mistral3ForConditionalGeneration, as transformers 5 and as older files name it,
-    and MistralModel, whose names lack `model.`. Vision weights are ignored.
+    in Mistral3Model, and MistralModel, whose names lack `model.`. Vision weights are ignored.
     """
     return Keymap(Row(f"model.{name}", (at + name,), SAME) for at in _PREFIXES for name in HEADLESS)
 
@@ -118,11 +140,52 @@ def neighbours(head_dim: int) -> Rule:
     )
 
 
-_TURNING = turning(theta=1e9, eps=1e-5)
-
-
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    return {**read_head_dim(path, shapes, given, 128), **_TURNING(path, shapes, given)}
+    """Return the numbers of a head's rotation. A config that names no kind of it is the released models'."""
+    usual = _MINISTRAL if is_ministral(mistral_size(shapes)) else _SMALL
+    told = given if {"rope_type", "rope_theta"} & given.keys() else {**usual, **given}
+    read = {
+        "theta": positive(path, told, "rope_theta", usual["rope_theta"]),
+        "eps": positive(path, told, "rms_norm_eps", 1e-5),
+    }
+    stretched = _read_yarn(path, told) if "yarn" in (told.get("rope_type"), told.get("type")) else {}
+    return {**read_head_dim(path, shapes, given, 128), **read, **stretched}
+
+
+def _read_yarn(path: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Return YaRN's params. Source: transformers modeling_rope_utils.py, _compute_yarn_parameters."""
+    told = {field: value for field, value in given.items() if value is not None}
+    factor = positive(path, given, "factor", 16.0)
+    ratio = attention_scale(factor, 1.0)
+    if told.get("mscale") and told.get("mscale_all_dim"):
+        above, below = (positive(path, told, field, 1.0) for field in ("mscale", "mscale_all_dim"))
+        ratio = attention_scale(factor, above) / attention_scale(factor, below)
+    truncate, beta = told.get("truncate", True), told.get("llama_4_scaling_beta", 0)
+    longest = told.get("max_position_embeddings", 16384)  # as transformers, for a config that lacks the field
+    if type(truncate) is not bool:
+        raise BadInput(f"{path}: truncate is {shown_value(truncate)}; true or false expected")
+    return {
+        "factor": factor,
+        "trained_length": whole(path, told, "original_max_position_embeddings", longest),
+        "beta_fast": positive(path, told, "beta_fast", 32.0),
+        "beta_slow": positive(path, told, "beta_slow", 1.0),
+        "truncate": truncate,
+        "attention_factor": positive(path, told, "attention_factor", ratio),
+        "query_beta": positive(path, told, "llama_4_scaling_beta", 0.0) if beta != 0 else 0.0,
+    }
+
+
+def attention_scale(factor: float, mscale: float) -> float:
+    """Return YaRN's factor of queries and keys for positions that are stretched by `factor`."""
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def _config(size: MistralSize) -> dict[str, Any]:
+    if not is_ministral(size):
+        return llm_config(size, "MistralForCausalLM", "mistral", 1e-05, 1000000000)
+    config = llm_config(size, "Ministral3ForCausalLM", "ministral3", 1e-05, 1000000)
+    del config["rope_theta"]
+    return {**config, "max_position_embeddings": 262144, "rope_parameters": _MINISTRAL}
 
 
 _TRANSFORMERS = fixed("transformers", mistral_keymap)
@@ -151,15 +214,19 @@ MISTRAL = Network(
         "text_encoder",
         TRANSFORMERS_FILE,
         _TRANSFORMERS,
-        lambda size: llm_config(size, "MistralForCausalLM", "mistral", 1e-05, 1000000000),
+        _config,
     ),
-    computed=LANGUAGE_MODEL_FIELDS,
+    computed={**LANGUAGE_MODEL_FIELDS, "rope_type": ("default", "yarn"), "type": ("default", "yarn")},
     config=_read_config,
     nested=("text_config", "rope_parameters"),
     unread=NOT_TEXT,
     adapters=namings(ENCODER_LAYOUTS, ("lora_te_", "lora_te1_"), ("text_encoder.",)),
     recipes={
         "mistral-small": alone("mistral", MistralSize(), MistralSize(128, 3, 6, 2, mlp=256, vocab=1000), "llama"),
+        # As deep as the released one, which tells it from Mistral Small.
+        "ministral-3b": alone(
+            "mistral", MINISTRAL_3B, MistralSize(64, MINISTRAL_3B.layers, 2, 1, mlp=96, vocab=1000), "mistral3"
+        ),
         # Deep enough for FLUX.2's context; in llama.cpp's layout, the only one that stable-diffusion.cpp reads.
         "mistral-narrow": alone(
             "mistral",

@@ -13,39 +13,41 @@ EPS = 1e-4
 
 
 @block
-def encode(m: Module, x, num_groups=32):
+def encode(m: Module, x, num_groups=32, eps=EPS):
     """Encode a picture to the mean of its posterior, packed and normalised, without sampling.
 
     x:       [N, 3, H, W], -1..1, H and W multiples of 16
+    eps:     of the latents' normalisation; Ernie-Image's is 1e-5
     -> mean: [N, 4Z, H/16, W/16], input of flux2.py
     """
     mean, _ = vae.encode(m, x, num_groups)
-    return to_denoiser(m, mean)
+    return to_denoiser(m, mean, eps)
 
 
 @block
-def decode(m: Module, z, num_groups=32):
+def decode(m: Module, z, num_groups=32, eps=EPS):
     """Decode a latent to a picture.
 
     z:      [N, 4Z, H, W], in flux2.py's scale
+    eps:    as in `encode`
     -> out: [N, 3, 16H, 16W], about -1..1, not clipped
     """
-    return vae.decode(m, to_vae(m, z), num_groups)
+    return vae.decode(m, to_vae(m, z, eps), num_groups)
 
 
-def to_denoiser(m: Module, z):
+def to_denoiser(m: Module, z, eps=EPS):
     """Pack, then normalise each channel. z [N, Z, 2H, 2W] -> [N, 4Z, H, W]
 
     Raises BadInput if a side of z is odd.
     """
     if z.shape[2] % 2 or z.shape[3] % 2:
         raise BadInput(f"a latent of {z.shape[2]} x {z.shape[3]} has no whole 2x2 squares; give both sides even")
-    return m.apply(batch_norm, pack(z), *statistics(m), eps=EPS)
+    return m.apply(batch_norm, pack(z), *statistics(m), eps=eps)
 
 
-def to_vae(m: Module, x):
+def to_vae(m: Module, x, eps=EPS):
     """Undo `to_denoiser`. x [N, 4Z, H, W] -> z [N, Z, 2H, 2W]"""
-    return unpack(m.apply(batch_denorm, x, *statistics(m), eps=EPS))
+    return unpack(m.apply(batch_denorm, x, *statistics(m), eps=eps))
 
 
 def statistics(m: Module):

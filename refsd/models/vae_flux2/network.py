@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.models.vae.network import DIFFUSERS_NAMES, LEVELS, VAESize, vae_keymap, vae_shapes, vae_widths
-from refsd.networks.config import num_groups
+from refsd.networks.config import num_groups, positive
 from refsd.networks.dimensions import Shape, Shapes, count, dim
 from refsd.networks.keymap import SAME, Keymap, Row
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Layout, Location, Network, counted
@@ -91,7 +91,8 @@ def _flux2_vae_config(size) -> dict:
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
     size = flux2_vae_size(shapes)
-    return num_groups(path, given, size.channels, *size.widths, *size.decoder)
+    eps = positive(path, given, "batch_norm_eps", 1e-4)
+    return num_groups(path, given, size.channels, *size.widths, *size.decoder) | {"eps": eps}
 
 
 _FOLDER = counted("diffusers", flux2_vae_keymap, LEVELS, lambda size: (len(size.widths), size.res_blocks))
@@ -120,7 +121,6 @@ FLUX2_VAE = Network(
     computed={
         "act_fn": ("silu", "swish"),
         "mid_block_add_attention": (True,),
-        "batch_norm_eps": (1e-4,),
         "patch_size": ([2, 2],),
     },
     config=_read_config,

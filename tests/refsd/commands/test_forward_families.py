@@ -25,6 +25,7 @@ from refsd.models import (
     flux2,
     flux3,
     gemma2,
+    ideogram4,
     ip_adapter,
     krea2,
     lumina2,
@@ -97,6 +98,7 @@ PAGES = {
     "ernie-image": lambda m, context_mask, **given: ernie_image.ernie_image(
         m, **given, lengths=context_mask.sum(axis=1)
     ),
+    "ideogram4": ideogram4.ideogram4,
     "anima": anima.anima,
     "anima-conditioner": anima_conditioner.anima_conditioner,
     "qwen-image21": lambda m, reference, reference_2, reference_3, reference_4, **given: qwen_image21.qwen_image21(
@@ -289,6 +291,7 @@ LOSSLESS = (
     "qwen-image",
     "krea2",
     "ernie-image",
+    "ideogram4",
     "minimax-h3",
     "qwen-image21",
     "flux-vae",

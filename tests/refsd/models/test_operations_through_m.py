@@ -27,6 +27,7 @@ NAMES = (
     "flux3-distilled/flux3/jump",
     "zimage/zimage/masked",
     "ernie-image/ernie-image/masked",
+    "lone/ideogram4/ideogram4/masked",
     "minimax-h3/minimax-h3/keyframes",
     "lone/zimage-control/zimage/controlled",
     "flux-vae/vae-encoder/tall",
@@ -42,6 +43,7 @@ NAMES = (
     "t5xxl/t5/padded",
     "qwen3-4b/qwen3/padded",
     "mistral-small/mistral/padded",
+    "lone/ministral-3b/mistral/stretched",
 )
 # What gives weights: a model may look at them.
 WEIGHTS = "expand", "borrow"

@@ -58,6 +58,7 @@ def errors(case, tmp_path):
         "lone/zimage-control/zimage/controlled",
         "krea2/krea2/masked",
         "ernie-image/ernie-image/masked",
+        "lone/ideogram4/ideogram4/masked",
         "minimax-h3/minimax-h3/keyframes",
         "lone/minimax-h3-pruned/minimax-h3/curve",
         "anima/anima/whole",

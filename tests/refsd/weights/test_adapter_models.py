@@ -194,6 +194,7 @@ def test_a_model_that_refsd_does_not_have():
         "qwen-image",
         "krea2",
         "ernie-image",
+        "ideogram4",
         "minimax-h3",
         "qwen-image21",
     ],

@@ -35,6 +35,7 @@ from refsd.models.flux2.network import (
 )
 from refsd.models.flux3.network import FLUX3_DISTILLED, FLUX3_KLEIN, Flux3Size, flux3_shapes, flux3_size
 from refsd.models.gemma2.network import GEMMA2_2B, Gemma2Size, gemma2_shapes, gemma2_size
+from refsd.models.ideogram4.network import IDEOGRAM4, Ideogram4Size, ideogram4_shapes, ideogram4_size
 from refsd.models.ip_adapter.network import (
     IP_ADAPTER_FULL_FACE_SD15,
     IP_ADAPTER_PLUS_SD15,
@@ -54,7 +55,7 @@ from refsd.models.minimax_h3.network import (
     minimax_h3_shapes,
     minimax_h3_size,
 )
-from refsd.models.mistral.network import MistralSize, mistral_shapes, mistral_size
+from refsd.models.mistral.network import MINISTRAL_3B, MistralSize, mistral_shapes, mistral_size
 from refsd.models.mmdit.network import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
 from refsd.models.qwen3.network import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
 from refsd.models.qwen3_vision.network import (
@@ -267,6 +268,7 @@ TABLES = {
         sizes(Lumina2Size, layers=few, noise_refiners=few, context_refiners=few),
     ),
     "ernie-image": Table(ernie_image_shapes, ernie_image_size, ERNIE_IMAGE, sizes(ErnieImageSize, layers=few)),
+    "ideogram4": Table(ideogram4_shapes, ideogram4_size, IDEOGRAM4, sizes(Ideogram4Size, layers=few)),
     "minimax-h3": Table(
         minimax_h3_shapes,
         minimax_h3_size,
@@ -401,7 +403,8 @@ def test_hostile_names_make_no_large_table(name, number):
         (lumina2_shapes, LUMINA2, 2_609_769_152),
         (qwen_image_shapes, QWEN_IMAGE, 20_430_401_088),
         (krea2_shapes, KREA2, 12_820_073_036),
-        (ernie_image_shapes, ERNIE_IMAGE, 2_821_119_104),
+        (ernie_image_shapes, ERNIE_IMAGE, 8_033_490_048),
+        (ideogram4_shapes, IDEOGRAM4, 9_279_288_448),
         (minimax_h3_shapes, MINIMAX_H3, 33_122_992_896),
         (minimax_h3_shapes, PRUNED, 20_111_438_728),
         (qwen_image21_shapes, QWEN_IMAGE21, 7_115_124_736),
@@ -414,6 +417,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (wan_vae_shapes, WanVAESize(), 126_892_531),
         (qwen_image21_vae_shapes, QwenImage21VAESize(), 337_740_404),
         (mistral_shapes, MistralSize(), 22_901_314_560),
+        (mistral_shapes, MINISTRAL_3B, 3_429_006_336),
         (qwen2_5_vl_shapes, QWEN2_5_VL_7B, 7_070_619_136),
         (qwen_vision_shapes, QWEN2_5_VISION, 676_550_144),
         (anima_shapes, ANIMA, 1_956_405_248),

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 
 import pytest
 import small_families as small
@@ -9,7 +10,7 @@ from safetensors.numpy import save_file
 
 from refsd.models.catalogue import NETWORKS
 from refsd.models.gemma2.network import Gemma2Size
-from refsd.models.mistral.network import MistralSize
+from refsd.models.mistral.network import MistralSize, mistral_shapes
 from refsd.models.qwen_image.network import QwenImageSize, qwen_image_shapes
 from refsd.models.unet.tensors import UNetSize, unet_shapes
 from refsd.models.wan.network import WanSize, wan_shapes
@@ -58,6 +59,7 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
     [
         ("qwen3", "rms_norm_eps", [1e-4], [0, -1e-6, "1e-6", True, float("nan"), [1e-6]]),
         ("mistral", "rms_norm_eps", [1e-6], [None]),
+        ("flux2-vae", "batch_norm_eps", [1e-5], [0, "1e-5"]),
         ("qwen2_5_vl", "mrope_section", [[8, 28, 28]], [[16, 24], [16, 24, 25], [-1, 33, 32], 64, [True, 31, 32]]),
         ("qwen3_vl", "mrope_section", [[22, 21, 21]], [[24, 20, 20.0], None]),
         ("gemma2", "sliding_window", [7, 8192], [0, 7.5, None]),
@@ -79,6 +81,9 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("minimax-h3", "rope_theta", [500], [-1]),
         ("ernie-image", "eps", [1e-5], [0]),
         ("ernie-image", "rope_theta", [1e4, 500], [-2]),
+        ("ideogram4", "norm_eps", [1e-6], [0]),
+        ("ideogram4", "rope_theta", [1e4, 500], [-2]),
+        ("ideogram4", "mrope_section", [[1, 2, 3]], [[24, 20], None]),
         ("krea2", "rope_theta", [256.0], [True]),
         ("qwen-image21", "eps", [1e-5], [0, "1e-6"]),
         ("clip", "layer_norm_eps", [1e-6], [0, "1e-5"]),
@@ -251,3 +256,26 @@ def test_the_channels_of_sizes_and_crops_are_read(tmp_path):
         with pytest.raises(BadInput, match=f"embed_dim is {channels!r}; label_emb takes 208 channels"):
             component_config("unet", tmp_path, shapes, given | {"addition_time_embed_dim": channels})
     component_config("unet", tmp_path, SHAPES["unet"], {"addition_time_embed_dim": 256})  # where nothing is added
+
+
+def test_yarn_is_read(tmp_path):
+    def read(layers=2, **given):
+        return component_config("mistral", tmp_path, mistral_shapes(MistralSize(64, layers, 2, 1, vocab=50)), given)
+
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+    found = read(rope_parameters=rope)
+    by_stretch = 0.1 * math.log(4) + 1
+    assert (found["factor"], found["trained_length"], found["query_beta"]) == (4.0, 32, 0.0)
+    assert (found["beta_fast"], found["beta_slow"], found["truncate"]) == (32.0, 1.0, True)
+    assert found["attention_factor"] == pytest.approx(by_stretch)
+    assert read(rope_parameters=rope | {"mscale": 2.0, "mscale_all_dim": 2.0})["attention_factor"] == 1.0
+    assert read(rope_parameters={**rope, "llama_4_scaling_beta": 0.25})["query_beta"] == 0.25
+    for field, wrong in (("factor", None), ("beta_fast", -1), ("truncate", 1), ("llama_4_scaling_beta", -0.1)):
+        with pytest.raises(BadInput, match=f"{field} is "):
+            read(rope_parameters={**rope, field: wrong})
+    # What a file without config.json is: Ministral 3 3B is told by its depth.
+    assert "factor" not in read() and read()["theta"] == 1e9
+    alone = read(layers=26)
+    assert (alone["theta"], alone["factor"], alone["query_beta"]) == (1e6, 16.0, 0.1)
+    assert alone["attention_factor"] == 1.0
+    assert "factor" not in read(layers=26, rope_parameters={"rope_type": "default", "rope_theta": 1e6})

@@ -18,6 +18,7 @@ DENOISERS = {
     "lumina2": "lumina2",
     "krea2": "krea2",
     "ernie-image": "ernie-image",
+    "ideogram4": "ideogram4",
     "minimax-h3": "minimax-h3",
     "qwen-image21": "qwen-image21",
     "wan": "wan",

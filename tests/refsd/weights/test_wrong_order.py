@@ -24,6 +24,7 @@ def _narrow_bigg(monkeypatch):
         "lumina2",
         "krea2",
         "ernie-image",
+        "ideogram4",
         "minimax-h3",
         "qwen-image",
         "qwen-image21",

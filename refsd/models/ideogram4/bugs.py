@@ -1,0 +1,116 @@
+"""Functions of Ideogram 4's model with bugs that a port, or a page shared with others, may have."""
+
+import numpy as np
+
+from refsd.kernels.tanh import tanh
+from refsd.models import ideogram4
+from refsd.module import Module
+from refsd.networks.bugs import replacing
+
+_POSITIONS, _MODULATION = ideogram4.positions, ideogram4.modulation
+
+
+def _rows_and_columns_swapped(there, H, W):
+    ids = _POSITIONS(there, H, W)
+    ids[:, -H * W :] = ids[:, -H * W :, [0, 2, 1]]
+    return ids
+
+
+def _picture_from_0(there, H, W):
+    ids = _POSITIONS(there, H, W)
+    ids[:, -H * W :] -= ideogram4.PICTURE_START
+    return ids
+
+
+def _time_from_0(there, H, W):
+    ids = _POSITIONS(there, H, W)
+    ids[:, -H * W :, 0] = 0
+    return ids
+
+
+def _words_on_one_axis(there, H, W):
+    ids = _POSITIONS(there, H, W)
+    ids[:, : -H * W, 1:] = 0
+    return ids
+
+
+def _sections_in_turn(head_dim, sections):
+    axis = np.repeat([0, 1, 2], sections)[: head_dim // 2]
+    return np.pad(axis, (0, head_dim // 2 - len(axis)))
+
+
+def _axes_to_the_end(head_dim, sections):
+    return np.arange(head_dim // 2) % 3
+
+
+def _padding_seen(there, pictures):
+    return None
+
+
+def _gates_not_bounded(m: Module, knobs):
+    return np.split(m.linear("adaln_modulation", knobs), 4, axis=-1)
+
+
+def _gate_first(m: Module, knobs):
+    gate, scale, mlp_gate, mlp_scale = np.split(m.linear("adaln_modulation", knobs), 4, axis=-1)
+    return scale, m.apply(tanh, gate), mlp_scale, m.apply(tanh, mlp_gate)
+
+
+def _mlp_first(m: Module, knobs):
+    scale, gate, mlp_scale, mlp_gate = _MODULATION(m, knobs)
+    return mlp_scale, mlp_gate, scale, gate
+
+
+def _cosines_first(m: Module, timesteps):
+    waves = m.timestep_embedding(timesteps, m.shape("mlp_in.weight")[1], freq_shift=1.0, scale=1e4)
+    return m.linear("mlp_out", m.silu(m.linear("mlp_in", waves)))
+
+
+def _frequencies_of_half(m: Module, timesteps):
+    waves = m.timestep_embedding(timesteps, m.shape("mlp_in.weight")[1], scale=1e4, sin_first=True)
+    return m.linear("mlp_out", m.silu(m.linear("mlp_in", waves)))
+
+
+def _time_per_mille(m: Module, timesteps):
+    width = m.shape("mlp_in.weight")[1]
+    waves = m.timestep_embedding(timesteps, width, freq_shift=1.0, scale=1e3, sin_first=True)
+    return m.linear("mlp_out", m.silu(m.linear("mlp_in", waves)))
+
+
+def _scale_without_1(m: Module, name, h, scale, eps):
+    return m.multiply(m.rms_norm_apart(f"{name}.weight", h, eps), scale[:, None])
+
+
+def _last_not_activated(m: Module, h, knobs):
+    scale = m.add(1, m.linear("adaln_modulation", knobs))
+    return m.linear("linear", m.multiply(m.layer_norm(None, h, ideogram4.LAST_EPS), scale[:, None]))
+
+
+def _words_not_normalised(m: Module, context, there):
+    return m.linear("llm_cond_proj", context)
+
+
+def _value_activated(m: Module, h):
+    return m.linear("w2", m.multiply(m.linear("w1", h), m.silu(m.linear("w3", h))))
+
+
+BUGS = replacing(
+    ideogram4,
+    ("Ideogram 4's rows and columns are swapped", "positions", _rows_and_columns_swapped),
+    ("Ideogram 4's picture starts at 0", "positions", _picture_from_0),
+    ("Ideogram 4's picture has time 0", "positions", _time_from_0),
+    ("Ideogram 4's words stand on one axis", "positions", _words_on_one_axis),
+    ("Ideogram 4's frequencies are split in blocks", "axes", _sections_in_turn),
+    ("Ideogram 4's frequencies take the axes in turn to the end", "axes", _axes_to_the_end),
+    ("Ideogram 4 attends to the padding", "segments", _padding_seen),
+    ("Ideogram 4's gates have no tanh", "modulation", _gates_not_bounded),
+    ("Ideogram 4's modulation has the gate first", "modulation", _gate_first),
+    ("Ideogram 4's modulation has the MLP first", "modulation", _mlp_first),
+    ("Ideogram 4's time has cosines first", "t_embedding", _cosines_first),
+    ("Ideogram 4's time has the frequencies of a half", "t_embedding", _frequencies_of_half),
+    ("Ideogram 4's time is in thousandths", "t_embedding", _time_per_mille),
+    ("Ideogram 4 scales without the 1", "scaled", _scale_without_1),
+    ("Ideogram 4's last scale is activated once", "final_layer", _last_not_activated),
+    ("Ideogram 4's words are not normalised", "words", _words_not_normalised),
+    ("Ideogram 4's MLP activates the value, not the gate", "feed_forward", _value_activated),
+)

@@ -1,0 +1,13 @@
+"""Cases of Ideogram 4, on tiny models of the same architecture."""
+
+from refsd.networks.cases import SHARE, denoiser_case, every, latent, lone, mask, quiet
+
+# The last frequencies are slow: it takes many columns to see which axis they follow.
+_WIDE = latent(16, 2, 30)
+
+# diffusers' angles are float32, off by 0.004 at places above 65536: it conforms in float64 only.
+CASES = [
+    lone(denoiser_case("ideogram4", "ideogram4", "whole", latent(16, 3, 5), SHARE, 7)),
+    lone(denoiser_case("ideogram4", "ideogram4", "masked", _WIDE, every(0.03125), 13, context_mask=mask(13, 8))),
+    lone(quiet(denoiser_case("ideogram4", "ideogram4", "quiet", latent(16, 2, 4), every(0.75), 5))),
+]  # fmt: skip

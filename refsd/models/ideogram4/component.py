@@ -1,0 +1,48 @@
+"""The component of Ideogram 4's transformer."""
+
+from refsd.models.ideogram4 import EPS, NORM, SECTIONS, THETA, ideogram4
+from refsd.module import Module
+from refsd.networks.component import (
+    MASK,
+    POSITION,
+    VALUE,
+    Argument,
+    Component,
+    Fit,
+    Stack,
+    exactly,
+    whole_heads,
+)
+
+
+def _fits(m: Module) -> dict[str, Fit]:
+    head_dim = m.shape(NORM)[0]
+    whole_heads(m, "input_proj.weight", head_dim, (NORM, NORM.replace("norm_q", "norm_k")))
+
+    def holds(sections) -> bool:
+        numbers = type(sections) is list and len(sections) == 3 and all(type(n) is int and n > 0 for n in sections)
+        return numbers and all(3 * n - 3 + i < head_dim // 2 for i, n in enumerate(sections) if i)
+
+    return {
+        "sections": Fit(3, f"3 whole numbers that {head_dim // 2} frequencies have room for", holds, alone=True),
+        "C": exactly(m.shape("input_proj.weight")[1]),
+        "E": exactly(m.shape("llm_cond_proj.weight")[1]),
+    }
+
+
+COMPONENTS = {
+    "ideogram4": Component(
+        "ideogram4",
+        ideogram4,
+        {
+            "x": Argument("N C H W", VALUE, "noisy latent, packed and normalised: 128 channels"),
+            "timesteps": Argument("N", POSITION, "0..1, the share of data in x"),
+            "context": Argument("N J E", VALUE, "thirteen hidden states of Qwen3-VL, side by side"),
+            "context_mask": Argument("N J", MASK, "0 where a token is padding", optional=True),
+        },
+        {"out": "N C H W"},
+        {"sections": [*SECTIONS], "theta": THETA, "eps": EPS},
+        _fits,
+        stack=Stack(("layers",)),
+    ),
+}

@@ -1,0 +1,130 @@
+"""Ideogram 4's transformer: sizes, tensors, names in files.
+
+Names are Ideogram's own, where one matrix makes queries, keys and values; ComfyUI's files and GGUFs have them too.
+diffusers splits that matrix. Source of Ideogram's names: diffusers loaders/lora_conversion_utils.py,
+_convert_non_diffusers_ideogram4_lora_to_diffusers.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from refsd.networks.config import positive, rotary_axes
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear
+from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, same_names
+from refsd.networks.naming import denoiser_namings
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Layout, Location, Network, counted
+
+
+class Ideogram4Size(NamedTuple):
+    """Dimensions of the transformer; the defaults are Ideogram 4's.
+
+    channels:    of the packed latent, whose pixels are tokens
+    knobs:       channels of the time's vector that modulates the blocks
+    context_dim: channels of Qwen3-VL's thirteen hidden states
+    """
+
+    hidden: int = 4608
+    layers: int = 34
+    head_dim: int = 256
+    mlp: int = 12288
+    channels: int = 128
+    knobs: int = 512
+    context_dim: int = 53248
+
+
+IDEOGRAM4 = Ideogram4Size()
+_AROUND = ("input_proj.weight", "llm_cond_proj.weight", "adaln_proj.weight", "final_layer.linear.weight")
+
+
+def ideogram4_shapes(size: Ideogram4Size) -> Shapes:
+    """Return the shapes of all tensors. Source: diffusers transformer_ideogram4.py."""
+    D = size.hidden
+    shapes = linear("input_proj", size.channels, D) | {"llm_cond_norm.weight": (size.context_dim,)}
+    shapes |= linear("llm_cond_proj", size.context_dim, D)
+    shapes |= linear("t_embedding.mlp_in", D, D) | linear("t_embedding.mlp_out", D, D)
+    shapes |= linear("adaln_proj", D, size.knobs) | {"embed_image_indicator.weight": (2, D)}
+    for i in range(size.layers):
+        at = f"layers.{i}"
+        shapes |= linear(f"{at}.attention.qkv", D, 3 * D, bias=False) | linear(
+            f"{at}.attention.o", D, D, bias=False
+        )
+        shapes |= {f"{at}.attention.norm_{which}.weight": (size.head_dim,) for which in "qk"}
+        for name, inputs, outputs in (("w1", D, size.mlp), ("w2", size.mlp, D), ("w3", D, size.mlp)):
+            shapes |= linear(f"{at}.feed_forward.{name}", inputs, outputs, bias=False)
+        shapes |= {f"{at}.{half}_norm{n}.weight": (D,) for half in ("attention", "ffn") for n in (1, 2)}
+        shapes |= linear(f"{at}.adaln_modulation", size.knobs, 4 * D)
+    shapes |= linear("final_layer.adaln_modulation", size.knobs, D)
+    return shapes | linear("final_layer.linear", D, size.channels)
+
+
+def ideogram4_size(shapes: Mapping[str, Shape]) -> Ideogram4Size:
+    """Infer the size from shapes. Dimensions of missing tensors are Ideogram 4's."""
+    usual = Ideogram4Size()
+    return Ideogram4Size(
+        hidden=dim(shapes, "input_proj.weight", 0, dim(shapes, "input_proj.bias", 0, usual.hidden)),
+        layers=blocks(shapes, "layers.", usual.layers, _AROUND),
+        head_dim=dim(shapes, "layers.0.attention.norm_q.weight", 0, usual.head_dim),
+        mlp=dim(shapes, "layers.0.feed_forward.w1.weight", 0, usual.mlp),
+        channels=dim(shapes, "input_proj.weight", 1, dim(shapes, "final_layer.linear.bias", 0, usual.channels)),
+        knobs=dim(shapes, "adaln_proj.weight", 0, dim(shapes, "adaln_proj.bias", 0, usual.knobs)),
+        context_dim=dim(
+            shapes, "llm_cond_proj.weight", 1, dim(shapes, "llm_cond_norm.weight", 0, usual.context_dim)
+        ),
+    )
+
+
+def ideogram4_keymap(layers: int = IDEOGRAM4.layers) -> Keymap:
+    """Map Ideogram's names to and from diffusers'."""
+    rows = []
+    for i in range(layers):
+        at = f"layers.{i}.attention"
+        rows.append(Row(f"{at}.qkv", (f"{at}.to_q", f"{at}.to_k", f"{at}.to_v"), CONCAT))
+        rows.append(Row(f"{at}.o", (f"{at}.to_out.0",), SAME))
+    return Keymap(rows, rest_same=True)
+
+
+def _config(size: Ideogram4Size) -> dict[str, Any]:
+    return {
+        "_class_name": "Ideogram4Transformer2DModel",
+        "in_channels": size.channels,
+        "num_layers": size.layers,
+        "attention_head_dim": size.head_dim,
+        "num_attention_heads": size.hidden // size.head_dim,
+        "intermediate_size": size.mlp,
+        "adaln_dim": size.knobs,
+        "llm_features_dim": size.context_dim,
+        "rope_theta": 5000000,
+        "mrope_section": [24, 20, 20],
+        "norm_eps": 1e-05,
+    }
+
+
+_FOLDER = counted("diffusers", ideogram4_keymap, {"layers.": IDEOGRAM4.layers}, lambda size: (size.layers,))
+
+
+def _any_names(names: Collection[str]) -> Keymap:
+    return _FOLDER.of_names(names) if any(".attention.to_q." in name for name in names) else same_names(())
+
+
+IDEOGRAM4_NETWORK = Network(
+    "ideogram4",
+    "Ideogram 4",
+    "denoiser",
+    ideogram4_size,
+    ideogram4_shapes,
+    places=(
+        Location(
+            Layout("original", _any_names, lambda size: same_names(())),
+            (*DENOISER, "transformer."),
+            ("embed_image_indicator.", "llm_cond_norm."),
+        ),
+    ),
+    folder=Folder("transformer", DIFFUSERS_FILE, _FOLDER, _config),
+    config=lambda path, shapes, given: {
+        "sections": rotary_axes(path, given, "mrope_section", [24, 20, 20]),
+        "theta": positive(path, given, "rope_theta", 5e6),
+        "eps": positive(path, given, "norm_eps", 1e-5),
+    },
+    adapters=denoiser_namings(),
+)
+NETWORKS = (IDEOGRAM4_NETWORK,)
