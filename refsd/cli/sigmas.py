@@ -142,6 +142,10 @@ def _of_model(
             f"--model: refsd has the models' rules of {' and '.join(OF_ALL_MODELS)}, not of {like.value}"
         )
     convention, variant = OF_ALL_MODELS[like.value], flows[model]
+    if not variant.schedule and scheduler is None:
+        raise BadInput(
+            f"--model {model}: refsd does not know how {variant.title} spaces its levels; name a --scheduler"
+        )
     flow = variant.flow
     assert flow is not None
     name = scheduler or convention.default_schedule(sampler, variant.schedule)

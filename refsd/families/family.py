@@ -137,7 +137,7 @@ class Variant(NamedTuple):
     title:            name for messages
     encoders:         component -> TextEncoder
     join:             joins the text encoders' outputs to the denoiser's condition
-    schedule:         engine -> default schedule
+    schedule:         engine -> default schedule; {}: refsd does not have the model's own
     guide:            engine -> Guide
     flow:             None: a UNet with Stable Diffusion's noise levels, whose checkpoint sets the prediction type
     clip_layer:       layer of CLIP whose hidden states are used, counted from the last

@@ -16,13 +16,13 @@ def join(prompt: EncodedPrompt) -> Condition:
 
 
 # Its own levels are those of a logit-normal distribution, and the scale of the guidance changes with the step:
-# neither is computed here.
+# neither is computed here, so it has no schedule.
 IDEOGRAM4 = Variant(
     "ideogram4",
     "Ideogram 4",
     {},
     join,
-    {"sdcpp": "flow_uniform", "diffusers": "flow_uniform"},
+    {},
     Flow(constant_shift(1.0), levels=TimeFromNoise, prediction=TO_DATA),
     steps=48,
     cfg_scale=7.0,
