@@ -126,7 +126,7 @@ def _grouped(engine: str, kind: str, results: Iterable[Result], title: Callable[
 def _waiver(r: Result) -> str:
     match = _WAIVER.search(r.reason)
     text = match[0].strip() if match else r.reason
-    return f"{r.causes[0]}, {text.removeprefix('the case ')}" if r.causes else text
+    return f"{text} ({r.causes[0]})" if r.causes else text
 
 
 def _merged(titles: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ from refsd.numerics.tensor import stored
 
 # The work for one call, some seconds of CPU, counted so that every machine tries the same bugs. Each bug costs the
 # product of the operation's sizes (the multiply-adds of a convolution) and a constant; and the fewest bugs tried.
-WORK, _EACH = 9_000_000_000, 100_000
+WORK, _EACH = 9_200_000_000, 100_000
 _LEAST = 20
 # Bytes of answers to keep for fitted_causes.py, which tries them in one place alone.
 KEPT = 200_000_000

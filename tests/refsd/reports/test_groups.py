@@ -62,7 +62,7 @@ def test_a_waived_group_keeps_its_cause():
     failing = fails("a/1", EPS)
     _, line = waive([waiver], failing, datetime.date(2026, 11, 27))
     waived = msgspec.structs.replace(failing, status=verdict.WAIVED, reason=f"{failing.reason}; {line}")
-    assert _titles(waived) == [(WAIVED, 1, f"{EPS}, waived until 2027-03-31: issue 9")]
+    assert _titles(waived) == [(WAIVED, 1, f"the case waived until 2027-03-31: issue 9 ({EPS})")]
 
 
 def test_engines_stand_apart():
