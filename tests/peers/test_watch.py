@@ -7,7 +7,7 @@ import torch
 
 import refsd
 from refsd.cases import CASES
-from refsd.engines.torch.engine import find
+from refsd.engines.torch.engine import find, times_of
 from refsd.engines.torch.models import MODELS, READERS
 from refsd.numerics.errors import BadInput
 from refsd.weights import recipes
@@ -32,7 +32,8 @@ def living(engine, name):
     case = CASES[name]
     model = engine._model(case)
     engine._loaded = None
-    inputs = {key: engine._tensor(tensor.values(), key) for key, tensor in case.realize().items()}
+    times = times_of(case)
+    inputs = {key: engine._tensor(tensor.values(), key in times) for key, tensor in case.realize().items()}
 
     def call():
         with torch.inference_mode():

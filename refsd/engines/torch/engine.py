@@ -54,7 +54,7 @@ _LAID_OUT = "channels_last"
 HOW_TO_GET = how_to_install("torch")
 
 
-def _times(case: Case) -> list[str]:
+def times_of(case: Case) -> list[str]:
     """Name a model's inputs that are a number for each item: pipelines keep these in float32 for any dtype."""
     component = COMPONENTS.get(case.op.removeprefix("model/"))
     arguments = component.arguments if component else {}
@@ -121,7 +121,7 @@ class TorchEngine:
         if case.op == "model/unet" and "ip_tokens" in case.inputs:
             return "diffusers loads an IP-Adapter into its UNet; this engine runs the UNet alone"
         if MODELS[case.op].rounds_time and self._numerics.storage != "float32":
-            moved = [name for name in _times(case) if not self._keeps(case, name)]
+            moved = [name for name in times_of(case) if not self._keeps(case, name)]
             if moved:
                 return f"{package} rounds {' and '.join(moved)} to {self._numerics.storage} before embedding"
         return (
@@ -154,7 +154,7 @@ class TorchEngine:
         import torch
 
         with quietly(), torch.backends.mkldnn.flags(enabled=self._onednn), torch.inference_mode():
-            times = _times(case)
+            times = times_of(case)
             tensors = {name: self._tensor(tensor.values(), name in times) for name, tensor in inputs.items()}
             try:
                 if case.op in FUNCTIONS:
