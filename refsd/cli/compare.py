@@ -29,6 +29,8 @@ _GOLDEN = typer.Option(
 )
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
+_PICTURES = {".png", ".jpg", ".jpeg", ".webp"}
+
 
 def register(app: typer.Typer) -> None:
     app.command()(compare)
@@ -75,6 +77,11 @@ def compare(
     if numerics is not None and numerics not in PROFILES:
         meant = did_you_mean(numerics, PROFILES)
         raise BadInput(f"no numerics profile {numerics!r}{meant}; there are {', '.join(PROFILES)}")
+    if {Path(dump).suffix.lower(), Path(golden).suffix.lower()} & _PICTURES:
+        raise BadInput(
+            f"{dump}, {golden}: pictures are not compared: `refsd disagree A B -m MODEL -p PROMPT` says from the "
+            "settings why two engines draw differently, with dump:FILE for an engine's own tensors"
+        )
     if adopted.is_folder(Path(golden)):
         golden, store = adopted.read(Path(golden)).name, golden
     if golden in CASES:

@@ -83,13 +83,15 @@ def disagree(
     if picture["prompt"] is not None:
         from refsd.cli.disagree_picture import Model, run, show
         from refsd.numerics.errors import BadInput
+        from refsd.weights.model_files import model_path
 
         if cases:
             raise BadInput(f"{cases[0]}: with --prompt a picture is compared, and no case; leave one of them out")
         if picture["seed"] < 0:
             raise BadInput(f"--seed {picture['seed']}: expected 0 or more: both sides draw with the same seed")
         parts = part_files(*(picture[name] for name in _PARTS))
-        model = Model(picture["model"], parts, picture["vocab"], picture["tokenizer"])
+        whole = picture["model"] and model_path(picture["model"])
+        model = Model(whole, parts, picture["vocab"], picture["tokenizer"])
         _end(run(a, b, model, settings_of(picture), image_files(picture)), show, json)
         return
     _end(_by_case(a, b, cases, store, names), _print, json)

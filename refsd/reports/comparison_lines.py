@@ -32,6 +32,8 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
     shown = taps if len(taps) <= _LINES else [m for m in taps if m.output in wrong][:_WRONG]
     for m in shown:
         yield from _tensor(m, "not judged" if m.output in unseen else "FAIL")
+    if shown is not taps and len(wrong) > len(shown):
+        yield f"... and {counted(len(wrong) - len(shown), 'wrong tap')} more: --json has all"
     for m in examined.outputs:
         yield from _tensor(m, "FAIL")
     if taps:
@@ -44,6 +46,8 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
         yield f"      {compared.stored}"
     yield from (f"      the reference agrees if {cause}" for cause in compared.causes)
     yield from (f"      {phrase}" for phrase in compared.looks)
+    if (wrong or not examined.verdict.passed) and not (compared.causes or compared.looks or compared.stored):
+        yield "      no cause was found"
     if unseen:
         yield f"{counted(len(unseen), 'tap')} not judged: there the honest run itself is too far from the truth"
     if not nothing_known:

@@ -291,6 +291,20 @@ def test_compare_with_a_file(tmp_path):
     assert rough.exit_code == 1 and "first wrong one in the order of computation: out" in rough.stdout
 
 
+def test_of_many_wrong_taps_the_first_are_shown_and_the_rest_counted(tmp_path):
+    y = {f"{i:02}": np.random.default_rng(i).standard_normal((2, 4, 8)) for i in range(30)}
+    save_file(y, "golden.safetensors")
+    save_file({name: t.astype(np.float32) for name, t in y.items()}, "honest.safetensors")
+    save_file({name: (t + (int(name) > 20)).astype(np.float32) for name, t in y.items()}, "found.safetensors")
+    said = _call("compare", "found.safetensors", "golden.safetensors", "--honest", "honest.safetensors").stdout
+    assert "... and 6 wrong taps more: --json has all" in said and said.count("FAIL  2") == 3
+
+
+def test_pictures_are_not_compared():
+    refused = _call("compare", "a.png", "b.PNG").exception
+    assert isinstance(refused, BadInput) and "refsd disagree A B -m MODEL -p PROMPT" in str(refused)
+
+
 @pytest.mark.parametrize("error", [0.0, 1.0])
 def test_compare_a_number_without_axes(error):
     save_file({"out": np.array(3.0)}, "golden.safetensors")

@@ -271,3 +271,9 @@ def test_bad_input_is_one_line(tiny, tmp_path):
         with pytest.raises(BadInput) as error:
             disagree(tiny, a, "sdcpp", *more)
         assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_recipe_is_a_model(tiny):
+    """The stages are those of its file."""
+    recipe, file = (as_json(model, "sdcpp", "diffusers")[2] for model in ("recipe:sd15:f16:tiny", tiny))
+    assert recipe == file
