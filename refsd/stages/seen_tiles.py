@@ -99,7 +99,8 @@ def blames(inputs: StageInputs, found: Tensors, truth: Tensors, bounds: Mapping[
             phrases.setdefault(_of_one(seen, tile, z, p, near), []).append(str(tile))
     if not phrases:
         joined = _weights(seen, seen._replace(picture=truth["picture"]), near)
-        return joined or ["the picture is wrong only where more than two tiles meet"]
+        elsewhere = np.abs(picture - truth["picture"])[:, :, seen.covers <= 2].max(initial=0) > bounds["picture"]
+        return joined or ([] if elsewhere else ["the picture is wrong only where more than two tiles meet"])
     named = [(phrase, tiles) for phrase, tiles in phrases.items() if phrase]
     return [f"tile{'s' * (len(tiles) > 1)} {', '.join(tiles)}: {phrase}" for phrase, tiles in named]
 
@@ -129,7 +130,7 @@ def _of_one(seen: _Seen, tile: int, z: np.ndarray, p: Params, near: float) -> st
         i, j = row + down, column + right
         inside = 0 <= i <= z.shape[2] - high and 0 <= j <= z.shape[3] - wide
         if inside and not seen.is_wrong(tile, decoder(p)(z[:, :, i : i + high, j : j + wide]), near):
-            return f"cut {_way(down, right)} of the latent"
+            return f"cut from the latent {_way(down, right)}"
     most = 2 * seen.up
     for down, right in itertools.product(range(-most, most + 1), repeat=2):
         inside = own.copy()
@@ -141,7 +142,7 @@ def _of_one(seen: _Seen, tile: int, z: np.ndarray, p: Params, near: float) -> st
             and inside.sum() > own.sum() / 2
             and np.abs(actual - shifted)[:, :, inside].max() <= near
         ):
-            return f"put {_way(down, right)} of the picture"
+            return f"put into the picture {_way(down, right)}"
     # Of each pixel the items and channels make a factor certain.
     factor = (actual * y).sum((0, 1)) / np.maximum((y * y).sum((0, 1)), np.finfo(np.float64).tiny)
     if not seen.is_wrong(tile, factor * y, near):
@@ -149,14 +150,15 @@ def _of_one(seen: _Seen, tile: int, z: np.ndarray, p: Params, near: float) -> st
         return (
             f"weighed {low:.4g} to {high_:.4g} where no other tile is, not 1"
             if high_ - low > _EXACT
-            else f"times {low:.4g}"
+            else f"multiplied by {low:.4g}"
         )
     if tile and seen.decoded[tile - 1].shape == y.shape:
         terms = np.stack([one[:, :, own].ravel() for one in (y, seen.decoded[tile - 1])], axis=1)
         times, before = np.linalg.lstsq(terms, actual[:, :, own].ravel(), rcond=None)[0]
         if not seen.is_wrong(tile, times * y + before * seen.decoded[tile - 1], near):
             return (
-                f"times {times:.4g}, and the tile before is added, times {before:.4g}: a buffer that is not cleared"
+                f"multiplied by {times:.4g}, and the tile before is added, multiplied by {before:.4g}: "
+                "a buffer that is not cleared"
             )
     return _other_mean(seen, tile, z, p, near)
 
@@ -181,8 +183,8 @@ def _other_mean(seen: _Seen, tile: int, z: np.ndarray, p: Params, near: float) -
 
 def _way(down: int, right: int) -> str:
     ways = [
-        (abs(down), "rows", "above" if down < 0 else "below"),
-        (abs(right), "columns", "left" if right < 0 else "right"),
+        (abs(down), "rows", "up" if down < 0 else "down"),
+        (abs(right), "columns", "to the left" if right < 0 else "to the right"),
     ]
     return " and ".join(f"{n} {what if n > 1 else what[:-1]} too far {where}" for n, what, where in ways if n)
 

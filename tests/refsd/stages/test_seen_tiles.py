@@ -17,7 +17,9 @@ def _decode(z, up, *_):
     return np.kron(z - z.mean((2, 3), keepdims=True), np.ones((1, 1, up, up)))
 
 
-def added(z, p, ramp=smootherstep, up_at=lambda i, n: i / n, down_at=lambda i, n: i / n, decode=_decode, longer=0):
+def added(
+    z, p, ramp=smootherstep, up_at=lambda i, n: i / n, down_at=lambda i, n: i / n, decode=_decode, longer=0, lower=0
+):
     """stable-diffusion.cpp's tiles: each times its two ramps, added up. up_at, down_at: place, length -> 0..1"""
     up, sides = 3, z.shape[2:]
     out, last = np.zeros((*z.shape[:2], *(up * n for n in sides))), []
@@ -35,6 +37,7 @@ def added(z, p, ramp=smootherstep, up_at=lambda i, n: i / n, down_at=lambda i, n
                 weights.append(ramp(np.minimum(begins, ends).clip(0, 1)))
                 to.append(slice(tile.start * up + tile.skip * up, tile.start * up + size * up))
             (top, high), (left, wide) = ((tile.start, size) for tile, size, *_ in (row, column))
+            top += lower * (0 < top < sides[0] - high)
             y = decode(z[:, :, top : top + high, left : left + wide], up, *last)
             last = [y]
             y = y[:, :, row[0].skip * up :, column[0].skip * up :]
@@ -123,7 +126,16 @@ def test_our_tilers_are_right():
             "weights of two tiles add up to",
         ),
         ("sdcpp-odd", lambda z, p: added(z, p, longer=3), "to 1 where no other tile is, not 1"),
-        ("sdcpp-half", lambda z, p: added(z, p, decode=_with_the_last), "times 0.75, and the tile before is added"),
+        (
+            "sdcpp-half",
+            lambda z, p: added(z, p, decode=_with_the_last),
+            "multiplied by 0.75, and the tile before is added",
+        ),
+        (
+            "sdcpp-odd",
+            lambda z, p: added(z, p, lower=1),
+            "cut from the latent 1 row too far down",
+        ),
         ("sdcpp-half", lambda z, p: added(z, p, decode=lambda z, up, *_: 2 * _decode(z, up) - 1), ""),
         (
             "diffusers-odd",
@@ -147,3 +159,11 @@ def test_tiles_that_lie_elsewhere_are_told_in_rows_and_columns():
     assert causes("sdcpp-odd", tiles=earlier) == [
         "the tiles' rows begin 1 too small from tile 4 on: tile 4 has 4 for 5"
     ]
+
+
+def test_weights_that_are_nearly_right_are_not_told_as_right():
+    """They are too near to be another rule's, and the picture is wrong where two tiles meet."""
+    nearly = lambda t: smootherstep(t) + 2e-4 * np.sin(np.pi * t)
+    assert not any(
+        "only where more than two" in one for one in causes("sdcpp-odd", lambda z, p: added(z, p, nearly))
+    )
