@@ -36,7 +36,7 @@ BUDGETS = {
     "kernels": 11_200,
     "numerics": 1_650,
     "refsd": 1_150,
-    "refsd/adoption": 1_550,
+    "refsd/adoption": 1_800,
     "refsd/bench": 2_050,
     "refsd/caches": 750,
     "refsd/cases": 550,
@@ -70,7 +70,7 @@ BUDGETS = {
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_600,
     "refsd/trajectory": 600,
-    "refsd/watching": 2_750,
+    "refsd/watching": 2_850,
     "refsd/weights": 3_550,
     "samplers": 5_350,
 }

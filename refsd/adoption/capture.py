@@ -63,7 +63,7 @@ def capture(module: Any, call: Any, redraw: Callable[[str, tuple[int, ...]], np.
     module.double()
     for name, weight in module.named_parameters():
         weight.copy_(torch.from_numpy(np.array(weights[name], np.float64)))
-    with _refused(module), torch.no_grad(), _quiet(), _Widened(), module_outputs(module) as given:
+    with refused(type(module).__qualname__), torch.no_grad(), _quiet(), _Widened(), module_outputs(module) as given:
         answer = module(*arguments, **named)
     try:
         program, model = _exported(module, arguments, named, contextlib.nullcontext())
@@ -125,16 +125,18 @@ class _Widened(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def _refused(module: Any) -> Iterator[None]:
-    """Raise BadInput for what torch refuses in the block."""
+def refused(name: str) -> Iterator[None]:
+    """Raise BadInput, which says `name`, for what torch refuses in the block."""
     try:
         yield
+    except BadInput:
+        raise
     except GuardOnDataDependentSymNode as error:
         words = f"its path depends on values{_where(error)}"
-        raise BadInput(f"torch cannot export {type(module).__qualname__}: {words}") from error
+        raise BadInput(f"torch cannot export {name}: {words}") from error
     except Exception as error:
         words = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{_where(error)}"
-        raise BadInput(f"torch cannot run or export {type(module).__qualname__}: {words}") from error
+        raise BadInput(f"torch cannot run or export {name}: {words}") from error
 
 
 def _where(error: Exception) -> str:
@@ -146,7 +148,7 @@ def _where(error: Exception) -> str:
 
 def _exported(module: Any, arguments: tuple, named: dict, inside: Any) -> tuple[Any, onnx.ModelProto]:
     """Return a module as a program of torch and as a graph."""
-    with _refused(module), torch.no_grad(), _quiet():
+    with refused(type(module).__qualname__), torch.no_grad(), _quiet():
         with inside:
             program = torch.export.export(module, arguments, named, strict=False)
         exported = torch.onnx.export(program, dynamo=True, optimize=False, opset_version=_OPSET, verbose=False)

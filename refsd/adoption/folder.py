@@ -5,6 +5,8 @@ graph.onnx            the graph; its weights are inputs, named by the module tre
 inputs.safetensors    the inputs as they are given, and weights that are kept as they are
 weights.safetensors   weights that are drawn, for engines; refsd draws them itself
 cases/, blobs/        a store of goldens with the answer in float64
+
+A pipeline's folder has one of these for each of its networks, and levels.json: a case of its noise levels.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,7 +27,7 @@ from refsd.files.safetensors import open_safetensors
 from refsd.files.writers import Spec, write_safetensors
 from refsd.golden.case import Case
 from refsd.golden.input_file import note_input_folder, read_input
-from refsd.golden.output_file import replaced_folder
+from refsd.golden.output_file import replaced_folder, write_file
 from refsd.golden.recipe import Recipe, realize
 from refsd.golden.wording import needing
 from refsd.numerics.errors import BadInput
@@ -36,10 +38,13 @@ if TYPE_CHECKING:
     import onnx
 
 CASE, GRAPH, GIVEN, DRAWN = "case.json", "graph.onnx", "inputs.safetensors", "weights.safetensors"
+LEVELS = "levels.json"
+LEVELS_OP = "stage/sigmas"
 # Of the case's name, and of the operation that an engine offers: model/graph/NAME.
 KIND = "graph/"
 _LARGEST = 1 << 26  # bytes of a case.json
 _FORMAT = 1
+T = TypeVar("T")
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -98,9 +103,31 @@ def case_name(folder: Path) -> str:
 
 
 def named(patterns: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return patterns of cases with folders replaced by the names of their cases, and these folders."""
-    folders = [Path(pattern) for pattern in patterns if is_folder(Path(pattern))]
-    return [read(Path(p)).name if is_folder(Path(p)) else p for p in patterns], folders
+    """Return patterns of cases with folders replaced by the names of their cases, and these folders.
+
+    A pipeline's folder stands for its parts.
+    """
+    names: list[str] = []
+    folders: list[Path] = []
+    for pattern in patterns:
+        place = Path(pattern)
+        parts = [place] if is_folder(place) else sorted(path.parent for path in place.glob(f"*/{CASE}"))
+        parts = [part for part in parts if is_folder(part)]
+        folders += parts
+        names += [read(part).name for part in parts]
+        if parts and (place / LEVELS).is_file():
+            case = _read_case(place / LEVELS, Case)
+            if case.op != LEVELS_OP or case.inputs or CASES.get(case.name, case) != case:
+                raise BadInput(f"{place / LEVELS}: case {case.name[:80]!r} of {case.op[:80]!r}: adopt it again")
+            CASES[case.name] = case
+            names.append(case.name)
+        names += [] if parts else [pattern]
+    return names, folders
+
+
+def write_levels(folder: Path, case: Case) -> None:
+    """Write the case of a pipeline's noise levels into its folder."""
+    write_file(folder / LEVELS, msgspec.json.format(msgspec.json.encode(case), indent=1) + b"\n")
 
 
 def drawn(case: str, weight: str, shape: tuple[int, ...]) -> StoredTensor:
@@ -146,10 +173,7 @@ def read(folder: Path) -> AdoptedCase:
         from refsd.adoption.graph import Graph
         from refsd.onnx.evaluate import open_graph
     path = folder / CASE
-    try:
-        note = msgspec.json.decode(read_input(path, _LARGEST, "an adopted graph's case"), type=Note)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"{path}: not the case of an adopted graph: {error}") from None
+    note = _read_case(path, Note)
     case = note.case
     if note.format != _FORMAT or not case.name.startswith(KIND) or case.op != f"model/{case.name}":
         raise BadInput(f"{path}: format {note.format}, case {case.name[:80]!r}: adopt the model again")
@@ -176,10 +200,18 @@ def read(folder: Path) -> AdoptedCase:
     return given
 
 
+def _read_case(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(read_input(path, _LARGEST, "an adopted graph's case"), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"{path}: not the case of an adopted graph: {error}") from None
+
+
 def _specs(tensors: Mapping[str, StoredTensor]) -> dict[str, Spec]:
     return {name: Spec(tensor.type, tensor.shape) for name, tensor in tensors.items()}
 
 
 def _narrow(x: np.ndarray) -> np.ndarray:
     """Return floats of 64 bits as float32, in which engines get them."""
-    return np.ascontiguousarray(x.astype(np.float32) if x.dtype == np.float64 else x)
+    x = x.astype(np.float32) if x.dtype == np.float64 else x
+    return np.ascontiguousarray(x).reshape(x.shape)  # which has an axis at least

@@ -1,4 +1,4 @@
-"""What can be adopted: a function that builds a torch module, a class of diffusers, a graph in ONNX."""
+"""What can be adopted: a function that builds a torch module, a class or pipeline of diffusers, a graph in ONNX."""
 
 import importlib
 import importlib.util
@@ -30,32 +30,44 @@ def is_graph(source: str) -> bool:
     return Path(source).suffix == ".onnx"
 
 
-def of_torch(
-    source: str, config: Path | None, inputs: Mapping[str, np.ndarray], case: str, own: bool
-) -> tuple[Adopted, dict[str, np.ndarray]]:
-    """Return what a module is adopted as, and its outputs as torch computes them in float64.
+def opened(source: str, config: Path | None, inputs: Mapping[str, np.ndarray]) -> tuple[Any, Any]:
+    """Return a torch module and its arguments, or a pipeline of diffusers and its request.
 
-    source: "FILE.py:FUNCTION", of a function that returns a module and its arguments, or "diffusers:CLASS"
+    source: "FILE.py:FUNCTION", of a function that returns both, "diffusers:CLASS", or the folder of a pipeline
     config: of a class
     inputs: of a class; of a function they take the place of its arguments
-    case:   the name by which weights are drawn
-    own:    keep the module's own weights
 
     Raises BadInput.
     """
     with needing(["torch", "onnxscript"], "adopt", "a module"):
-        from refsd.adoption.capture import capture
+        from refsd.adoption import pipelines
+    if (Path(source) / pipelines.INDEX).is_file():
+        if inputs or config is not None:
+            raise BadInput(
+                f"{source}: a pipeline runs on a request of its own, without --inputs and --config; for another "
+                "one adopt FILE.py:FUNCTION, a function that returns the pipeline and its arguments"
+            )
+        return pipelines.opened(Path(source))
     if source.startswith(_CLASS):
-        module, call = _of_diffusers(source.removeprefix(_CLASS), config), dict(inputs)
-    else:
-        module, call = _built(source)
-    if inputs:
-        call = {**(call if isinstance(call, Mapping) else {}), **inputs}
+        return _of_diffusers(source.removeprefix(_CLASS), config), dict(inputs)
+    module, call = _built(source)
+    return module, {**(call if isinstance(call, Mapping) else {}), **inputs} if inputs else call
+
+
+def of_module(module: Any, call: Any, source: str, case: str, own: bool) -> tuple[Adopted, dict[str, np.ndarray]]:
+    """Return what a module is adopted as, and its outputs as torch computes them in float64.
+
+    case: the name by which weights are drawn
+    own:  keep the module's own weights
+
+    Raises BadInput.
+    """
+    from refsd.adoption.capture import capture
+
     captured = capture(module, call, None if own else lambda name, shape: drawn(case, name, shape).values())
     weights = {name: weight if own else weight.shape for name, weight in captured.weights.items()}
-    return Adopted(
-        captured.model, captured.inputs, weights, {"source": Path(source).name, **captured.made}
-    ), captured.answer
+    made = {"source": Path(source).name, **captured.made}
+    return Adopted(captured.model, captured.inputs, weights, made), captured.answer
 
 
 def of_graph(path: Path, inputs: Mapping[str, np.ndarray]) -> Adopted:
@@ -136,7 +148,8 @@ def _built(source: str) -> tuple[Any, Any]:
     file, colon, function = source.rpartition(":")
     path = Path(file)
     if not colon or path.suffix != ".py" or not path.is_file():
-        raise BadInput(f"{source!r}: expected FILE.py:FUNCTION, {_CLASS}CLASS, or a FILE.onnx, that is there")
+        expected = f"FILE.py:FUNCTION, {_CLASS}CLASS, the folder of a pipeline, or a FILE.onnx"
+        raise BadInput(f"{source!r}: expected {expected}, that is there")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     sys.path.insert(0, str(path.parent.absolute()))

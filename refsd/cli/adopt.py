@@ -14,7 +14,8 @@ def adopt(
     source: Annotated[
         str,
         typer.Argument(
-            help="FILE.py:FUNCTION that returns a torch module and its arguments; diffusers:CLASS; or FILE.onnx.",
+            help="FILE.py:FUNCTION that returns a torch module, or a pipeline of diffusers, and its arguments; "
+            "diffusers:CLASS; the folder of a pipeline; or FILE.onnx.",
             show_default=False,
         ),
     ],
@@ -45,6 +46,9 @@ def adopt(
         refsd conform exec:./engine --cases mymodel
         refsd compare dump.safetensors mymodel
 
+    Of a pipeline (a folder with model_index.json) each network that its run calls becomes such a folder, and its
+    noise levels a case beside them; `--cases FOLDER` names all.
+
     Only this command needs torch; the folder is judged without it.
 
     Exit code 0: done. 2: bad input, an operator that refsd does not run, a graph that is not its module.
@@ -54,13 +58,21 @@ def adopt(
     with needing(["onnx"], "adopt", "adopt"):
         from refsd.commands.adopt import adopt as run
 
-    made = run(source, out, config, inputs or [], dim or [], own_weights)
-    listed = ", ".join(f"{name} {list(shape)}" for name, shape in made.inputs.items())
-    typer.echo(f"{made.case} in {out}: takes {listed}; {made.weights} weights, {made.numbers:,} numbers")
-    typer.echo(f"operations: {', '.join(f'{count} {op}' for op, count in made.operations.items())}")
-    for name, distance in made.apart.items():
-        typer.echo(f"{name}: torch in float64 is {distance:.2g} away")
-    typer.echo(f"{len(made.taps)} taps{'' if taps else ': --taps lists them'}")
-    if taps:
-        for name, shape in made.taps.items():
-            typer.echo(f"  {name} {list(shape)}")
+    adoption = run(source, out, config, inputs or [], dim or [], own_weights)
+    for made in adoption.parts:
+        listed = ", ".join(f"{name} {list(shape)}" for name, shape in made.inputs.items())
+        typer.echo(
+            f"{made.case} in {made.folder}: takes {listed}; {made.weights} weights, {made.numbers:,} numbers"
+        )
+        typer.echo(f"operations: {', '.join(f'{count} {op}' for op, count in made.operations.items())}")
+        for name, distance in made.apart.items():
+            typer.echo(f"{name}: torch in float64 is {distance:.2g} away")
+        typer.echo(f"{len(made.taps)} taps{'' if taps else ': --taps lists them'}")
+        if taps:
+            for name, shape in made.taps.items():
+                typer.echo(f"  {name} {list(shape)}")
+    if adoption.scheduler:
+        levels = adoption.levels or "no rule of refsd gives them; judge them by hand"
+        typer.echo(f"noise levels of {adoption.scheduler}: {levels}")
+    for name, reason in adoption.refused.items():
+        typer.echo(f"left out: {name}: {reason}", err=True)

@@ -1,15 +1,16 @@
-"""Run `refsd adopt`: make a folder of a graph, with the answer in float64, and tell what is in it."""
+"""Run `refsd adopt`: make a folder of each graph, with the answer in float64, and tell what is in it."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from refsd.adoption import folder as folders
 from refsd.adoption import sources
 from refsd.adoption.component import Running
+from refsd.adoption.noise_levels import case_of
 from refsd.commands.run_onnx import gathered
 from refsd.components import COMPONENTS
 from refsd.engines.dump.engine import read_dump
@@ -30,6 +31,7 @@ class Made(NamedTuple):
     """
 
     case: str
+    folder: Path
     inputs: Mapping[str, Sequence[int]]
     weights: int
     numbers: int
@@ -38,20 +40,62 @@ class Made(NamedTuple):
     apart: Mapping[str, float]
 
 
+class Adoption(NamedTuple):
+    """
+    parts:     the source itself, or the networks of a pipeline
+    refused:   network -> why it cannot be adopted
+    levels:    the case of a pipeline's noise levels, if refsd knows their rule
+    scheduler: a pipeline's; "" of other sources
+    """
+
+    parts: Sequence[Made]
+    refused: Mapping[str, str] = {}
+    levels: str | None = None
+    scheduler: str = ""
+
+
 def adopt(
     source: str, out: Path, config: Path | None, inputs: Sequence[str], dims: Sequence[str], own: bool
-) -> Made:
+) -> Adoption:
     """Write the folder `out`. Raises BadInput before anything is written for a source that refsd cannot adopt."""
     check_replaceable(out, folders.CASE)
-    name = folders.case_name(out)
-    answer: dict[str, np.ndarray] = {}
     if sources.is_graph(source):
         if config is not None:
             raise BadInput(f"--config: {source} is a graph, which has none; leave it out")
-        adopted = sources.of_graph(Path(source), gathered(Path(source), inputs, dims))
-    else:
-        given = {key: x for path in inputs for key, x in read_dump(Path(path)).items()}
-        adopted, answer = sources.of_torch(source, config, given, name, own)
+        graph = sources.of_graph(Path(source), gathered(Path(source), inputs, dims))
+        return Adoption([_made(source, out, graph, {})])
+    given = {key: x for path in inputs for key, x in read_dump(Path(path)).items()}
+    module, call = sources.opened(source, config, given)
+    from refsd.adoption import pipelines
+
+    if pipelines.is_pipeline(module):
+        return _parts(source, out, pipelines.recorded(module, call), own)
+    return Adoption([_made(source, out, *sources.of_module(module, call, source, folders.case_name(out), own))])
+
+
+def _parts(source: str, out: Path, run: Any, own: bool) -> Adoption:
+    """Adopt each network of a pipeline that was run, and its noise levels."""
+    parts, refused = [], {}
+    out.mkdir(parents=True, exist_ok=True)
+    for name, one in run.calls.items():
+        place = out / name
+        try:
+            with one.as_forward() as module:
+                adopted = sources.of_module(module, one.call, source, folders.case_name(place), own)
+            parts.append(_made(f"{source}: {name}", place, *adopted))
+        except BadInput as error:
+            refused[name] = str(error)
+    if not parts:
+        raise BadInput("; ".join(refused.values()))
+    levels = case_of(out.absolute().name, run.sigmas, run.timesteps)
+    if levels is not None:
+        folders.write_levels(out, levels)
+    return Adoption(parts, refused, levels and levels.name, run.scheduler)
+
+
+def _made(source: str, out: Path, adopted: folders.Adopted, answer: Mapping[str, np.ndarray]) -> Made:
+    """Write the folder of one graph. answer: as torch computes it in float64; {} of a graph in ONNX"""
+    name = folders.case_name(out)
     with folders.written(out, adopted) as part:
         case = folders.read(part)
         store = open_store(part)
@@ -72,6 +116,7 @@ def adopt(
     weights = {key: recipe.shape for key, recipe in case.inputs.items() if key not in COMPONENTS[name].arguments}
     return Made(
         name,
+        out,
         {key: case.inputs[key].shape for key in COMPONENTS[name].arguments},
         len(weights),
         sum(int(np.prod(shape, dtype=np.int64)) for shape in weights.values()),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from refsd.watching.calls import Call, Expected, NotJudged, Rule, expected, parts, values, wide
+from refsd.watching.sums import added_at
 
 _PADS = {"reflection": "reflect", "replication": "edge"}
 
@@ -70,17 +71,14 @@ def _distinct(shape: tuple[int, ...], where: tuple) -> None:
         raise NotJudged("an element that is written more than once")
 
 
-def _index_put(a):
-    x = wide(a["self"]).copy()
-    where, new = _where(a["indices"]), wide(a["values"])
-    if not a["accumulate"]:
-        _distinct(x.shape, where)
-        x[where] = new
-    elif x.dtype.kind == "f":
-        raise NotJudged("numbers added up at an index")
-    else:
-        np.add.at(x, where, new)
-    return x
+def _index_put(call: Call) -> list[Expected]:
+    where, new = _where(call.args["indices"]), wide(call.args["values"])
+    if call.args.get("accumulate"):
+        return added_at(lambda a: (where, new))(call)
+    x = wide(call.args["self"]).copy()
+    _distinct(x.shape, where)
+    x[where] = new
+    return [_of_dtype(call, x)]
 
 
 def _index_copy(a):
@@ -198,8 +196,8 @@ MOVES: dict[str, Rule] = {
     **{f"{kind}_pad{n}d": _moved(_pad_as(mode)) for kind, mode in _PADS.items() for n in (1, 2, 3)},
     "index": _moved(_index),
     "_unsafe_index": _moved(_index),
-    "index_put": _moved(_index_put),
-    "_unsafe_index_put": _moved(_index_put),
+    "index_put": _index_put,
+    "_unsafe_index_put": _index_put,
     "index_select": _moved(lambda a: np.take(wide(a["self"]), _of_axis(a["self"], a["index"]), a["dim"])),
     "index_copy": _moved(_index_copy),
     "gather": _moved(lambda a: _gathered(wide(a["self"]), values(a["index"]), a["dim"])),

@@ -1,13 +1,14 @@
 """Products of matrices beyond a linear layer's, sums, means and the like, with the bounds of golden/bounds.py."""
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from refsd.golden.bounds import FUNCTION, products, sums
 from refsd.golden.rounding import moved_by_type
-from refsd.watching.calls import Call, Expected, NotJudged, Rule, expected, wide
+from refsd.watching.calls import Call, Expected, NotJudged, Rule, expected, values, wide
 
 
 def matmul(a: str, b: str, added: str | None = None) -> Rule:
@@ -135,6 +136,97 @@ def extreme(function, index) -> Rule:
     return rule
 
 
+def place_of_extreme(function) -> Rule:
+    """argmax, argmin; of equal numbers any index is right."""
+
+    def rule(call: Call) -> list[Expected]:
+        x = wide(call.args["self"])
+        dim = call.args.get("dim")
+        rows, axis = (x.reshape(-1), 0) if dim is None else (np.atleast_1d(x), dim)
+        best, at = np.expand_dims(function(rows, axis=axis), axis), wide(call.outputs[0]).reshape(-1)
+        at = at.reshape(best.shape)
+        inside = (at >= 0) & (at < rows.shape[axis])
+        there = np.take_along_axis(rows, best, axis) == np.take_along_axis(rows, np.where(inside, at, 0), axis)
+        return [Expected(np.where(inside & there, at, best).reshape(call.outputs[0].shape))]
+
+    return rule
+
+
+def top(call: Call) -> list[Expected]:
+    """The k largest or smallest and their places, of equal ones any, in any order unless they are to be sorted."""
+    x, dim = np.atleast_1d(wide(call.args["self"])), call.args.get("dim", -1)
+    if np.isnan(x).any():
+        raise NotJudged("the order of NaN")
+    order = np.argsort(-x if call.args.get("largest", True) else x, dim, kind="stable")
+    order = np.take(order, np.arange(call.args["k"]), dim)
+    truth = np.take_along_axis(x, order, dim)
+    found, at = (np.atleast_1d(wide(y)) for y in call.outputs)
+    if not call.args.get("sorted", True) and np.array_equal(np.sort(found, dim), np.sort(truth, dim)):
+        truth = found
+    once = bool(np.all((at >= 0) & (at < x.shape[dim])) and np.all(np.diff(np.sort(at, dim), axis=dim) > 0))
+    right = once and np.array_equal(np.take_along_axis(x, at, dim), truth)
+    shape = call.outputs[0].shape
+    return [expected(call, truth.reshape(shape)), Expected((at if right else order).reshape(shape))]
+
+
+def product(call: Call) -> list[Expected]:
+    x = wide(call.args["self"])
+    how, n = _reduced(call, x)
+    truth = x.prod(**how)
+    if x.dtype.kind != "f":
+        return [expected(call, truth)]
+    if call.numerics.storage != call.numerics.compute:
+        raise NotJudged("a product that is stored after each factor")
+    return [expected(call, truth, n * call.run.u * np.abs(truth))]
+
+
+def log_sum_exp(call: Call) -> list[Expected]:
+    """torch makes it of several operations: differences, exponentials, their sum and its logarithm are stored."""
+    x, u = wide(call.args["self"]), call.run.u
+    how, n = _reduced(call, x)
+    largest = x.max(axis=how["axis"], keepdims=True)
+    apart = x - largest
+    rest = np.log(np.exp(apart).sum(**how))
+    stored = call.run.between(3 + np.abs(apart).max(axis=how["axis"], keepdims=how["keepdims"]) + np.abs(rest))
+    largest = largest if how["keepdims"] else largest.squeeze(how["axis"])
+    truth = largest + rest
+    return [expected(call, truth, stored + u * (2 * FUNCTION + n + 2 * np.abs(largest) + 2 * np.abs(truth)))]
+
+
+def added_at(where: Callable[[Mapping[str, Any]], tuple[Any, np.ndarray]]) -> Rule:
+    """Add numbers at places, several at one in any order. where: arguments -> places, numbers to add"""
+
+    def rule(call: Call) -> list[Expected]:
+        x = np.atleast_1d(wide(call.args["self"]))
+        places, new = where(call.args)
+        truth = x.copy()
+        np.add.at(truth, places, new)
+        if x.dtype.kind != "f":
+            return [Expected(truth.reshape(call.outputs[0].shape))]
+        absolute, count = np.abs(x), np.zeros(x.shape)
+        np.add.at(absolute, places, np.abs(new))
+        np.add.at(count, places, 1)
+        limit = count * (call.run.u * absolute + call.run.between(absolute))
+        return [expected(call, *(y.reshape(call.outputs[0].shape) for y in (truth, limit)))]
+
+    return rule
+
+
+def _along(a: Mapping[str, Any]) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    index = np.atleast_1d(values(a["index"]))
+    places = list(np.indices(index.shape, sparse=True))
+    places[a["dim"]] = index
+    return tuple(places), np.atleast_1d(wide(a["src"]))[tuple(map(slice, index.shape))]
+
+
+def _at_index(a: Mapping[str, Any]) -> tuple[tuple[Any, ...], np.ndarray]:
+    """Return whole rows; index_add multiplies them by alpha."""
+    if a.get("alpha", 1) != 1:
+        raise NotJudged("rows that are multiplied before they are added")
+    source = np.atleast_1d(wide(a["source"]))
+    return (*[slice(None)] * (a["dim"] % source.ndim), np.atleast_1d(values(a["index"]))), source
+
+
 def cumulative(call: Call) -> list[Expected]:
     x, dim = wide(call.args["self"]), call.args["dim"]
     truth = np.cumsum(x, axis=dim)
@@ -178,6 +270,13 @@ SUMS: dict[str, Rule] = {
     "min": extreme(np.min, np.argmin),
     "amax": extreme(np.max, np.argmax),
     "amin": extreme(np.min, np.argmin),
+    "argmax": place_of_extreme(np.argmax),
+    "argmin": place_of_extreme(np.argmin),
+    "topk": top,
+    "prod": product,
+    "logsumexp": log_sum_exp,
+    "scatter_add": added_at(_along),
+    "index_add": added_at(_at_index),
     "cumsum": cumulative,
     "_log_softmax": log_softmax,
     "any": _logical(np.any),

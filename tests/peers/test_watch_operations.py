@@ -157,6 +157,23 @@ HONEST = {
         torch.full((2,), 0.1),
         torch.ones(3),
     ),
+    "the largest and their places": lambda: [
+        function(x)
+        for x in (torch.randn(5, 7), torch.tensor([[2.0, 1, 2, 2]]), torch.randn(5, 7).bfloat16())
+        for function in (
+            lambda x: (x.topk(3), x.topk(2, largest=False, sorted=False), x.argmax(), x.argmin(1, keepdim=True)),
+            lambda x: (x.logsumexp(1), (30 * x).logsumexp((0, 1))),
+        )
+    ],
+    "added at an index": lambda: [
+        (
+            x.clone().index_add_(0, torch.tensor([0, 0, 3]), y),
+            x.clone().index_put_((torch.tensor([1, 1, 1]),), y, accumulate=True),
+            x.clone().scatter_add_(1, torch.zeros(4, 9, dtype=torch.int64), torch.randn(4, 9).to(x.dtype)),
+        )
+        for x, y in [(torch.randn(4, 6).to(t), torch.randn(3, 6).to(t)) for t in (torch.float32, torch.bfloat16)]
+    ],
+    "products": lambda: (torch.randn(3, 40).prod(1), torch.tensor([2, 3, 4]).prod(), torch.randn(3).half().prod()),
 }
 
 
@@ -172,6 +189,12 @@ def test_an_honest_program_is_right(name):
     [
         ("sort", lambda: torch.tensor([3.0, 1, 2]).sort(), lambda y: (y[0], y[1].flip(0))),
         ("arange", lambda: torch.arange(0, 1, 0.1), lambda y: y[:-1].clone()),
+        ("topk", lambda: torch.tensor([3.0, 1, 2]).topk(2), lambda y: (y[0], y[1].flip(0))),
+        ("topk", lambda: torch.tensor([3.0, 1, 2]).topk(2), lambda y: (y[0].flip(0), y[1].flip(0))),
+        ("argmax", lambda: torch.tensor([3.0, 1, 2]).argmax(), lambda y: y + 2),
+        ("logsumexp", lambda: torch.tensor([3.0, 1, 2]).logsumexp(0), lambda y: y * 1.001),
+        ("prod", lambda: torch.tensor([3.0, 1, 2]).prod(), lambda y: y * 1.001),
+        ("scatter_add", lambda: torch.ones(3).scatter_add(0, torch.tensor([0, 0]), torch.ones(2)), lambda y: y - 1),
         ("ones", lambda: torch.ones(3, 2), lambda y: y[:, :1].clone()),
         ("relu", lambda: torch.ones(3).relu(), lambda y: y[:0].clone()),
         ("mm", lambda: torch.ones(3, 4) @ torch.ones(4, 2), lambda y: y[:0].clone()),

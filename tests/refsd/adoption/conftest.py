@@ -15,10 +15,12 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
+    before = {*CASES}
     yield
-    for known in (CASES, COMPONENTS):
-        for name in [name for name in known if name.startswith(KIND)]:
-            del known[name]
+    for name in CASES.keys() - before:
+        del CASES[name]
+    for name in [name for name in COMPONENTS if name.startswith(KIND)]:
+        del COMPONENTS[name]
 
 
 @pytest.fixture

@@ -1,0 +1,136 @@
+"""Pipelines of diffusers are adopted: a case for each network that their run calls, and one for their levels."""
+
+import re
+
+import diffusers
+import pytest
+import torch
+from test_conditioning import clip_pair
+from tiny_tokenizers import t5, unigram_trained
+from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
+from typer.testing import CliRunner
+
+from refsd.adoption.folder import named
+from refsd.cases import CASES
+from refsd.cli import app
+from tests.refsd.adoption.conftest import forgotten  # noqa: F401
+
+pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
+
+
+def tiny_vae(latents=4):
+    return diffusers.AutoencoderKL(
+        block_out_channels=(8, 8, 8, 16),
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        layers_per_block=1,
+        norm_num_groups=4,
+        latent_channels=latents,
+    )
+
+
+def sd15():
+    tokenizer, eos = clip_pair(True)
+    config = CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=24,
+        intermediate_size=33,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        eos_token_id=eos,
+        pad_token_id=eos,
+    )
+    unet = diffusers.UNet2DConditionModel(
+        block_out_channels=(16, 32),
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        layers_per_block=1,
+        norm_num_groups=4,
+        cross_attention_dim=24,
+        attention_head_dim=2,
+    )
+    levels = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "steps_offset": 1}
+    return diffusers.StableDiffusionPipeline(
+        vae=tiny_vae(),
+        text_encoder=CLIPTextModel(config),
+        tokenizer=tokenizer,
+        unet=unet,
+        scheduler=diffusers.EulerDiscreteScheduler(**levels, timestep_spacing="leading"),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+
+
+def aura_flow():
+    """A pipeline without a page; its text encoder is UMT5, which refsd has, its transformer is not."""
+    vocab = unigram_trained()
+    config = T5Config(vocab_size=len(vocab), d_model=40, d_kv=8, d_ff=33, num_layers=2, num_heads=2)
+    transformer = diffusers.AuraFlowTransformer2DModel(
+        sample_size=32,
+        in_channels=4,
+        num_mmdit_layers=1,
+        num_single_dit_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=40,
+        caption_projection_dim=32,
+        pos_embed_max_size=1024,
+    )
+    return diffusers.AuraFlowPipeline(
+        tokenizer=t5(vocab),
+        text_encoder=T5EncoderModel(config),
+        vae=tiny_vae(),
+        transformer=transformer,
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=1.73),
+    )
+
+
+def adopt(pipe, tmp_path):
+    pipe.save_pretrained(tmp_path / "pipe")
+    return CliRunner().invoke(app, ["adopt", str(tmp_path / "pipe"), "-o", str(tmp_path / "out")])
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("build", "parts", "levels"),
+    [
+        (sd15, ["text_encoder", "unet", "vae.decode"], ("sd", "leading")),
+        (aura_flow, ["text_encoder", "transformer", "vae.decode"], ("flow", "flow_linspace")),
+    ],
+)
+def test_its_networks_and_levels_are_cases(tmp_path, build, parts, levels, forgotten):  # noqa: F811
+    torch.manual_seed(0)
+    pipe, out = build(), tmp_path / "out"
+    pipe.save_pretrained(tmp_path / "pipe")
+    done = run("adopt", tmp_path / "pipe", "-o", out)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "left out" not in done.output
+    away = [float(x) for x in re.findall(r"is (\S+) away", done.output)]
+    assert len(away) >= len(parts) and max(away) <= 1e-12
+    names, folders = named([str(out)])
+    assert names == [*(f"graph/{part}" for part in parts), "stage/sigmas/out"]
+    assert [folder.name for folder in folders] == parts
+    params = CASES["stage/sigmas/out"].params
+    assert (params["levels"], params["schedule"], params["steps"]) == (*levels, 4)
+    assert params.get("shift", 1.73) == pytest.approx(1.73, rel=1e-5)
+    if build is sd15:
+        done = run("conform", "refsd", "--cases", out, "--report", tmp_path / "report")
+        assert done.exit_code == 0 and "4 answers" in done.output, (done.output, done.exception)
+
+
+def test_what_is_no_pipeline_is_refused(tmp_path):
+    folder, model, out = tmp_path / "pipe", tmp_path / "model.py", tmp_path / "out"
+    folder.mkdir()
+    (folder / "model_index.json").write_text('{"_class_name": "NoPipeline"}')
+    model.write_text(
+        "import diffusers\n\n\ndef build():\n"
+        "    return diffusers.DDPMPipeline(None, diffusers.DDPMScheduler()), {}\n"
+    )
+    for source, says in ((folder, "NoPipeline"), (f"{model}:build", "DDPMPipeline")):
+        done = run("adopt", source, "-o", out)
+        assert says in str(done.exception) and not out.exists(), done.output
+    assert "without --inputs" in str(run("adopt", folder, "-o", out, "--config", model).exception)
