@@ -36,7 +36,7 @@ BUDGETS = {
     "kernels": 11_200,
     "numerics": 1_650,
     "refsd": 1_150,
-    "refsd/adoption": 1_800,
+    "refsd/adoption": 1_850,
     "refsd/bench": 2_050,
     "refsd/caches": 750,
     "refsd/cases": 550,

@@ -22,6 +22,19 @@ from refsd.adoption.tidying import tidy
 from refsd.numerics.errors import BadInput
 
 _OPSET = 23
+# Functions that only move numbers -> the place of their argument `dim`; 0: they have none.
+_OF_PARTS = {
+    torch.Tensor.__getitem__: 0,
+    torch._C._nn.pad_sequence: 0,
+    torch.cat: 1,
+    torch.stack: 1,
+    torch.Tensor.unsqueeze: 1,
+    torch.unsqueeze: 1,
+    torch.Tensor.squeeze: 1,
+    torch.squeeze: 1,
+    torch.Tensor.split: 2,
+    torch.split: 2,
+}
 _WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
@@ -124,6 +137,24 @@ class _Widened(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+class _ByParts(TorchFunctionMode):
+    """Inside, complex rows are taken, and joined, as real and imaginary parts: ONNX has no complex numbers."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        leaves = [x for x in pytree.tree_leaves(args[:1]) if isinstance(x, torch.Tensor)]
+        if func not in _OF_PARTS or not leaves or not all(x.is_complex() for x in leaves):
+            return func(*args, **kwargs)
+        first, *rest = args
+        at = _OF_PARTS[func] - 1
+        if 0 <= at < len(rest) and rest[at] < 0:  # the parts are a new last axis
+            rest[at] -= 1
+        if kwargs.get("dim", 0) < 0:
+            kwargs = {**kwargs, "dim": kwargs["dim"] - 1}
+        y = func(pytree.tree_map(torch.view_as_real, first), *rest, **kwargs)
+        return pytree.tree_map(lambda part: torch.view_as_complex(part.contiguous()), y)
+
+
 @contextlib.contextmanager
 def refused(name: str) -> Iterator[None]:
     """Raise BadInput, which says `name`, for what torch refuses in the block."""
@@ -135,7 +166,10 @@ def refused(name: str) -> Iterator[None]:
         words = f"its path depends on values{_where(error)}"
         raise BadInput(f"torch cannot export {name}: {words}") from error
     except Exception as error:
-        words = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{_where(error)}"
+        last = error
+        while last.__cause__ is not None:  # which says what the exporter lacks
+            last = last.__cause__
+        words = f"{type(last).__name__}: {' '.join(str(last).split())[:300]}{_where(error)}"
         raise BadInput(f"torch cannot run or export {name}: {words}") from error
 
 
@@ -149,7 +183,7 @@ def _where(error: Exception) -> str:
 def _exported(module: Any, arguments: tuple, named: dict, inside: Any) -> tuple[Any, onnx.ModelProto]:
     """Return a module as a program of torch and as a graph."""
     with refused(type(module).__qualname__), torch.no_grad(), _quiet():
-        with inside:
+        with inside, _ByParts():
             program = torch.export.export(module, arguments, named, strict=False)
         exported = torch.onnx.export(program, dynamo=True, optimize=False, opset_version=_OPSET, verbose=False)
     assert exported is not None

@@ -193,7 +193,7 @@ def log_sum_exp(call: Call) -> list[Expected]:
     return [expected(call, truth, stored + u * (2 * FUNCTION + n + 2 * np.abs(largest) + 2 * np.abs(truth)))]
 
 
-def added_at(where: Callable[[Mapping[str, Any]], tuple[Any, np.ndarray]]) -> Rule:
+def added_at(where: Callable[[Mapping[str, Any]], tuple[Any, np.ndarray]]) -> Callable[[Call], list[Expected]]:
     """Add numbers at places, several at one in any order. where: arguments -> places, numbers to add"""
 
     def rule(call: Call) -> list[Expected]:

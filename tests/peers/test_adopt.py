@@ -73,6 +73,27 @@ def test_what_is_no_module_is_refused(tmp_path):
         assert says in str(done.exception) and not out.exists()
 
 
+class Turned(torch.nn.Module):
+    """RoPE by complex numbers, as Z-Image and LTX write it: rows of a table, parts, joins."""
+
+    def __init__(self):
+        super().__init__()
+        self.proj = torch.nn.Linear(8, 8)
+
+    def forward(self, x, ids):
+        angles = torch.outer(torch.arange(9).to(x.dtype), 0.3 ** torch.arange(4).to(x.dtype))
+        table = torch.polar(torch.ones_like(angles), angles)
+        rows = torch.cat([part.unsqueeze(-2) for part in table[ids].split([1, 3], dim=-1)], dim=-1).squeeze(-2)
+        y = torch.view_as_complex(self.proj(x).reshape(*x.shape[:-1], 4, 2))
+        return torch.view_as_real(y * torch.stack([rows, rows * rows], 0)[1]).flatten(-2)
+
+
+def test_complex_rows_are_exported(tmp_path):
+    call = {"x": torch.randn(2, 5, 8), "ids": torch.tensor([[0, 3, 1, 8, 2], [4, 4, 0, 7, 5]])}
+    case, port = adopted("turned", tmp_path, lambda: (Turned().eval(), call))
+    assert judged(case, port).conforms
+
+
 class Branches(torch.nn.Module):
     def forward(self, x):
         return x if x.sum() > 0 else -x
