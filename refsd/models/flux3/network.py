@@ -7,7 +7,7 @@ from refsd.models.flux.network import qk_norm
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import positive, rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
-from refsd.networks.keymap import SAME, SWAP, Keymap, Row
+from refsd.networks.keymap import SWAP, Keymap, Row, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
 
@@ -132,7 +132,7 @@ def flux3_keymap(
     text_blocks: int = 5, picture_blocks: int = 5, reference_blocks: int = 5, single_blocks: int = 28
 ) -> Keymap:
     """Map FLUX.3's names to and from diffusers', which swaps scale and shift of the last modulation."""
-    rows = [Row(ours, (theirs,), SAME) for ours, theirs in _ENDS]
+    rows = prefix_rows(_ENDS)
     rows.append(Row("final_layer.image.adaLN_modulation.1", ("norm_out.linear",), SWAP))
     for ours, theirs, n in (
         ("txt_mode_blocks.", "txt_mode_blocks.", text_blocks),
@@ -140,9 +140,8 @@ def flux3_keymap(
         ("content_mode_blocks.image_cond.", "mode_blocks.image_cond.", reference_blocks),
         ("single_blocks.", "single_transformer_blocks.", single_blocks),
     ):
-        rows += [
-            Row(f"{ours}{i}.{one}", (f"{theirs}{i}.{other}",), SAME) for i in range(n) for one, other in _BLOCK
-        ]
+        for i in range(n):
+            rows += prefix_rows(_BLOCK, f"{ours}{i}.", f"{theirs}{i}.")
     return Keymap(rows)
 
 

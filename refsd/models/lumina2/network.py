@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
-from refsd.networks.keymap import CONCAT, SAME, Keymap, Row
+from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, block_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import (
     DENOISER,
@@ -137,15 +137,9 @@ _UNMODULATED = (("attention_norm1", ("norm1",), SAME),)
 def lumina2_keymap(layers: int = 26, noise_refiners: int = 2, context_refiners: int = 2) -> Keymap:
     """Map the original's names to and from diffusers'."""
     rows = [Row(*row) for row in _ENDS]
-    for stack, n, first in (
-        ("layers", layers, _MODULATED),
-        ("noise_refiner", noise_refiners, _MODULATED),
-        ("context_refiner", context_refiners, _UNMODULATED),
-    ):
-        for i in range(n):
-            at = f"{stack}.{i}."
-            for ours, theirs, rule in (*_BLOCK, *first):
-                rows.append(Row(at + ours, tuple(at + part for part in theirs), rule))
+    rows += block_rows(layers, "layers", "layers", _BLOCK + _MODULATED)
+    rows += block_rows(noise_refiners, "noise_refiner", "noise_refiner", _BLOCK + _MODULATED)
+    rows += block_rows(context_refiners, "context_refiner", "context_refiner", _BLOCK + _UNMODULATED)
     return Keymap(rows)
 
 

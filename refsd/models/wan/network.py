@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from refsd.networks.config import divisor, positive, rows_of, shown_value
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, norm
-from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 from refsd.numerics.errors import BadInput
@@ -100,9 +100,9 @@ _BLOCK = (
 
 def wan_keymap(layers: int = 40) -> Keymap:
     """Map Wan's own names to and from diffusers', which swaps the numbers of two norms."""
-    rows = [Row(ours, (theirs,), SAME) for ours, theirs in _ENDS]
+    rows = prefix_rows(_ENDS)
     for i in range(layers):
-        rows += [Row(f"blocks.{i}.{ours}", (f"blocks.{i}.{theirs}",), SAME) for ours, theirs in _BLOCK]
+        rows += prefix_rows(_BLOCK, f"blocks.{i}.", f"blocks.{i}.")
     return Keymap(rows)
 
 

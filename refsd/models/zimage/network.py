@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
-from refsd.networks.keymap import CONCAT, SAME, Keymap, Row
+from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, block_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 
@@ -126,11 +126,7 @@ def zimage_keymap(layers: int = 30, refiners: int = 2) -> Keymap:
     """Map the single file's names to and from Tongyi-MAI's folder, which diffusers reads unchanged."""
     rows = [Row(*row) for row in _ENDS]
     for stack, n in (("layers", layers), ("noise_refiner", refiners), ("context_refiner", refiners)):
-        for i in range(n):
-            at = f"{stack}.{i}."
-            rows += [
-                Row(at + ours, tuple(at + part for part in theirs), rule) for ours, theirs, rule in BLOCK_NAMES
-            ]
+        rows += block_rows(n, stack, stack, BLOCK_NAMES)
     return Keymap(rows, rest_same=True)
 
 

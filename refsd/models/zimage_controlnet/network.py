@@ -8,7 +8,7 @@ from refsd.models.zimage.network import BLOCK_NAMES, block_shapes
 from refsd.models.zimage_controlnet import EMBEDDER, LAYERS, REFINER
 from refsd.networks.config import shown_value
 from refsd.networks.dimensions import Shape, Shapes, count, dim, linear
-from refsd.networks.keymap import Keymap, Row
+from refsd.networks.keymap import Keymap, block_rows
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Location, Network, counted
 from refsd.networks.recipe import alone
 from refsd.numerics.errors import BadInput
@@ -69,13 +69,7 @@ def zimage_control_size(shapes: Mapping[str, Shape]) -> ZImageControlSize:
 
 def zimage_control_keymap(layers: int = 6, refiners: int = 2) -> Keymap:
     """Map our names, which within a block are Z-Image's single file's, to and from the files'."""
-    rows = []
-    for stack, n in ((LAYERS, layers), (REFINER, refiners)):
-        for i in range(n):
-            at = f"{stack}.{i}."
-            rows += [
-                Row(at + ours, tuple(at + part for part in theirs), rule) for ours, theirs, rule in BLOCK_NAMES
-            ]
+    rows = block_rows(layers, LAYERS, LAYERS, BLOCK_NAMES) + block_rows(refiners, REFINER, REFINER, BLOCK_NAMES)
     return Keymap(rows, rest_same=True)
 
 
