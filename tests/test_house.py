@@ -55,7 +55,7 @@ BUDGETS = {
     "refsd/files": 3_400,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
-    "refsd/judges": 1_900,
+    "refsd/judges": 1_950,
     "refsd/models": 17_750,
     "refsd/networks": 1_150,
     "refsd/onnx": 3_750,
