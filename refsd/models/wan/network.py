@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.networks.config import divisor, positive, rows_of, shown_value
+from refsd.networks.config import divisor, positive, shown_value
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, norm, read_size
 from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
@@ -136,7 +136,7 @@ def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str,
     eps = {"eps": positive(path, given, "eps", 1e-6)}
     if "attention_head_dim" not in given:
         return eps
-    wide = divisor(path, given, "attention_head_dim", 128, rows_of(shapes, "patch_embedding.weight", 128))
+    wide = divisor(path, given, "attention_head_dim", 128, dim(shapes, "patch_embedding.weight", 0, 128))
     side = 2 * (wide // 6)
     return {"axes_dim": [wide - 2 * side, side, side], **eps}
 
