@@ -49,9 +49,7 @@ def dim(shapes: Mapping[str, Shape], name: str, axis: int, default: int) -> int:
 
 
 class _Dimension(int):
-    """A field of a size that is still known as one where a table of shapes has it as a dimension."""
-
-    field: str
+    field: str  # of the size; a table of shapes that has it as a dimension keeps it
 
 
 @functools.cache
