@@ -25,11 +25,11 @@ class Scratch:
     """
 
     def __init__(self, parent: Path, prefix: str = ""):
-        parent.mkdir(parents=True, exist_ok=True)
         sweep(parent, prefix)
         while True:
-            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-            with contextlib.suppress(FileNotFoundError):  # another process removed it before it was locked
+            with contextlib.suppress(FileNotFoundError):  # another process removed one before it was locked
+                parent.mkdir(parents=True, exist_ok=True)
+                self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
                 handle = lock(self.path)
                 if self.path.exists():
                     break

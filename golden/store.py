@@ -268,7 +268,12 @@ class Store:
 
     def sweep(self) -> None:
         """Remove half-written files of killed runs, and replaced answers that no other case has."""
+        if self._scratch is not None:
+            self._scratch.close()
+            self._scratch = None
         sweep(self.root / "tmp")
+        with contextlib.suppress(OSError):  # missing, or another process writes in it
+            (self.root / "tmp").rmdir()
         if not self._replaced:
             return
         with locked(self.root):

@@ -21,6 +21,6 @@ def printable(text: str, longest: int = LONGEST) -> str:
     return shown[: longest - len(rest)] + rest
 
 
-def in_markdown(text: str, longest: int = LONGEST) -> str:
+def in_markdown(text: str) -> str:
     """Escape `printable` text for a line or a table cell of Markdown: no HTML, link, picture or cell separator."""
-    return re.sub(r"([\\|<&\[])", r"\\\1", printable(text, longest))
+    return re.sub(r"([\\|<&\[])", r"\\\1", printable(text))

@@ -5,7 +5,6 @@ step can be divided. k-diffusion, A1111, Forge and ComfyUI's samplers without "_
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -119,34 +118,26 @@ class BrownianTree:
             node = node.left if at < node.mid else node.right
 
 
-def brownian_noise(
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    seed: int | list[int],
-    transform: Callable[[float], float] = lambda sigma: sigma,
-) -> StepNoise:
+def brownian_noise(x: np.ndarray, sigmas: np.ndarray, seed: int | list[int]) -> StepNoise:
     """Return a noise source: increments of a Brownian motion in sigma, scaled to unit variance.
 
         noise(sigma, sigma_next) = (W(b) - W(a)) / sqrt(b - a)
 
-    x:         latents; they give the shape and dtype of the noise
-    sigmas:    the schedule; the motion runs from its smallest sigma above 0 to its largest
-    seed:      one seed for the whole batch, or one for each item
-    transform: sigma -> time of the motion
+    x:      latents; they give the shape and dtype of the noise
+    sigmas: the schedule; the motion runs from its smallest sigma above 0 to its largest
+    seed:   one seed for the whole batch, or one for each item
     Source: k-diffusion sampling.py, BrownianTreeNoiseSampler.
     """
-    first, last = transform(float(sigmas[sigmas > 0].min())), transform(float(sigmas.max()))
-    start, end = min(first, last), max(first, last)
+    start, end = float(sigmas[sigmas > 0].min()), float(sigmas.max())
     if isinstance(seed, int):
         trees = [BrownianTree(start, end, seed, x.shape, x.dtype)]
     else:
         trees = [BrownianTree(start, end, s, x.shape[1:], x.dtype) for s in seed]
 
     def noise(sigma: float, sigma_next: float) -> np.ndarray:
-        t, t_next = transform(sigma), transform(sigma_next)
-        low, high = min(t, t_next), max(t, t_next)
+        low, high = min(sigma, sigma_next), max(sigma, sigma_next)
         w = [tree(low, high) for tree in trees]
-        sign = (1 if t < t_next else -1) * (1 if first < last else -1)
+        sign = (1 if sigma < sigma_next else -1) * (1 if start < end else -1)
         y = (w[0] if isinstance(seed, int) else np.stack(w)) * sign
         return y / math.sqrt(high - low)
 

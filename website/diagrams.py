@@ -14,8 +14,7 @@ from drawing import Arrow, Node, draw
 
 from refsd.cases import CASES
 from refsd.components import COMPONENTS
-from refsd.corpus import data_flow
-from refsd.corpus.data_flow import Block, Run
+from refsd.components.data_flow import Run, Step, trace
 from refsd.families import FAMILIES
 from refsd.golden.wording import counted
 from refsd.models.catalogue import NETWORKS
@@ -42,6 +41,36 @@ _MODULATION = ("shift", "scale", "gate")  # parameters that enter from the side
 _LEAST = 4  # operations of a block that has a diagram of its own
 
 
+class Block(NamedTuple):
+    """Steps that follow each other in a block at the top of the model's names. members: numbers of steps"""
+
+    name: str
+    members: tuple[int, ...]
+
+
+def blocks(run: Run) -> list[Block]:
+    """Gather operations by the first names of their tap, up to a number.
+
+    An operation without weights at the top of the model joins the block whose result alone it takes.
+    """
+    found: list[Block] = []
+    for i, step in enumerate(run.steps):
+        if step.op:
+            name = _block_of(step.name)
+            follows = found and name == step.op and {source for _, source in step.takes} <= {found[-1].members[-1]}
+            if found and (found[-1].name == name or follows):
+                found[-1] = Block(found[-1].name, (*found[-1].members, i))
+            else:
+                found.append(Block(name, (i,)))
+    return found
+
+
+def _block_of(name: str) -> str:
+    first = re.match(r"(?:[^.]+\.)+?\d+(?=\.)|(?:decoder\.)?[^.]+", name)
+    assert first is not None
+    return first[0]
+
+
 class Part(NamedTuple):
     """Neighbouring blocks that are wired alike. members: numbers of all their steps"""
 
@@ -62,7 +91,7 @@ def signature(run: Run, block: Block) -> tuple:
 def parts(run: Run) -> list[Part]:
     """Join neighbours of one kind that are wired alike."""
     kind = lambda block: (re.sub(r"\.\d+", "", block.name), signature(run, block))
-    groups = [list(same) for _, same in groupby(data_flow.blocks(run), kind)]
+    groups = [list(same) for _, same in groupby(blocks(run), kind)]
     return [Part(group[0], group[-1], tuple(i for one in group for i in one.members)) for group in groups]
 
 
@@ -188,7 +217,7 @@ def _shape(shape: tuple[int, ...]) -> str:
     return "\u00d7".join(map(str, shape))
 
 
-def _link_of(step: data_flow.Step) -> str:
+def _link_of(step: Step) -> str:
     name, line = step.line
     return f"../../{code_pages.page_of(f'refsd/models/{name}')}.html#L{line}".replace(".md.html", ".html")
 
@@ -214,7 +243,7 @@ def pages() -> dict[str, str]:
     """A page for each model, and their list."""
     made, entries = {}, []
     for page, title, case_name, code in MODELS:
-        run = data_flow.trace(case_name)
+        run = trace(CASES[case_name])
         operations = sum(1 for step in run.steps if step.op)
         made[f"learn/diagrams/{page}.md"] = (
             f"# {title}\n\nDrawn from a run of `{case_name}` by a tiny copy of the model: an arrow leads from an "

@@ -5,30 +5,18 @@ modules hold what several pages share. The reference answers a case with `run`; 
 the arguments, their shapes and the output's shape in the same table.
 """
 
-import importlib
-import pkgutil
 from typing import Any
 
 import numpy as np
 
 from refsd.golden.operation import REQUIRED, Inputs, Operation, Params
+from refsd.golden.pages import by_name
 from refsd.golden.rounding import Bound
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import Numerics
 
-
-def _collect() -> dict[str, Operation]:
-    operations: dict[str, Operation] = {}
-    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
-        for operation in getattr(importlib.import_module(module.name), "OPERATIONS", ()):
-            if operation.name in operations:
-                raise ValueError(f"two pages declare {operation.name}")
-            operations[operation.name] = operation
-    return operations
-
-
-OPERATIONS = _collect()
+OPERATIONS: dict[str, Operation] = by_name(__name__, "OPERATIONS")
 
 
 def complete(op: str, inputs: Inputs, params: Params) -> dict[str, Any]:

@@ -186,12 +186,12 @@ def _show_taps(case: "Case", glob: str, json: bool) -> None:
     """Print a line for each tap: its name, shape, and the taps and inputs that it is computed from."""
     from fnmatch import fnmatchcase
 
-    from refsd.corpus.data_flow import trace
+    from refsd.components.data_flow import trace
     from refsd.numerics.errors import BadInput
 
     if case.model is None or case.name.startswith("full/"):
         raise BadInput(f"{case.name}: the taps of tiny models are shown: `refsd golden list` has their cases")
-    steps = trace(case.name).steps
+    steps = trace(case).steps
     shown = [step for step in steps if step.op and fnmatchcase(step.name, glob)]
     if not shown:
         raise BadInput(f"{case.name}: no tap matches {glob!r}")

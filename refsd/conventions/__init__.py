@@ -3,22 +3,15 @@
 Every module of this folder that defines CARD is collected automatically; the tables below follow from the cards.
 """
 
-import importlib
-import pkgutil
-
 from refsd.conventions.card import EngineCard
-
-
-def _collect() -> dict[str, EngineCard]:
-    modules = pkgutil.iter_modules(__path__, f"{__name__}.")
-    cards = [getattr(importlib.import_module(module.name), "CARD", None) for module in modules]
-    found = sorted(filter(None, cards), key=lambda card: (card.engine != _DEFAULT, card.engine))
-    return {card.engine: card for card in found}
-
+from refsd.golden.pages import tables
 
 _DEFAULT = "sdcpp"
 # By name, the default first.
-ENGINES = _collect()
+ENGINES: dict[str, EngineCard] = {
+    card.engine: card
+    for card in sorted(tables(__name__, "CARD"), key=lambda card: (card.engine != _DEFAULT, card.engine))
+}
 
 # engine -> what its card says of one subject; engines of which refsd does not know it are left out
 CARDS = {name: card.sampling for name, card in ENGINES.items()}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from refsd.conventions import sdcpp
-from refsd.conventions.card import EngineCard
+from refsd.conventions.card import EngineCard, cards
 from refsd.conventions.prompts import PromptCard, at_least_the_familys, edited_or_combined
 from refsd.conventions.sampling import Card, from_the_end, named, stream_for_each, times_sigma
 from refsd.samplers.levels import DiscreteLevels
@@ -58,9 +58,8 @@ SAMPLERS = ("dpm++2m", "dpm++2s_a", "euler_a", "euler", "lms", "heun", "dpm2", "
 PICTURES = replace(
     sdcpp.PICTURES,
     name="a1111",
+    **cards(SAMPLING, PROMPTS),
     draws=("sd15", "sd2", "sdxl"),
-    prompt=PROMPTS,
-    find_embedding=PROMPTS.find,
     clip_skips=("sd15",),
     edits_prompt=edited_or_combined,
     weighs_together=False,
@@ -72,15 +71,9 @@ PICTURES = replace(
     sampler_schedules=dict.fromkeys(("dpm++2m", "dpm++2s_a", "dpm2", "dpm2_a", "restart"), "karras"),
     schedules=SAMPLING.schedules,
     sdxl_schedules=SAMPLING.of_sdxl_tables,
-    discarding=SAMPLING.discarding,
-    levels=SAMPLING.levels,
-    truncation=SAMPLING.truncation,
-    flow_truncation=SAMPLING.truncation,
     hires_truncation=None,
-    first_noise=SAMPLING.first,
     rng="nv",
     draws_init=False,
-    latent_mask=None,
 )
 
 CARD = EngineCard("a1111", SAMPLING, PROMPTS, PICTURES)

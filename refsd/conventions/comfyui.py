@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from refsd.conventions import sdcpp
-from refsd.conventions.card import EngineCard
+from refsd.conventions.card import EngineCard, cards
 from refsd.conventions.masks import MaskCard, grey, middle_of_square
 from refsd.conventions.prompts import PromptCard, negative
 from refsd.conventions.sampling import BROWNIAN, Card, named, one_stream, stretched, unit_data_at_the_top
@@ -86,9 +86,8 @@ SAMPLERS = {name: name for name in _SAME} | {
 PICTURES = replace(
     sdcpp.PICTURES,
     name="comfyui",
+    **cards(SAMPLING, PROMPTS, MASKS),
     draws=("sd15", "sd2", "sdxl"),
-    prompt=PROMPTS,
-    find_embedding=PROMPTS.find,
     weighs_together=False,
     zeros_empty=False,
     unet_multiple=1,
@@ -100,18 +99,11 @@ PICTURES = replace(
     brownian=frozenset({*BROWNIAN, "dpm++2m_sde"}),
     sampler_schedules={},
     schedules=SAMPLING.schedules,
-    discarding=SAMPLING.discarding,
-    levels=SAMPLING.levels,
-    truncation=SAMPLING.truncation,
-    flow_truncation=SAMPLING.truncation,
     hires_truncation=None,
-    first_noise=SAMPLING.first,
     rng="cpu",
     step_rng="nv",
     whole_batch=True,
     draws_init=False,
-    latent_mask=MASKS.pooled,
-    masks_input=MASKS.before,
 )
 
 CARD = EngineCard("comfyui", SAMPLING, PROMPTS, PICTURES, MASKS)

@@ -2,7 +2,7 @@
 
 import math
 
-from refsd.conventions.card import EngineCard
+from refsd.conventions.card import EngineCard, cards
 from refsd.conventions.masks import MaskCard, binary, first_of_square
 from refsd.conventions.pictures import Convention
 from refsd.conventions.prompts import PromptCard, literally, never, skipped
@@ -77,10 +77,9 @@ MASKS = MaskCard(
 # Source: diffusers pipelines/, schedulers/scheduling_euler_discrete.py.
 PICTURES = Convention(
     name="diffusers",
+    **cards(SAMPLING, PROMPTS, MASKS),
     family_rows="diffusers",
     draws=None,
-    prompt=PROMPTS,
-    find_embedding=PROMPTS.find,
     named_by_token=True,
     projects_clip_l=True,
     clip_skips=None,
@@ -100,13 +99,8 @@ PICTURES = Convention(
     sampler_schedules=SDCPP_SCHEDULES,
     schedules={},
     sdxl_schedules={},
-    discarding=SAMPLING.discarding,
-    levels=SAMPLING.levels,
     reads_scheduler=True,
-    truncation=SAMPLING.truncation,
-    flow_truncation=fewer_rounded_up,
     hires_truncation=None,
-    first_noise=SAMPLING.first,
     first_noise_on_image=False,
     sigma_schedules=("linspace", "trailing"),
     image_cfg_scale=1.5,
@@ -117,8 +111,6 @@ PICTURES = Convention(
     one_stream=True,
     draws_init=True,
     draws_reference=False,
-    latent_mask=MASKS.pooled,
-    masks_input=MASKS.before,
     keeps_unmasked=False,
     full_strength_ignores_init=True,
     uncond_sees_image=True,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from refsd.conventions import a1111, comfyui
-from refsd.conventions.card import EngineCard
+from refsd.conventions.card import EngineCard, cards
 from refsd.samplers.levels import FlowLevels, NearestLevels
 from refsd.samplers.schedules import SCHEDULES, tables, timesteps
 
@@ -59,8 +59,7 @@ PROMPTS = a1111.PROMPTS._replace(
 PICTURES = replace(
     a1111.PICTURES,
     name="forge",
-    prompt=PROMPTS,
-    find_embedding=PROMPTS.find,
+    **cards(SAMPLING, PROMPTS),
     # It keeps 23 layers of SD 2's encoder and counts from those.
     clip_skips=("sd15", "sdxl"),
     unet_multiple=1,
@@ -69,9 +68,6 @@ PICTURES = replace(
     samplers={name: name for name in (*a1111.SAMPLERS, "heunpp2", "ipndm", "ipndm_v")} | {"deis": "deis_tab"},
     schedules=SAMPLING.schedules,
     sdxl_schedules=SAMPLING.of_sdxl_tables,
-    levels=SAMPLING.levels,
-    truncation=SAMPLING.truncation,
-    first_noise=SAMPLING.first,
 )
 
 CARD = EngineCard("forge", SAMPLING, PROMPTS, PICTURES)

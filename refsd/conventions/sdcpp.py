@@ -5,7 +5,7 @@ Sources: src/runtime/denoiser.hpp, src/stable-diffusion.cpp, src/conditioner.hpp
 
 import numpy as np
 
-from refsd.conventions.card import EngineCard
+from refsd.conventions.card import EngineCard, cards
 from refsd.conventions.masks import MaskCard, binary, largest_of_square
 from refsd.conventions.pictures import Convention
 from refsd.conventions.prompts import PromptCard, as_given, never
@@ -72,10 +72,9 @@ MASKS = MaskCard(
 # Source: stable-diffusion.cpp src/stable-diffusion.cpp, src/conditioner.hpp, examples/cli.
 PICTURES = Convention(
     name="sdcpp",
+    **cards(SAMPLING, PROMPTS, MASKS),
     family_rows="sdcpp",
     draws=None,
-    prompt=PROMPTS,
-    find_embedding=PROMPTS.find,
     named_by_token=False,
     projects_clip_l=False,
     clip_skips=None,
@@ -95,13 +94,8 @@ PICTURES = Convention(
     sampler_schedules=SDCPP_SCHEDULES,
     schedules={},
     sdxl_schedules={},
-    discarding=SAMPLING.discarding,
-    levels=SAMPLING.levels,
     reads_scheduler=False,
-    truncation=SAMPLING.truncation,
-    flow_truncation=SAMPLING.truncation,
     hires_truncation=hires_sdcpp,
-    first_noise=SAMPLING.first,
     first_noise_on_image=True,
     sigma_schedules=(),
     image_cfg_scale=None,
@@ -112,8 +106,6 @@ PICTURES = Convention(
     one_stream=False,
     draws_init=True,
     draws_reference=True,
-    latent_mask=MASKS.pooled,
-    masks_input=MASKS.before,
     keeps_unmasked=True,
     full_strength_ignores_init=False,
     uncond_sees_image=False,

@@ -21,7 +21,6 @@ class Statistics(NamedTuple):
     count:   values read
     bad:     NaN or infinite ones; the other fields leave them out
     low, high, mean, deviation: of the finite values
-    flatness: mean absolute deviation from 0 over the root mean square: 0.8 for normal values, 0.87 for uniform ones
     largest_code: for an 8-bit float without its scale the largest absolute value as stored; else 0
     digest:  hash of the bytes read
     whole:   whether all values were read
@@ -33,7 +32,6 @@ class Statistics(NamedTuple):
     high: float
     mean: float
     deviation: float
-    flatness: float
     largest_code: float
     digest: bytes
     whole: bool
@@ -46,7 +44,7 @@ def statistics(tensor: StoredTensor, sampled: bool) -> Statistics:
     """
     digest = hashlib.blake2b(digest_size=16)
     count = bad = read = 0
-    low, high, total, squares, absolute, code = math.inf, -math.inf, 0.0, 0.0, 0.0, 0.0
+    low, high, total, squares, code = math.inf, -math.inf, 0.0, 0.0, 0.0
     for piece in pieces(tensor, sampled):
         digest.update(np.ascontiguousarray(piece.data).view(np.uint8).data)
         values = np.asarray(piece.values(), np.float32).reshape(-1)
@@ -62,16 +60,14 @@ def statistics(tensor: StoredTensor, sampled: bool) -> Statistics:
         low, high = min(low, float(values.min())), max(high, float(values.max()))
         total += float(wide.sum())
         squares += float(wide @ wide)
-        absolute += float(np.abs(wide).sum())
         if piece.type.startswith("f8_") and piece.scaling is None:
             code = max(code, float(np.abs(values).max()))
     if not count:
-        return Statistics(read, bad, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, digest.digest(), not sampled)
+        return Statistics(read, bad, 0.0, 0.0, 0.0, 0.0, 0.0, digest.digest(), not sampled)
     mean, power = total / count, squares / count
-    flatness = absolute / count / math.sqrt(power) if power else 0.0
     deviation = math.sqrt(max(0.0, power - mean * mean))
     whole = read >= math.prod(tensor.shape)
-    return Statistics(read, bad, low, high, mean, deviation, flatness, code, digest.digest(), whole)
+    return Statistics(read, bad, low, high, mean, deviation, code, digest.digest(), whole)
 
 
 def pieces(tensor: StoredTensor, sampled: bool = False) -> Iterator[StoredTensor]:

@@ -3,24 +3,15 @@
 Every module of this folder that defines FAMILIES is collected automatically. A family's variants share its module.
 """
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 
 from refsd.families.family import Family, Identity
+from refsd.golden.pages import by_name
 from refsd.models.vae.latents import LATENT_SCALES, LatentScale
 from refsd.networks.dimensions import Shape
 
-
-def _collect() -> dict[str, Family]:
-    modules = pkgutil.iter_modules(__path__, f"{__name__}.")
-    pages = [getattr(importlib.import_module(module.name), "FAMILIES", ()) for module in modules]
-    found = sorted((family for page in pages for family in page), key=lambda family: family.released)
-    return {family.name: family for family in found}
-
-
 # By name, in order of release.
-FAMILIES = _collect()
+FAMILIES: dict[str, Family] = dict(sorted(by_name(__name__, "FAMILIES").items(), key=lambda item: item[1].released))
 
 VARIANTS = {variant.name: variant for family in FAMILIES.values() for variant in family.variants}
 

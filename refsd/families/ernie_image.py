@@ -4,16 +4,7 @@ stable-diffusion.cpp leaves out two things that diffusers computes: Ministral's 
 conventions here have diffusers'.
 """
 
-from refsd.families.family import (
-    Condition,
-    EncodedPrompt,
-    Family,
-    Flow,
-    TextEncoder,
-    Variant,
-    constant_shift,
-    unit_time,
-)
+from refsd.families.family import Family, Flow, TextEncoder, Variant, constant_shift, only_hidden, unit_time
 from refsd.families.text_encoders import DIFFUSERS
 from refsd.models.ernie_image.network import ERNIE_IMAGE as SIZE
 from refsd.models.mistral.network import MINISTRAL_3B
@@ -24,18 +15,12 @@ from refsd.tokenizers.text_rules import TextRule, as_long_as_it_is
 RULE = TextRule(None, as_long_as_it_is, bos=True, mask=True, source=DIFFUSERS + "ernie_image, encode_prompt")
 
 
-def join(prompt: EncodedPrompt) -> Condition:
-    """Return the hidden states of one prompt, none of which is padding."""
-    (encoded,) = prompt.encoders.values()
-    return Condition(encoded.hidden)
-
-
 # The pipeline undoes the autoencoder's batch norm with the eps of its training, not of its config.
 ERNIE_IMAGE = Variant(
     "ernie-image",
     "Ernie-Image",
     {"mistral": TextEncoder({"diffusers": RULE, "sdcpp": RULE}, "penultimate")},
-    join,
+    only_hidden,
     {"sdcpp": "discrete", "diffusers": "flow_uniform"},
     Flow({**constant_shift(3.0), "sdcpp": lambda tokens, steps: 4.0}, levels=unit_time),
     steps=50,

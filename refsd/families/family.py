@@ -126,6 +126,12 @@ class Condition(NamedTuple):
     places: tuple[int, ...] = ()
 
 
+def only_hidden(prompt: EncodedPrompt) -> Condition:
+    """Return the hidden states of a family's only text encoder; the padding among them is attended to as well."""
+    (encoded,) = prompt.encoders.values()
+    return Condition(encoded.hidden)
+
+
 # (prediction with the prompt, prediction without it, scale) -> guided prediction; [N, C, H, W] each
 Guide = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
 

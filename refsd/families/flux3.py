@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from refsd.families.editing import whole_or_cut
 from refsd.families.family import (
     ENGINES,
-    Condition,
-    EncodedPrompt,
     Family,
     Flow,
     TextEncoder,
     Variant,
     constant_shift,
+    only_hidden,
     unit_time,
 )
 from refsd.families.text_encoders import ASSISTANT, USER
@@ -40,18 +39,12 @@ def identify(shapes: Mapping[str, Shape]) -> tuple[str, str]:
     return "flux3", "it has modulations of three modes"
 
 
-def join(prompt: EncodedPrompt) -> Condition:
-    """Return the hidden states; the padding is attended to as well."""
-    (encoded,) = prompt.encoders.values()
-    return Condition(encoded.hidden)
-
-
 # The released stable-diffusion.cpp has no FLUX.3; its command line's conventions take diffusers' text and shift.
 KLEIN = Variant(
     "flux3",
     "FLUX.3 klein",
     {"qwen3_vl": TextEncoder({"diffusers": RULE, "sdcpp": RULE}, "hidden_states", layers=CONTEXT_LAYERS)},
-    join,
+    only_hidden,
     {"sdcpp": "flow_uniform", "diffusers": "flow_uniform"},
     Flow(constant_shift(6.93), levels=unit_time),
     steps=50,

@@ -3,17 +3,10 @@
 Only the network: txt2img does not draw it. A call without a prompt has weights of its own, in a second file.
 """
 
-from refsd.families.family import Condition, EncodedPrompt, Family, Flow, Variant, constant_shift
+from refsd.families.family import Family, Flow, Variant, constant_shift, only_hidden
 from refsd.families.zimage import TO_DATA, TimeFromNoise
 from refsd.models.ideogram4.network import IDEOGRAM4 as SIZE
 from refsd.networks.recipe import alone
-
-
-def join(prompt: EncodedPrompt) -> Condition:
-    """Return the hidden states of each token. Source: diffusers modular_pipelines/ideogram4/encoders.py."""
-    (encoded,) = prompt.encoders.values()
-    return Condition(encoded.hidden)
-
 
 # Its own levels are those of a logit-normal distribution, and the scale of the guidance changes with the step:
 # neither is computed here, so it has no schedule.
@@ -21,7 +14,7 @@ IDEOGRAM4 = Variant(
     "ideogram4",
     "Ideogram 4",
     {},
-    join,
+    only_hidden,  # diffusers modular_pipelines/ideogram4/encoders.py
     {},
     Flow(constant_shift(1.0), levels=TimeFromNoise, prediction=TO_DATA),
     steps=48,

@@ -1,23 +1,16 @@
 """MiniMax-H3: videos with sound, conditioned on Qwen3-VL. Only the network: txt2img draws no videos."""
 
-from refsd.families.family import Condition, EncodedPrompt, Family, Flow, Variant, constant_shift
+from refsd.families.family import Family, Flow, Variant, constant_shift, only_hidden
 from refsd.families.zimage import TO_DATA, TimeFromNoise
 from refsd.models.minimax_h3.network import MINIMAX_H3, PRUNED
 from refsd.networks.recipe import alone
-
-
-def join(prompt: EncodedPrompt) -> Condition:
-    """Return Qwen3-VL's hidden states. Source: diffusers modular_pipelines/minimax_h3/encoders.py."""
-    (encoded,) = prompt.encoders.values()
-    return Condition(encoded.hidden)
-
 
 # The sound has a shift of its own, 3. diffusers counts the last level, 0, among its 50 steps.
 VARIANT = Variant(
     "minimax-h3",
     "MiniMax-H3",
     {},
-    join,
+    only_hidden,  # diffusers modular_pipelines/minimax_h3/encoders.py
     {"sdcpp": "flow_uniform", "diffusers": "flow_uniform"},
     Flow(constant_shift(12.0), levels=TimeFromNoise, prediction=TO_DATA),
     steps=49,

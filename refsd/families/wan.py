@@ -1,21 +1,14 @@
 """Wan 2.1 and 2.2: transformers of videos, conditioned on UMT5. Only the network: txt2img draws no videos."""
 
-from refsd.families.family import Condition, EncodedPrompt, Family, Flow, Variant, constant_shift
+from refsd.families.family import Family, Flow, Variant, constant_shift, only_hidden
 from refsd.models.wan.network import WAN_1_3B, WAN_14B, WAN_I2V_14B
 from refsd.networks.recipe import alone
-
-
-def join(prompt: EncodedPrompt) -> Condition:
-    """Return UMT5's hidden states. Source: diffusers WanPipeline._get_t5_prompt_embeds."""
-    (encoded,) = prompt.encoders.values()
-    return Condition(encoded.hidden)
-
 
 WAN = Variant(
     "wan",
     "Wan",
     {},
-    join,
+    only_hidden,  # diffusers WanPipeline._get_t5_prompt_embeds
     {"sdcpp": "discrete", "diffusers": "flow_uniform"},
     Flow(constant_shift(3.0)),
     steps=50,

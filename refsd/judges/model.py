@@ -1,38 +1,34 @@
 """Judge cases of model components: refsd's models give the truth, and taps locate an error."""
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from refsd.causes.generic.other_shapes import other_shapes
 from refsd.causes.model import wrong_operations as operations
-from refsd.causes.model.following import Following, Passing, Reached, as_shaped
-from refsd.causes.model.mutants import MUTANTS, Change, ChangedWeights, in_each_block
+from refsd.causes.model.following import Following, as_shaped
+from refsd.causes.model.mutants import MUTANTS, Change, in_each_block
 from refsd.causes.model.observed import Observed
 from refsd.causes.model.place import Place, of_one_layer
 from refsd.causes.model.precisions import other_precisions
-from refsd.components import COMPONENTS, forward
 from refsd.golden.case import Case
-from refsd.golden.engine import ModelFiles
 from refsd.golden.explanation import Explanation, Nearest
-from refsd.golden.judge import NOTHING, Answer, Inputs, Judge, Mutant, Standard, Trace
+from refsd.golden.judge import NOTHING, Answer, Inputs, Mutant, Standard, Trace
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.search_cuts import TimeLimit
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import criteria, first_wrong, judge, judge_output
 from refsd.judges.answers import comparable, factor, scene_of
-from refsd.judges.case_components import PREFIX, Components, answer_if_taken, component_of
 from refsd.judges.known_deviations import Noting
 from refsd.judges.known_deviations import explaining as explaining_deviations
-from refsd.judges.scattered import RUNS, Scattered, spread_of_runs
+from refsd.judges.model_runs import ModelRuns
+from refsd.judges.scattered import RUNS
 from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, with_errors_kept
-from refsd.module import Module, Taps, WeightCache
+from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
-from refsd.numerics.machine import memory, one_answer
+from refsd.numerics.machine import memory
 from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
 
 # Runs with random roundings are made where a tap fails without them, or where an output exceeds its limit by at
@@ -44,44 +40,8 @@ _SEARCH = 24.0
 _NEAREST = 5.0
 
 
-class ModelJudge(Judge):
-    """Judges cases of model components.
-
-    model_files: model recipe, layout -> file of its weights; without it, cases that need a model are refused
-    """
-
-    def __init__(self, model_files: ModelFiles | None = None):
-        self.model_files = model_files
-        self._components = Components(model_files)
-        self._scattered: tuple[tuple[Case, Numerics, tuple[Deviation, ...]], Answer] | None = None
-
-    def _module(
-        self, case: Case, inputs: Inputs, arithmetic: Arithmetic, cache: WeightCache | None = None
-    ) -> tuple[Module, dict[str, np.ndarray], dict[str, Any]]:
-        """Return the case's component, input values and parameters. A judge of living models has its own."""
-        return self._components(case, inputs, arithmetic, cache)
-
-    def takes(self, op: str) -> bool:
-        return op.startswith(PREFIX) and op.removeprefix(PREFIX) in COMPONENTS
-
-    def what(self, case: Case) -> str:
-        return "a model's component"
-
-    def refuses(self, case: Case, numerics: Numerics) -> str | None:
-        return "no model files" if case.model is not None and self.model_files is None else None
-
-    def answer(self, case: Case, inputs: Inputs, arithmetic: Arithmetic) -> dict[str, np.ndarray]:
-        return self.tapped(case, inputs, arithmetic, None)
-
-    def tapped(
-        self, case: Case, inputs: Inputs, arithmetic: Arithmetic, taps: Taps | None
-    ) -> dict[str, np.ndarray]:
-        """Return the answer; record blocks and operations in `taps`. Raises BadInput if the case does not fit."""
-        with one_answer(arithmetic.numerics):
-            # Expanded weights stay cached in up to an eighth of the memory.
-            m, values, params = self._module(case, inputs, arithmetic, WeightCache(memory() // 8))
-            m.taps = taps
-            return forward(component_of(case), m, values, params, case.name)
+class ModelJudge(ModelRuns):
+    """Judges cases of model components."""
 
     def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
         """Measure the outputs in the order of computation: a stored truth is sorted by name, the honest run is not.
@@ -106,19 +66,6 @@ class ModelJudge(Judge):
         y = standard.truth[name]
         honest, axis = standard.honest[name], channel_axis(y)
         return measure(name, found.get(name), y, honest, None, axis, spread=spread, floating=True)
-
-    def _scattered_outputs(self, standard: Standard) -> Answer:
-        """Return the RMS error of each output element over runs with random roundings; for small models only."""
-        case, inputs, _, _, numerics, deviations = standard
-        key = case, numerics, deviations
-        if self._scattered is None or self._scattered[0] != key:
-            spreads: Answer = NOTHING
-            small = case.model.tiny if case.model is not None else COMPONENTS[component_of(case)].part is None
-            if numerics.compute != "float64" and small:
-                truth = self.answer(case, inputs, Arithmetic(FLOAT64, deviations))
-                spreads = self._spreads(case, inputs, NOTHING, truth, numerics, deviations, NOTHING)
-            self._scattered = key, spreads
-        return self._scattered[1]
 
     def limits(self, standard: Standard) -> Answer:
         """Return one limit per output, the same for all elements: it comes from the honest run's errors."""
@@ -204,30 +151,6 @@ class ModelJudge(Judge):
             for taps, y in [self._follow(case, inputs, found, change(FLOAT64, deviations), right=right)]
         }
 
-    def _spreads(
-        self,
-        case: Case,
-        inputs: Inputs,
-        found: Answer,
-        truths: Answer,
-        numerics: Numerics,
-        deviations: tuple[Deviation, ...],
-        given: Answer,
-        kept: Mapping[str, list[np.ndarray]] = MappingProxyType({}),
-    ) -> Answer:
-        """Return the RMS error of each element, between one tap and the next, over runs with random roundings.
-
-        truths: the truth of each tap that is asked for
-        given:  the engine's other taps, in the reference's shape
-        kept:   tap -> list to which the errors of each run are appended
-        """
-
-        def run(scattered: Scattered) -> Answer:
-            taps, outputs = self._follow(case, inputs, found, scattered, given=given)
-            return {**outputs, **taps}
-
-        return spread_of_runs(run, truths, numerics, deviations, kept)
-
     def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
         if not tap:
             causes = self._causes(standard, found)
@@ -282,55 +205,6 @@ class ModelJudge(Judge):
             return {**right, **outputs}
 
         return Place(tap, own, segment, run, spread, weights, numerics, earlier, others, calls)
-
-    def _follow(
-        self,
-        case: Case,
-        inputs: Inputs,
-        found: Answer,
-        arithmetic: Arithmetic,
-        until: str | None = None,
-        change: Change | None = None,
-        given: Answer = NOTHING,
-        right: Following | None = None,
-        keeps: bool = False,
-        layouts: dict[str, tuple[int, ...]] | None = None,
-        also: Collection[str] = (),
-    ) -> tuple[Following, Answer]:
-        """Run the reference, with or without a bug, from an engine's taps. -> its taps, its outputs
-
-        until:  the only tap to keep, at which the run ends without outputs; None: run to the end
-        change: a bug; there are no outputs if it makes no difference
-        given:  engine taps whose own value is not needed, in the reference's shape: their layers are skipped
-        right:  an earlier run with `keeps`: its products are reused where the inputs are equal
-        keeps:  True to keep the inputs of products
-        layouts, also: as Following takes them
-        """
-        label = f"{case.op} in {arithmetic.numerics.name}"
-        observed = arithmetic if isinstance(arithmetic, Observed) else None
-        with (
-            one_answer(arithmetic.numerics),
-            Following(label, found, observed, until, given, right, keeps, layouts, also) as taps,
-        ):
-            m, own, params = self._module(case, inputs, arithmetic)
-            values, weights = own, m.weights
-            if change is not None:
-                values, weights = change.inputs(own), ChangedWeights(m.weights, change)
-            if values is None:
-                return taps, {}
-            run = forward if values is own else answer_if_taken
-            passing = Passing(weights, arithmetic, taps=taps)
-            try:
-                with (change or Change()).in_models():
-                    y = run(component_of(case), passing, values, params, case.name)
-            except Reached:
-                y = {}
-            if change is None:
-                return taps, y or {}
-            if y is None or (isinstance(weights, ChangedWeights) and change.of_weights and not weights.met):
-                taps.clear()
-                return taps, {}
-            return taps, change.outputs(y) or {}
 
     def _causes(self, standard: Standard, found: Answer) -> list[str]:
         """Return the causes that explain an engine's answer, by the rule of golden/explanation.py.
@@ -399,16 +273,3 @@ class ModelJudge(Judge):
         """Return the number of axes of each weight of the case's component."""
         weights = self._module(case, inputs, Arithmetic(FLOAT32))[0].weights
         return {name: len(tensor.shape) for name, tensor in weights.items()}
-
-    def _changed(self, case: Case, inputs: Inputs, change: Change, numerics: Numerics) -> Answer | None:
-        """Return the reference's answer with a bug; None if it makes no difference, or inputs that are refused."""
-        with one_answer(numerics):
-            m, values, params = self._module(case, inputs, change.arithmetic(numerics))
-            wrong = change.inputs(values)
-            if wrong is None:
-                return None
-            weights = ChangedWeights(m.weights, change)
-            run = forward if wrong is values else answer_if_taken
-            with change.in_models():
-                y = run(component_of(case), Module(weights, m.arithmetic), wrong, params, case.name)
-        return None if y is None or (change.of_weights and not weights.met) else change.outputs(y)

@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from refsd.networks.dimensions import Shapes, dim
 from refsd.numerics.errors import BadInput
 
 
@@ -54,11 +53,6 @@ def rotary_axes_of_heads(path: Path, given: dict[str, Any], usual: list[int]) ->
 def shown_value(value) -> str:
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def rows_of(shapes: Shapes, name: str, usual: int) -> int:
-    """Return a tensor's number of rows, or `usual` if the tensor is missing; missing tensors are reported later."""
-    return dim(shapes, name, 0, usual)
 
 
 def num_groups(path: Path, given: dict[str, Any], *channels: int) -> dict[str, Any]:

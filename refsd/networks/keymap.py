@@ -171,5 +171,17 @@ def prefix_rows(pairs: Iterable[tuple[str, str]], ours: str = "", theirs: str = 
     return [Row(ours + a, (theirs + b,), rule) for a, b in pairs]
 
 
+def block_rows(n: int, ours: str, theirs: str, table: Iterable[tuple[str, tuple[str, ...], Rule]]) -> list[Row]:
+    """Return the rows of n numbered blocks: "double_blocks", "transformer_blocks".
+
+    table: our name, their names and the rule within a block
+    """
+    return [
+        Row(f"{ours}.{i}.{name}", tuple(f"{theirs}.{i}.{part}" for part in parts), rule)
+        for i in range(n)
+        for name, parts, rule in table
+    ]
+
+
 def same_names(_: Collection[str]) -> Keymap:
     return Keymap((), rest_same=True)

@@ -12,6 +12,7 @@ from refsd.golden.wording import counted
 # Worst first: a cell shows the worst status of its results.
 ORDER = (verdict.FAIL, verdict.ERROR, verdict.DEVIATES, verdict.WAIVED, verdict.PASS, verdict.REFUSED)
 _UNTIL = re.compile(r"waived until (\d{4}-\d{2}-\d{2})")
+_REASONS = 6  # of refusals, that a line names
 SCALE = "worst margin: value / allowed, above 1 fails"
 
 
@@ -90,13 +91,13 @@ def refusals(report: Report, engine: str) -> list[tuple[str, int]]:
     return Counter(r.reason for r in report.of(engine) if r.status == verdict.REFUSED).most_common()
 
 
-def refusals_in_short(report: Report, engine: str, most: int = 6) -> str:
-    """Say in a line why cases were refused, the `most` most frequent reasons first; "" if none was."""
+def refusals_in_short(report: Report, engine: str) -> str:
+    """Say in a line why cases were refused, the most frequent reasons first; "" if none was."""
     reasons = refusals(report, engine)
     if not reasons:
         return ""
-    number, rest = sum(n for _, n in reasons), reasons[most:]
-    said = [f"{why.removeprefix(f'{engine} ')} ({n})" for why, n in reasons[:most]]
+    number, rest = sum(n for _, n in reasons), reasons[_REASONS:]
+    said = [f"{why.removeprefix(f'{engine} ')} ({n})" for why, n in reasons[:_REASONS]]
     if rest:
         said.append(f"{counted(len(rest), 'other reason')} ({sum(n for _, n in rest)})")
     return f"{engine} does not take {number} of {counted(len(report.of(engine)), 'case')}: {', '.join(said)}"

@@ -5,23 +5,11 @@ A page is a module in this folder that defines STAGES; pages are found automatic
 """
 
 import copyreg
-import importlib
-import pkgutil
 
+from refsd.golden.pages import by_name
 from refsd.stages.stage import OP, Stage
 
-
-def _collect() -> dict[str, Stage]:
-    stages: dict[str, Stage] = {}
-    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
-        for stage in getattr(importlib.import_module(module.name), "STAGES", ()):
-            if OP + stage.name in stages:
-                raise ValueError(f"two pages declare {OP}{stage.name}")
-            stages[OP + stage.name] = stage
-    return stages
-
-
-STAGES = _collect()
+STAGES: dict[str, Stage] = {OP + name: stage for name, stage in by_name(__name__, "STAGES").items()}
 
 
 def page(op: str) -> Stage:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+_DELTA = 1e-6  # by which `sensitivities` moves ln sigma
+
 
 class Solver(NamedTuple):
     """A sampler and the model that it expects.
@@ -117,7 +119,7 @@ def _from_each_step(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
     return local
 
 
-def sensitivities(solver: Solver, sigmas: np.ndarray, delta: float = 1e-6) -> np.ndarray:
+def sensitivities(solver: Solver, sigmas: np.ndarray) -> np.ndarray:
     """Differentiate the rows by ln sigma_j: central differences. -> [positive sigmas, calls + 1, columns]
 
     For a flow's first sigma of exactly 1 the derivative is 0, unless the solver replaces it by `opening`.
@@ -125,10 +127,10 @@ def sensitivities(solver: Solver, sigmas: np.ndarray, delta: float = 1e-6) -> np
     moved = []
     for j in np.flatnonzero(sigmas > 0):
         up, down = sigmas.copy(), sigmas.copy()
-        if solver.flow and sigmas[j] * (1 + delta) >= 1:
+        if solver.flow and sigmas[j] * (1 + _DELTA) >= 1:
             up[j] = down[j] = solver.opening or 1.0
         if not solver.flow or up[j] < 1:
-            up[j] *= 1 + delta
-            down[j] *= 1 - delta
-        moved.append((forms(solver, up).rows - forms(solver, down).rows) / (2 * delta))
+            up[j] *= 1 + _DELTA
+            down[j] *= 1 - _DELTA
+        moved.append((forms(solver, up).rows - forms(solver, down).rows) / (2 * _DELTA))
     return np.stack(moved)

@@ -171,23 +171,6 @@ def displaced(
     return base, grown
 
 
-def amplification(
-    form: Forms, sigmas: np.ndarray, model: Model, noise: np.ndarray, delta: float = 1e-6
-) -> np.ndarray:
-    """Measure how an error at call j grows until call k, in RMS. -> [calls, calls + 1]: 1 if j = k, 0 if k < j"""
-    base = by_forms(form, sigmas, model, noise)
-    gains = np.zeros((len(base.x), len(base.x) + 1))
-    signs = np.sign(noise[0]) + (noise[0] == 0)
-    still = [0.0] * form.answers
-    for j in range(len(base.x)):
-        size = delta * float(np.sqrt(np.mean(base.x[j] ** 2)))
-        moved = _states(by_forms(form, sigmas, _pushed(model, j, size * signs, still), noise))
-        apart = np.sqrt(np.mean((moved - _states(base)) ** 2, axis=(1, 2, 3, 4))) / size
-        apart[j] = 1.0
-        gains[j] = apart
-    return gains
-
-
 def _states(y: Dump) -> np.ndarray:
     return np.concatenate([y.x, y.latent[None]])
 

@@ -106,20 +106,18 @@ class Checkpoint(NamedTuple):
         return _SPECIFIED.get(str(said[0])) if said else None
 
 
-def open_checkpoint(
-    path: str | Path | None, parts: Mapping[str, Path] | None = None, mapped: bool = True
-) -> Checkpoint:
+def open_checkpoint(path: str | Path | None, parts: Mapping[str, Path] | None = None) -> Checkpoint:
     """Open a file or a diffusers folder, and check that no tensor is missing and none is left over.
 
     parts: key of PART_FLAGS -> file whose component replaces the model's
     path:  file or folder; None: only the files in `parts`
-    mapped: True reads headers only and maps the files, which must not change while the checkpoint is used (see
-            open_weights); False reads all files into memory
+
+    The files are mapped: they must not change while the checkpoint is used (see open_weights).
 
     Raises BadInput if the format is unknown, refsd does not run the model, or names are ambiguous; and in one line
     that lists all of them, for tensors that are missing, unused or misshapen.
     """
-    checkpoint = survey(path, parts, mapped)
+    checkpoint = survey(path, parts)
     if checkpoint.adapter is not None and checkpoint.adapter.runs:
         raise BadInput(
             f"{checkpoint.path}: {checkpoint.adapter.title} is no model: give it with --lora, and its model with -m"
@@ -152,8 +150,8 @@ def structure(checkpoint: Checkpoint) -> list[Finding]:
     return culprits(checkpoint.components.values(), shapes)
 
 
-def survey(path: str | Path | None, parts: Mapping[str, Path] | None = None, mapped: bool = True) -> Checkpoint:
-    """Identify a file or folder from its headers alone; `parts` and `mapped` as in open_checkpoint.
+def survey(path: str | Path | None, parts: Mapping[str, Path] | None = None) -> Checkpoint:
+    """Identify a file or folder from its headers alone; `parts` as in open_checkpoint.
 
     Raises BadInput for a file that cannot be read or is ambiguous, and for a part's file that lacks the part.
     """
@@ -163,14 +161,14 @@ def survey(path: str | Path | None, parts: Mapping[str, Path] | None = None, map
         flag, *_ = parts
         whole = Checkpoint(Path(parts[flag]), None, None, "mixed", {}, [], [], [])
     else:
-        whole = _survey_one(Path(path), mapped)
+        whole = _survey_one(Path(path))
     for flag, file in (parts or {}).items():
-        whole = _joined(whole, flag, _survey_one(Path(file), mapped))
+        whole = _joined(whole, flag, _survey_one(Path(file)))
     return whole
 
 
-def _survey_one(path: Path, mapped: bool) -> Checkpoint:
-    opened = _opened(path, mapped)
+def _survey_one(path: Path) -> Checkpoint:
+    opened = _opened(path)
     in_files = {name: header.shape for weights, _ in opened for name, header in weights.headers.items()}
     adapter, inversion = survey_adapter(in_files), survey_inversion(in_files)
     foreign = adapter.title if adapter else inversion.title if inversion else foreign_family(in_files)
@@ -231,10 +229,10 @@ def _joined(whole: Checkpoint, flag: str, part: Checkpoint) -> Checkpoint:
     return _checkpoint(whole.path, whole.foreign, components, [*whole.files, *part.files], rest)
 
 
-def _opened(path: Path, mapped: bool) -> list[tuple[Weights, Path | None]]:
+def _opened(path: Path) -> list[tuple[Weights, Path | None]]:
     """Open each weight file; pair it with the config.json beside it, if there is one."""
     if not path.is_dir():
-        return [(open_weights(path, mapped), None)]
+        return [(open_weights(path), None)]
     folders = [path / name for name in FOLDERS if (path / name).is_dir()] or [path]
     parts = []
     for folder in folders:
@@ -242,7 +240,7 @@ def _opened(path: Path, mapped: bool) -> list[tuple[Weights, Path | None]]:
         if file is None:
             raise BadInput(f"{folder}: no weights: expected {', '.join(FILES[:2])}, or model or .bin for these")
         config = folder / "config.json"
-        parts.append((open_weights(file, mapped), config if config.is_file() else None))
+        parts.append((open_weights(file), config if config.is_file() else None))
     return parts
 
 

@@ -9,7 +9,8 @@ import drawing
 import pytest
 from check_links import wrong_links
 
-from refsd.corpus import data_flow
+from refsd.cases import CASES
+from refsd.components.data_flow import Run, trace
 from refsd.golden.operations import OPERATIONS
 from refsd.models import flux as flux_model
 
@@ -61,7 +62,7 @@ def test_equations_are_mathml(site):
 
 @pytest.fixture(scope="module")
 def flux():
-    return data_flow.trace("flux-dev/flux/between")
+    return trace(CASES["flux-dev/flux/between"])
 
 
 def test_a_diagram_holds_every_operation_that_ran(flux):
@@ -74,8 +75,13 @@ def test_a_diagram_holds_every_operation_that_ran(flux):
         assert [n.label for n in nodes if n.kind != "input"] == [flux.steps[i].op for i in block.members]
 
 
+def wiring(run: Run) -> set[tuple[str, str, str]]:
+    """Return (step, parameter, the step whose result it takes), by name."""
+    return {(step.name, one, run.steps[j].name) for step in run.steps for one, j in step.takes}
+
+
 def test_arrows_are_the_wiring_of_the_code(flux):
-    arrows = {(a.removeprefix("double_blocks.0."), one, b) for a, one, b in data_flow.arrows(flux)}
+    arrows = {(a.removeprefix("double_blocks.0."), one, b) for a, one, b in wiring(flux)}
     assert ("img_attn.qkv", "x", "double_blocks.0.modulate") in arrows
     assert ("gated_add", "x", "img_in") in arrows and ("gated_add", "h", "double_blocks.0.img_attn.proj") in arrows
     assert ("gated_add", "gate", "double_blocks.0.img_mod.lin") in arrows
@@ -99,8 +105,8 @@ def test_another_wiring_has_other_arrows(flux, wrong, monkeypatch):
         return (y + 0 * y, y[:, : z.shape[1]]) if wrong == "streams" else (y, z)
 
     monkeypatch.setattr(flux_model, "double_stream", double_stream)
-    changed = data_flow.trace("flux-dev/flux/between")
-    assert data_flow.arrows(changed) != data_flow.arrows(flux)
+    changed = trace(CASES["flux-dev/flux/between"])
+    assert wiring(changed) != wiring(flux)
 
 
 def test_a_kernel_page_has_equation_then_naive_then_kernel(site):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from refsd.networks.component import numbers
 from refsd.networks.config import shown_value
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear, read_size
 from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
@@ -73,15 +73,12 @@ def anima_shapes(size: AnimaSize) -> Shapes:
 
 def anima_size(shapes: Mapping[str, Shape]) -> AnimaSize:
     """Infer the size from shapes. Dimensions of missing tensors are Anima's."""
-    usual, first = ANIMA, "blocks.0"
-    return AnimaSize(
-        hidden=dim(shapes, _NORM, 0, dim(shapes, _IN, 0, usual.hidden)),
-        layers=blocks(shapes, "blocks.", usual.layers, (_IN, _OUT, _NORM)),
-        head_dim=dim(shapes, f"{first}.self_attn.q_norm.weight", 0, usual.head_dim),
-        mlp=dim(shapes, f"{first}.mlp.layer1.weight", 0, usual.mlp),
-        rank=dim(shapes, "final_layer.adaln_modulation.1.weight", 0, usual.rank),
-        channels=max(1, dim(shapes, _OUT, 0, 4 * usual.channels) // 4),
-        context_dim=dim(shapes, f"{first}.cross_attn.k_proj.weight", 1, usual.context_dim),
+    return read_size(
+        ANIMA,
+        anima_shapes,
+        shapes,
+        layers=blocks(shapes, "blocks.", ANIMA.layers, (_IN, _OUT, _NORM)),
+        channels=max(1, dim(shapes, _OUT, 0, 4 * ANIMA.channels) // 4),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from refsd.models.anima_conditioner import LENGTH
-from refsd.networks.dimensions import Shape, Shapes, count, dim, linear
+from refsd.networks.dimensions import Shape, Shapes, count, linear, read_size
 from refsd.networks.naming import namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Location, Network, same
 from refsd.networks.recipe import alone
@@ -52,15 +52,8 @@ def conditioner_shapes(size: ConditionerSize) -> Shapes:
 
 def conditioner_size(shapes: Mapping[str, Shape]) -> ConditionerSize:
     """Infer the size from shapes. Dimensions of missing tensors are Anima's."""
-    usual, first = CONDITIONER, "blocks.0"
-    return ConditionerSize(
-        hidden=dim(shapes, "embed.weight", 1, dim(shapes, "norm.weight", 0, usual.hidden)),
-        layers=count(shapes, "blocks.", usual.layers),
-        head_dim=dim(shapes, f"{first}.self_attn.q_norm.weight", 0, usual.head_dim),
-        mlp=dim(shapes, f"{first}.mlp.0.weight", 0, usual.mlp),
-        vocab=dim(shapes, "embed.weight", 0, usual.vocab),
-        context_dim=dim(shapes, f"{first}.cross_attn.k_proj.weight", 1, usual.context_dim),
-    )
+    layers = count(shapes, "blocks.", CONDITIONER.layers)
+    return read_size(CONDITIONER, conditioner_shapes, shapes, layers=layers)
 
 
 def _config(size: ConditionerSize) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from refsd.models.flux.network import (
 )
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.dimensions import Shape, Shapes, count, dim, linear
-from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.keymap import Keymap, Row, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
 
@@ -95,18 +95,14 @@ _APPROXIMATOR_LAYER = (
 def chroma_keymap(double_blocks: int = 19, single_blocks: int = 38, layers: int = 5) -> Keymap:
     """Map Chroma's names to and from diffusers' ChromaTransformer2DModel, which splits q, k and v."""
     rows = [Row(*row) for row in _ENDS]
-    rows += [Row(f"{_APPROXIMATOR}.{end}", (f"{_APPROXIMATOR}.{end}",), SAME) for end in _APPROXIMATOR_ENDS]
-    for i in range(layers):
-        for ours, theirs in _APPROXIMATOR_LAYER:
-            rows.append(Row(f"{_APPROXIMATOR}.{ours.format(i)}", (f"{_APPROXIMATOR}.{theirs.format(i)}",), SAME))
-    for table, n, here, there in (
-        (FLUX_DOUBLE, double_blocks, "double_blocks", "transformer_blocks"),
-        (FLUX_SINGLE, single_blocks, "single_blocks", "single_transformer_blocks"),
-    ):
-        for i in range(n):
-            for name, parts, rule in table:
-                if not name.endswith(".lin"):
-                    rows.append(Row(f"{here}.{i}.{name}", tuple(f"{there}.{i}.{part}" for part in parts), rule))
+    approximator = [(end, end) for end in _APPROXIMATOR_ENDS]
+    approximator += [
+        (ours.format(i), theirs.format(i)) for i in range(layers) for ours, theirs in _APPROXIMATOR_LAYER
+    ]
+    rows += prefix_rows(approximator, f"{_APPROXIMATOR}.", f"{_APPROXIMATOR}.")
+    double, single = ([row for row in table if not row[0].endswith(".lin")] for table in (FLUX_DOUBLE, FLUX_SINGLE))
+    rows += block_rows(double_blocks, "double_blocks", "transformer_blocks", double)
+    rows += block_rows(single_blocks, "single_blocks", "single_transformer_blocks", single)
     return Keymap(rows)
 
 

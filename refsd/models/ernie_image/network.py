@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear
+from refsd.networks.dimensions import Shape, Shapes, blocks, linear, read_size
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, same
 
@@ -52,15 +52,8 @@ def _block(at: str, size: ErnieImageSize) -> Shapes:
 
 def ernie_image_size(shapes: Mapping[str, Shape]) -> ErnieImageSize:
     """Infer the size from shapes. Dimensions of missing tensors are Ernie-Image's."""
-    usual = ErnieImageSize()
-    return ErnieImageSize(
-        hidden=dim(shapes, "x_embedder.proj.weight", 0, dim(shapes, "x_embedder.proj.bias", 0, usual.hidden)),
-        layers=blocks(shapes, "layers.", usual.layers, _AROUND),
-        head_dim=dim(shapes, "layers.0.self_attention.norm_q.weight", 0, usual.head_dim),
-        mlp=dim(shapes, "layers.0.mlp.gate_proj.weight", 0, usual.mlp),
-        channels=dim(shapes, "x_embedder.proj.weight", 1, dim(shapes, "final_linear.bias", 0, usual.channels)),
-        context_dim=dim(shapes, "text_proj.weight", 1, usual.context_dim),
-    )
+    layers = blocks(shapes, "layers.", ERNIE_IMAGE.layers, _AROUND)
+    return read_size(ERNIE_IMAGE, ernie_image_shapes, shapes, layers=layers)
 
 
 def _config(size: ErnieImageSize) -> dict[str, Any]:

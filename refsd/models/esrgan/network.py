@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has
+from refsd.networks.dimensions import Shape, Shapes, conv, count, has, read_size
 from refsd.networks.keymap import SAME, Keymap, Row
 from refsd.networks.network import Layout, Location, Network, counted, same
 from refsd.networks.recipe import alone
@@ -46,17 +46,8 @@ def esrgan_shapes(size: ESRGANSize) -> Shapes:
 
 def esrgan_size(shapes: Mapping[str, Shape]) -> ESRGANSize:
     """Infer the size from shapes under BasicSR's names. Dimensions of missing tensors are x4plus's."""
-    usual = ESRGANSize()
-    first, grow, last = "conv_first", "body.0.rdb1.conv1", "conv_last"
-    ups = sum(has(shapes, f"{name}.") for name in _UPS)
-    return ESRGANSize(
-        feat=dim(shapes, f"{first}.weight", 0, dim(shapes, f"{first}.bias", 0, usual.feat)),
-        grow=dim(shapes, f"{grow}.weight", 0, dim(shapes, f"{grow}.bias", 0, usual.grow)),
-        blocks=count(shapes, "body.", usual.blocks),
-        ups=ups if has(shapes, "conv_") else usual.ups,
-        in_channels=dim(shapes, f"{first}.weight", 1, usual.in_channels),
-        out_channels=dim(shapes, f"{last}.weight", 0, dim(shapes, f"{last}.bias", 0, usual.out_channels)),
-    )
+    ups = sum(has(shapes, f"{name}.") for name in _UPS) if has(shapes, "conv_") else ESRGAN_X4.ups
+    return read_size(ESRGAN_X4, esrgan_shapes, shapes, blocks=count(shapes, "body.", ESRGAN_X4.blocks), ups=ups)
 
 
 # BasicSR's name, name in ESRGAN before Real-ESRGAN renamed the modules. Source: xinntao/ESRGAN, RRDBNet_arch.py.

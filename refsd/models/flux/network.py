@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
-from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row
+from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row, block_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, Rows, counted
 
@@ -163,14 +163,8 @@ def flux_keymap(double_blocks: int = 19, single_blocks: int = 38) -> Keymap:
     diffusers splits q, k, v, and swaps scale and shift of the last modulation.
     """
     rows = [Row(*row) for row in FLUX_ENDS]
-    for table, n, ours, theirs in (
-        (FLUX_DOUBLE, double_blocks, "double_blocks", "transformer_blocks"),
-        (FLUX_SINGLE, single_blocks, "single_blocks", "single_transformer_blocks"),
-    ):
-        for i in range(n):
-            for name, parts, rule in table:
-                there = tuple(f"{theirs}.{i}.{part}" for part in parts)
-                rows.append(Row(f"{ours}.{i}.{name}", there, rule))
+    rows += block_rows(double_blocks, "double_blocks", "transformer_blocks", FLUX_DOUBLE)
+    rows += block_rows(single_blocks, "single_blocks", "single_transformer_blocks", FLUX_SINGLE)
     return Keymap(rows)
 
 

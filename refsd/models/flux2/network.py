@@ -7,7 +7,7 @@ from refsd.models.flux.network import AROUND, QUERY_NORMS, qk_norm, trunk_config
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import positive, rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
-from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row
+from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row, block_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
 
@@ -131,13 +131,8 @@ def flux2_keymap(double_blocks: int = 8, single_blocks: int = 48) -> Keymap:
     diffusers splits q, k, v of the double blocks, and swaps scale and shift of the last modulation.
     """
     rows = [Row(*row) for row in _ENDS]
-    for table, n, ours, theirs in (
-        (_DOUBLE, double_blocks, "double_blocks", "transformer_blocks"),
-        (_SINGLE, single_blocks, "single_blocks", "single_transformer_blocks"),
-    ):
-        for i in range(n):
-            for name, parts, rule in table:
-                rows.append(Row(f"{ours}.{i}.{name}", tuple(f"{theirs}.{i}.{part}" for part in parts), rule))
+    rows += block_rows(double_blocks, "double_blocks", "transformer_blocks", _DOUBLE)
+    rows += block_rows(single_blocks, "single_blocks", "single_transformer_blocks", _SINGLE)
     return Keymap(rows)
 
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from refsd.models.flux.network import qk_norm
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import positive, rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
-from refsd.networks.keymap import SAME, SWAP, Keymap, Row
+from refsd.networks.dimensions import Shape, Shapes, blocks, count, has, linear, read_size
+from refsd.networks.keymap import SWAP, Keymap, Row, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
 
@@ -78,25 +78,13 @@ def _block(at: str, size: Flux3Size) -> Shapes:
 
 def flux3_size(shapes: Mapping[str, Shape]) -> Flux3Size:
     """Infer the size from shapes under the original's names. Dimensions of missing tensors are klein's."""
-    usual = FLUX3_KLEIN
-    ends = dim(shapes, "final_layer.image.linear.weight", 1, dim(shapes, "txt_in.weight", 0, usual.hidden))
-    hidden = dim(shapes, "emb_in.image.weight", 0, ends)
-
-    def of_block(name: str, axis: int, default: int) -> int:
-        found = [dim(shapes, first + name, axis, 0) for first in _FIRST]
-        return next((n for n in found if n), default)
-
-    return Flux3Size(
-        hidden=hidden,
-        mode_blocks=max(count(shapes, stack, 0) for stack in _STACKS)
-        or blocks(shapes, _STACKS[0], usual.mode_blocks, _AROUND),
-        single_blocks=blocks(shapes, "single_blocks.", usual.single_blocks, _AROUND),
-        head_dim=of_block("norm.query_norm.scale", 0, usual.head_dim),
-        mlp=of_block("mlp_out.weight", 1, 3 * hidden),
-        channels=dim(shapes, "emb_in.image.weight", 1, usual.channels),
-        cond_channels=dim(shapes, "emb_in.image_cond.weight", 1, usual.cond_channels),
-        context_dim=dim(shapes, "txt_in.weight", 1, usual.context_dim),
-        frequencies=dim(shapes, "time_in.in_layer.weight", 1, usual.frequencies),
+    mode_blocks = max(count(shapes, stack, 0) for stack in _STACKS)
+    return read_size(
+        FLUX3_KLEIN,
+        flux3_shapes,
+        shapes,
+        mode_blocks=mode_blocks or blocks(shapes, _STACKS[0], FLUX3_KLEIN.mode_blocks, _AROUND),
+        single_blocks=blocks(shapes, "single_blocks.", FLUX3_KLEIN.single_blocks, _AROUND),
         target_time=has(shapes, "ref_time_in."),
     )
 
@@ -132,7 +120,7 @@ def flux3_keymap(
     text_blocks: int = 5, picture_blocks: int = 5, reference_blocks: int = 5, single_blocks: int = 28
 ) -> Keymap:
     """Map FLUX.3's names to and from diffusers', which swaps scale and shift of the last modulation."""
-    rows = [Row(ours, (theirs,), SAME) for ours, theirs in _ENDS]
+    rows = prefix_rows(_ENDS)
     rows.append(Row("final_layer.image.adaLN_modulation.1", ("norm_out.linear",), SWAP))
     for ours, theirs, n in (
         ("txt_mode_blocks.", "txt_mode_blocks.", text_blocks),
@@ -140,9 +128,8 @@ def flux3_keymap(
         ("content_mode_blocks.image_cond.", "mode_blocks.image_cond.", reference_blocks),
         ("single_blocks.", "single_transformer_blocks.", single_blocks),
     ):
-        rows += [
-            Row(f"{ours}{i}.{one}", (f"{theirs}{i}.{other}",), SAME) for i in range(n) for one, other in _BLOCK
-        ]
+        for i in range(n):
+            rows += prefix_rows(_BLOCK, f"{ours}{i}.", f"{theirs}{i}.")
     return Keymap(rows)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear
+from refsd.networks.dimensions import Shape, Shapes, blocks, linear, read_size
 from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, same_names
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Layout, Location, Network, counted
@@ -59,18 +59,8 @@ def ideogram4_shapes(size: Ideogram4Size) -> Shapes:
 
 def ideogram4_size(shapes: Mapping[str, Shape]) -> Ideogram4Size:
     """Infer the size from shapes. Dimensions of missing tensors are Ideogram 4's."""
-    usual = Ideogram4Size()
-    return Ideogram4Size(
-        hidden=dim(shapes, "input_proj.weight", 0, dim(shapes, "input_proj.bias", 0, usual.hidden)),
-        layers=blocks(shapes, "layers.", usual.layers, _AROUND),
-        head_dim=dim(shapes, "layers.0.attention.norm_q.weight", 0, usual.head_dim),
-        mlp=dim(shapes, "layers.0.feed_forward.w1.weight", 0, usual.mlp),
-        channels=dim(shapes, "input_proj.weight", 1, dim(shapes, "final_layer.linear.bias", 0, usual.channels)),
-        knobs=dim(shapes, "adaln_proj.weight", 0, dim(shapes, "adaln_proj.bias", 0, usual.knobs)),
-        context_dim=dim(
-            shapes, "llm_cond_proj.weight", 1, dim(shapes, "llm_cond_norm.weight", 0, usual.context_dim)
-        ),
-    )
+    layers = blocks(shapes, "layers.", IDEOGRAM4.layers, _AROUND)
+    return read_size(IDEOGRAM4, ideogram4_shapes, shapes, layers=layers)
 
 
 def ideogram4_keymap(layers: int = IDEOGRAM4.layers) -> Keymap:

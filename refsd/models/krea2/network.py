@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
+from refsd.networks.dimensions import Shape, Shapes, blocks, linear, one_stack, read_size
 from refsd.networks.keymap import SAME, Keymap, Row, Rule, reshaped
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
@@ -82,33 +82,14 @@ def _block(at: str, width: int, head_dim: int, keys: int, mlp: int) -> Shapes:
 
 def krea2_size(shapes: Mapping[str, Shape]) -> Krea2Size:
     """Infer the size from shapes under diffusers' names. Dimensions of missing tensors are Krea 2's."""
-    usual = Krea2Size()
-    text = next((stack for stack in (_LAYERWISE, _REFINERS) if has(shapes, f"{stack}0.")), _LAYERWISE) + "0."
-    first = "transformer_blocks.0."
-
-    def fusion(stack: str, n: int) -> int:
-        """Count a kind of fusion's blocks. If the file has only the other kind's, assume the usual number."""
-        return (
-            count(shapes, stack, n) if has(shapes, (_LAYERWISE, _REFINERS)) else blocks(shapes, stack, n, _AROUND)
-        )
-
-    return Krea2Size(
-        hidden=dim(shapes, "img_in.weight", 0, dim(shapes, "img_in.bias", 0, usual.hidden)),
-        layers=blocks(shapes, "transformer_blocks.", usual.layers, _AROUND),
-        head_dim=dim(shapes, f"{first}attn.norm_q.weight", 0, usual.head_dim),
-        keys=dim(shapes, f"{first}attn.to_k.weight", 0, usual.keys),
-        mlp=dim(shapes, f"{first}ff.gate.weight", 0, usual.mlp),
-        channels=dim(shapes, "img_in.weight", 1, usual.channels),
-        frequencies=dim(shapes, "time_embed.linear_1.weight", 1, usual.frequencies),
-        context_dim=dim(
-            shapes, "txt_in.linear_1.weight", 1, dim(shapes, "txt_in.norm.weight", 0, usual.context_dim)
-        ),
-        states=dim(shapes, PROJECTOR, 1, usual.states),
-        text_head_dim=dim(shapes, f"{text}attn.norm_q.weight", 0, usual.text_head_dim),
-        text_keys=dim(shapes, f"{text}attn.to_k.weight", 0, usual.text_keys),
-        text_mlp=dim(shapes, f"{text}ff.gate.weight", 0, usual.text_mlp),
-        layerwise=fusion(_LAYERWISE, usual.layerwise),
-        refiners=fusion(_REFINERS, usual.refiners),
+    fusions = (_LAYERWISE, _REFINERS)
+    return read_size(
+        KREA2,
+        krea2_shapes,
+        shapes,
+        layers=blocks(shapes, "transformer_blocks.", KREA2.layers, _AROUND),
+        layerwise=one_stack(shapes, _LAYERWISE, KREA2.layerwise, fusions, _AROUND),
+        refiners=one_stack(shapes, _REFINERS, KREA2.refiners, fusions, _AROUND),
     )
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
-from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
-from refsd.networks.keymap import CONCAT, SAME, Keymap, Row
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, one_stack, read_size
+from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, block_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import (
     DENOISER,
@@ -83,28 +83,16 @@ def _block(at: str, size: Lumina2Size) -> Shapes:
 
 def lumina2_size(shapes: Mapping[str, Shape]) -> Lumina2Size:
     """Infer the size from shapes under the original's names. Dimensions of missing tensors are Lumina 2's."""
-    usual = Lumina2Size()
-    hidden = dim(shapes, "x_embedder.weight", 0, dim(shapes, "x_embedder.bias", 0, usual.hidden))
+    hidden = dim(shapes, "x_embedder.weight", 0, dim(shapes, "x_embedder.bias", 0, LUMINA2.hidden))
     first = next((stack for stack in ("layers.", *_REFINERS) if has(shapes, f"{stack}0.")), "layers.") + "0."
-
-    def refiners(stack: str, n: int) -> int:
-        """Count a stream's refiner blocks. If the file has only the other stream's, assume the usual number."""
-        return count(shapes, stack, n) if has(shapes, _REFINERS) else blocks(shapes, stack, n, _AROUND)
-
-    return Lumina2Size(
-        hidden=hidden,
-        layers=blocks(shapes, "layers.", usual.layers, _AROUND),
-        noise_refiners=refiners("noise_refiner.", usual.noise_refiners),
-        context_refiners=refiners("context_refiner.", usual.context_refiners),
-        head_dim=dim(shapes, f"{first}attention.q_norm.weight", 0, usual.head_dim),
-        keys=max(1, (dim(shapes, f"{first}attention.qkv.weight", 0, hidden + 2 * usual.keys) - hidden) // 2),
-        mlp=dim(shapes, f"{first}feed_forward.w1.weight", 0, 4 * hidden),
-        channels=dim(shapes, "x_embedder.weight", 1, usual.channels),
-        context_dim=dim(
-            shapes, "cap_embedder.1.weight", 1, dim(shapes, "cap_embedder.0.weight", 0, usual.context_dim)
-        ),
-        frequencies=dim(shapes, "t_embedder.mlp.0.weight", 1, usual.frequencies),
-        time_dim=dim(shapes, "t_embedder.mlp.2.weight", 0, min(hidden, usual.time_dim)),
+    return read_size(
+        LUMINA2,
+        lumina2_shapes,
+        shapes,
+        layers=blocks(shapes, "layers.", LUMINA2.layers, _AROUND),
+        noise_refiners=one_stack(shapes, "noise_refiner.", LUMINA2.noise_refiners, _REFINERS, _AROUND),
+        context_refiners=one_stack(shapes, "context_refiner.", LUMINA2.context_refiners, _REFINERS, _AROUND),
+        keys=max(1, (dim(shapes, f"{first}attention.qkv.weight", 0, hidden + 2 * LUMINA2.keys) - hidden) // 2),
     )
 
 
@@ -137,15 +125,9 @@ _UNMODULATED = (("attention_norm1", ("norm1",), SAME),)
 def lumina2_keymap(layers: int = 26, noise_refiners: int = 2, context_refiners: int = 2) -> Keymap:
     """Map the original's names to and from diffusers'."""
     rows = [Row(*row) for row in _ENDS]
-    for stack, n, first in (
-        ("layers", layers, _MODULATED),
-        ("noise_refiner", noise_refiners, _MODULATED),
-        ("context_refiner", context_refiners, _UNMODULATED),
-    ):
-        for i in range(n):
-            at = f"{stack}.{i}."
-            for ours, theirs, rule in (*_BLOCK, *first):
-                rows.append(Row(at + ours, tuple(at + part for part in theirs), rule))
+    rows += block_rows(layers, "layers", "layers", _BLOCK + _MODULATED)
+    rows += block_rows(noise_refiners, "noise_refiner", "noise_refiner", _BLOCK + _MODULATED)
+    rows += block_rows(context_refiners, "context_refiner", "context_refiner", _BLOCK + _UNMODULATED)
     return Keymap(rows)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from refsd.models.language_model.network import LLM_PREFIXES
 from refsd.models.qwen_vision.network import FLAT, FRAMES, tower_patch
 from refsd.networks.config import divisor, shown_value
-from refsd.networks.dimensions import Shape, Shapes, count, dim, linear, norm
+from refsd.networks.dimensions import Shape, Shapes, count, linear, norm, read_size
 from refsd.networks.keymap import SAME, Keymap, Row, prefix_rows
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Layout, Location, Network, fixed
 from refsd.networks.recipe import RecipeModel, RecipePart, alone
@@ -65,15 +65,13 @@ def qwen3_vision_shapes(size: Qwen3VisionSize) -> Shapes:
 
 def qwen3_vision_size(shapes: Mapping[str, Shape]) -> Qwen3VisionSize:
     """Infer the size from shapes. Dimensions of missing tensors are the 8B's."""
-    usual = QWEN3_VISION_8B
-    return Qwen3VisionSize(
-        hidden=dim(shapes, "merger.norm.weight", 0, dim(shapes, "blocks.0.norm1.weight", 0, usual.hidden)),
-        layers=count(shapes, "blocks.", usual.layers),
-        mlp=dim(shapes, "blocks.0.mlp.linear_fc1.weight", 0, usual.mlp),
-        out=dim(shapes, "merger.linear_fc2.weight", 0, usual.out),
-        patch=tower_patch(shapes, usual.patch),
-        positions=dim(shapes, _POSITIONS, 0, usual.positions),
-        mergers=count(shapes, _STACK, usual.mergers),
+    return read_size(
+        QWEN3_VISION_8B,
+        qwen3_vision_shapes,
+        shapes,
+        layers=count(shapes, "blocks.", QWEN3_VISION_8B.layers),
+        patch=tower_patch(shapes, QWEN3_VISION_8B.patch),
+        mergers=count(shapes, _STACK, QWEN3_VISION_8B.mergers),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.networks.config import rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear, read_size
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Location, Network, same
 
@@ -76,20 +76,9 @@ _AROUND = ("img_in.weight", "txt_in.weight", "proj_out.weight")
 
 def qwen_image_size(shapes: Mapping[str, Shape]) -> QwenImageSize:
     """Infer the size from shapes. Dimensions of missing tensors are Qwen-Image's."""
-    usual = QwenImageSize()
-    hidden = dim(shapes, "img_in.weight", 0, dim(shapes, "img_in.bias", 0, usual.hidden))
-    first = "transformer_blocks.0"
-    return QwenImageSize(
-        hidden=hidden,
-        layers=blocks(shapes, "transformer_blocks.", usual.layers, _AROUND),
-        head_dim=dim(shapes, f"{first}.attn.norm_q.weight", 0, usual.head_dim),
-        mlp=dim(shapes, f"{first}.img_mlp.net.0.proj.weight", 0, 4 * hidden),
-        in_channels=dim(shapes, "img_in.weight", 1, usual.in_channels),
-        out_channels=dim(shapes, "proj_out.weight", 0, usual.out_channels),
-        context_dim=dim(shapes, "txt_in.weight", 1, dim(shapes, "txt_norm.weight", 0, usual.context_dim)),
-        frequencies=dim(shapes, "time_text_embed.timestep_embedder.linear_1.weight", 1, usual.frequencies),
-        zero_cond_t=shapes.get(ZERO_COND_T),
-    )
+    layers = blocks(shapes, "transformer_blocks.", QWEN_IMAGE.layers, _AROUND)
+    flag = shapes.get(ZERO_COND_T)
+    return read_size(QWEN_IMAGE, qwen_image_shapes, shapes, layers=layers, additions=0, zero_cond_t=flag)
 
 
 def layered_size(shapes: Mapping[str, Shape]) -> QwenImageSize:

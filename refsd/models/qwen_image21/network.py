@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.networks.config import positive, rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear
+from refsd.networks.dimensions import Shape, Shapes, blocks, linear, read_size
 from refsd.networks.keymap import CONCAT, Keymap, Row
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
@@ -63,16 +63,8 @@ def qwen_image21_shapes(size: QwenImage21Size) -> Shapes:
 
 def qwen_image21_size(shapes: Mapping[str, Shape]) -> QwenImage21Size:
     """Infer the size from shapes. Dimensions of missing tensors are Qwen-Image 2.1's."""
-    usual, first = QwenImage21Size(), "transformer_blocks.0"
-    return QwenImage21Size(
-        hidden=dim(shapes, "img_in.weight", 0, usual.hidden),
-        layers=blocks(shapes, "transformer_blocks.", usual.layers, _AROUND),
-        head_dim=dim(shapes, f"{first}.attn.norm_q.weight", 0, usual.head_dim),
-        mlp=dim(shapes, f"{first}.img_mlp.out.weight", 1, usual.mlp),
-        channels=dim(shapes, "img_in.weight", 1, usual.channels),
-        frequencies=dim(shapes, "time_text_embed.timestep_embedder.linear_1.weight", 1, usual.frequencies),
-        context_dim=dim(shapes, TEXT_NORM, 0, usual.context_dim),
-    )
+    layers = blocks(shapes, "transformer_blocks.", QWEN_IMAGE21.layers, _AROUND)
+    return read_size(QWEN_IMAGE21, qwen_image21_shapes, shapes, layers=layers)
 
 
 def qwen_image21_keymap(layers: int = 32) -> Keymap:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.networks.config import divisor, shown_value
-from refsd.networks.dimensions import Shape, Shapes, count, dim, linear
+from refsd.networks.dimensions import Shape, Shapes, count, dim, linear, read_size
 from refsd.networks.keymap import CONCAT, Keymap, Row, Rule, prefix_rows
 from refsd.networks.network import Location, Network, counted, fixed
 from refsd.networks.recipe import RecipeModel, RecipePart
@@ -56,15 +56,8 @@ def qwen_vision_shapes(size: QwenVisionSize) -> Shapes:
 
 def qwen_vision_size(shapes: Mapping[str, Shape]) -> QwenVisionSize:
     """Infer the size from shapes. Dimensions of missing tensors are the 7B's."""
-    usual = QWEN2_5_VISION
-    hidden = dim(shapes, "merger.ln_q.weight", 0, dim(shapes, "blocks.0.norm1.weight", 0, usual.hidden))
-    return QwenVisionSize(
-        hidden=hidden,
-        layers=count(shapes, "blocks.", usual.layers),
-        mlp=dim(shapes, "blocks.0.mlp.gate_proj.weight", 0, usual.mlp),
-        out=dim(shapes, "merger.mlp.2.weight", 0, usual.out),
-        patch=tower_patch(shapes, usual.patch),
-    )
+    layers, patch = count(shapes, "blocks.", QWEN2_5_VISION.layers), tower_patch(shapes, QWEN2_5_VISION.patch)
+    return read_size(QWEN2_5_VISION, qwen_vision_shapes, shapes, layers=layers, patch=patch)
 
 
 def tower_patch(shapes: Mapping[str, Shape], usual: int) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.networks.config import divisor, positive
-from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, linear, norm
+from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, linear, norm, read_size
 from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.network import DIFFUSERS_FILE, TRANSFORMERS_FILE, Folder, Location, Network, fixed, same
 from refsd.networks.recipe import alone
@@ -162,10 +162,7 @@ def redux_shapes(size: ReduxSize) -> Shapes:
 
 def redux_size(shapes: Mapping[str, Shape]) -> ReduxSize:
     """Infer the size from shapes. Dimensions of missing tensors are Redux dev's."""
-    return ReduxSize(
-        dim(shapes, "redux_up.weight", 1, REDUX_DEV.hidden),
-        dim(shapes, "redux_down.weight", 0, REDUX_DEV.context_dim),
-    )
+    return read_size(REDUX_DEV, redux_shapes, shapes)
 
 
 _TEXT = ("text_model.*", "logit_scale", "logit_bias", "text_projection.weight")  # of a model with both encoders

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.networks.config import divisor, positive, rows_of, shown_value
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, norm
-from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.config import divisor, positive, shown_value
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, norm, read_size
+from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 from refsd.numerics.errors import BadInput
@@ -61,17 +61,13 @@ _AROUND = ("patch_embedding.weight", "text_embedding.0.weight", "head.head.weigh
 
 def wan_size(shapes: Mapping[str, Shape]) -> WanSize:
     """Infer the size from shapes under Wan's own names. Dimensions of missing tensors are those of 14B."""
-    usual = WanSize()
-    rows = dim(shapes, "head.head.weight", 0, dim(shapes, "head.head.bias", 0, 4 * usual.out_channels))
-    hidden = dim(shapes, "patch_embedding.weight", 0, dim(shapes, "patch_embedding.bias", 0, usual.hidden))
-    return WanSize(
-        hidden=hidden,
-        layers=blocks(shapes, "blocks.", usual.layers, _AROUND),
-        mlp=dim(shapes, "blocks.0.ffn.0.weight", 0, usual.mlp),
-        in_channels=dim(shapes, "patch_embedding.weight", 1, usual.in_channels),
+    rows = dim(shapes, "head.head.weight", 0, dim(shapes, "head.head.bias", 0, 4 * WAN_14B.out_channels))
+    return read_size(
+        WAN_14B,
+        wan_shapes,
+        shapes,
+        layers=blocks(shapes, "blocks.", WAN_14B.layers, _AROUND),
         out_channels=max(1, rows // 4),
-        context_dim=dim(shapes, "text_embedding.0.weight", 1, usual.context_dim),
-        frequencies=dim(shapes, "time_embedding.0.weight", 1, usual.frequencies),
         cross_norm=not has(shapes, "blocks.") or any(".norm3." in name for name in shapes),
     )
 
@@ -100,9 +96,9 @@ _BLOCK = (
 
 def wan_keymap(layers: int = 40) -> Keymap:
     """Map Wan's own names to and from diffusers', which swaps the numbers of two norms."""
-    rows = [Row(ours, (theirs,), SAME) for ours, theirs in _ENDS]
+    rows = prefix_rows(_ENDS)
     for i in range(layers):
-        rows += [Row(f"blocks.{i}.{ours}", (f"blocks.{i}.{theirs}",), SAME) for ours, theirs in _BLOCK]
+        rows += prefix_rows(_BLOCK, f"blocks.{i}.", f"blocks.{i}.")
     return Keymap(rows)
 
 
@@ -140,7 +136,7 @@ def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str,
     eps = {"eps": positive(path, given, "eps", 1e-6)}
     if "attention_head_dim" not in given:
         return eps
-    wide = divisor(path, given, "attention_head_dim", 128, rows_of(shapes, "patch_embedding.weight", 128))
+    wide = divisor(path, given, "attention_head_dim", 128, dim(shapes, "patch_embedding.weight", 0, 128))
     side = 2 * (wide // 6)
     return {"axes_dim": [wide - 2 * side, side, side], **eps}
 

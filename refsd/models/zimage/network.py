@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
-from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
-from refsd.networks.keymap import CONCAT, SAME, Keymap, Row
+from refsd.networks.dimensions import Shape, Shapes, blocks, linear, one_stack, read_size
+from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, block_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 
@@ -68,28 +68,13 @@ _REFINERS = ("noise_refiner.", "context_refiner.")
 
 def zimage_size(shapes: Mapping[str, Shape]) -> ZImageSize:
     """Infer the size from shapes under the single file's names. Dimensions of missing tensors are Z-Image's."""
-    usual = ZImageSize()
-    hidden = dim(shapes, "x_embedder.weight", 0, dim(shapes, "x_embedder.bias", 0, usual.hidden))
-    caption = dim(shapes, "cap_embedder.0.weight", 0, usual.context_dim)
-    waves = "t_embedder.mlp.0.weight"
-    first = next((stack for stack in ("layers.", *_REFINERS) if has(shapes, f"{stack}0.")), "layers.")
-
-    def refiners(stack: str, n: int) -> int:
-        """Count a stream's refiner blocks. If the file has only the other stream's, assume the usual number."""
-        return count(shapes, stack, n) if has(shapes, _REFINERS) else blocks(shapes, stack, n, _AROUND)
-
-    return ZImageSize(
-        hidden=hidden,
-        layers=blocks(shapes, "layers.", usual.layers, _AROUND),
-        noise_refiners=refiners("noise_refiner.", usual.noise_refiners),
-        context_refiners=refiners("context_refiner.", usual.context_refiners),
-        head_dim=dim(shapes, f"{first}0.attention.q_norm.weight", 0, usual.head_dim),
-        mlp=dim(shapes, f"{first}0.feed_forward.w1.weight", 0, hidden * 8 // 3),
-        channels=dim(shapes, "x_embedder.weight", 1, usual.channels),
-        context_dim=dim(shapes, "cap_embedder.1.weight", 1, caption),
-        frequencies=dim(shapes, waves, 1, usual.frequencies),
-        time_mlp=dim(shapes, waves, 0, usual.time_mlp),
-        time_dim=dim(shapes, "t_embedder.mlp.2.weight", 0, min(hidden, usual.time_dim)),
+    return read_size(
+        ZIMAGE,
+        zimage_shapes,
+        shapes,
+        layers=blocks(shapes, "layers.", ZIMAGE.layers, _AROUND),
+        noise_refiners=one_stack(shapes, "noise_refiner.", ZIMAGE.noise_refiners, _REFINERS, _AROUND),
+        context_refiners=one_stack(shapes, "context_refiner.", ZIMAGE.context_refiners, _REFINERS, _AROUND),
     )
 
 
@@ -126,11 +111,7 @@ def zimage_keymap(layers: int = 30, refiners: int = 2) -> Keymap:
     """Map the single file's names to and from Tongyi-MAI's folder, which diffusers reads unchanged."""
     rows = [Row(*row) for row in _ENDS]
     for stack, n in (("layers", layers), ("noise_refiner", refiners), ("context_refiner", refiners)):
-        for i in range(n):
-            at = f"{stack}.{i}."
-            rows += [
-                Row(at + ours, tuple(at + part for part in theirs), rule) for ours, theirs, rule in BLOCK_NAMES
-            ]
+        rows += block_rows(n, stack, stack, BLOCK_NAMES)
     return Keymap(rows, rest_same=True)
 
 

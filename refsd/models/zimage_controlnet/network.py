@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from refsd.models.zimage.network import BLOCK_NAMES, block_shapes
 from refsd.models.zimage_controlnet import EMBEDDER, LAYERS, REFINER
 from refsd.networks.config import shown_value
-from refsd.networks.dimensions import Shape, Shapes, count, dim, linear
-from refsd.networks.keymap import Keymap, Row
+from refsd.networks.dimensions import Shape, Shapes, count, linear, read_size
+from refsd.networks.keymap import Keymap, block_rows
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Location, Network, counted
 from refsd.networks.recipe import alone
 from refsd.numerics.errors import BadInput
@@ -54,28 +54,19 @@ def zimage_control_shapes(size: ZImageControlSize) -> Shapes:
 
 def zimage_control_size(shapes: Mapping[str, Shape]) -> ZImageControlSize:
     """Infer the size from shapes. Dimensions of missing tensors are version 1's."""
-    usual, first = ZIMAGE_CONTROL, f"{LAYERS}.0"
-    return ZImageControlSize(
-        hidden=dim(shapes, f"{EMBEDDER}.weight", 0, usual.hidden),
-        layers=count(shapes, f"{LAYERS}.", usual.layers),
-        refiners=count(shapes, f"{REFINER}.", 0 if shapes else usual.refiners),
+    return read_size(
+        ZIMAGE_CONTROL,
+        zimage_control_shapes,
+        shapes,
+        layers=count(shapes, f"{LAYERS}.", ZIMAGE_CONTROL.layers),
+        refiners=count(shapes, f"{REFINER}.", 0 if shapes else ZIMAGE_CONTROL.refiners),
         projects=f"{REFINER}.0.after_proj.weight" in shapes,
-        head_dim=dim(shapes, f"{first}.attention.q_norm.weight", 0, usual.head_dim),
-        mlp=dim(shapes, f"{first}.feed_forward.w1.weight", 0, usual.mlp),
-        channels=dim(shapes, f"{EMBEDDER}.weight", 1, usual.channels),
-        time_dim=dim(shapes, f"{first}.adaLN_modulation.0.weight", 1, usual.time_dim),
     )
 
 
 def zimage_control_keymap(layers: int = 6, refiners: int = 2) -> Keymap:
     """Map our names, which within a block are Z-Image's single file's, to and from the files'."""
-    rows = []
-    for stack, n in ((LAYERS, layers), (REFINER, refiners)):
-        for i in range(n):
-            at = f"{stack}.{i}."
-            rows += [
-                Row(at + ours, tuple(at + part for part in theirs), rule) for ours, theirs, rule in BLOCK_NAMES
-            ]
+    rows = block_rows(layers, LAYERS, LAYERS, BLOCK_NAMES) + block_rows(refiners, REFINER, REFINER, BLOCK_NAMES)
     return Keymap(rows, rest_same=True)
 
 

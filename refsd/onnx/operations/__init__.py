@@ -1,28 +1,6 @@
-"""The operations of golden/operations/ as ONNX nodes, a file a family."""
+"""The operations of golden/operations/ as ONNX nodes, a file a family, found by itself."""
 
-from refsd.onnx.operations import (
-    activations,
-    adapters,
-    attention,
-    blocks,
-    convolution,
-    layout,
-    norms,
-    positions,
-    products,
-    resampling,
-)
+from refsd.golden.pages import rows
 from refsd.onnx.operations.function import Function
 
-FUNCTIONS: dict[str, Function] = {
-    **products.FUNCTIONS,
-    **convolution.FUNCTIONS,
-    **norms.FUNCTIONS,
-    **activations.FUNCTIONS,
-    **attention.FUNCTIONS,
-    **positions.FUNCTIONS,
-    **resampling.FUNCTIONS,
-    **layout.FUNCTIONS,
-    **blocks.FUNCTIONS,
-    **adapters.FUNCTIONS,
-}
+FUNCTIONS: dict[str, Function] = rows(__name__, "FUNCTIONS")

@@ -77,6 +77,11 @@ def test_its_answer_is_that_of_its_nodes(tmp_path):
     np.testing.assert_allclose(truth, up / (1 + np.exp(-up)), rtol=1e-13)
 
 
+def test_the_folder_holds_what_the_case_needs_and_no_more(tmp_path):
+    adopted(block(tmp_path / "block.onnx"), "--dim", "tokens=5")
+    assert not (tmp_path / "block" / "tmp").exists()
+
+
 def test_wrong_weights_are_named_by_the_graph_s_own_names(tmp_path):
     case = adopted(block(tmp_path / "block.onnx"), "--dim", "tokens=5")
     right = ModelJudge().reference_taps(case, case.realize())

@@ -7,6 +7,7 @@ import pytest
 
 from refsd import conventions
 from refsd.conventions import CARDS, CONVENTIONS, ENGINES, MASKS, PROMPT_CARDS
+from refsd.golden.pages import tables
 from refsd.samplers.levels import DiscreteLevels, FlowLevels
 
 ONE_PAGE = """
@@ -20,7 +21,7 @@ CARD = EngineCard("mine", SAMPLING._replace(engine="mine"))
 def test_a_page_is_a_card(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(ONE_PAGE)
     monkeypatch.setattr(conventions, "__path__", [*conventions.__path__, str(tmp_path)])
-    found = conventions._collect()
+    found = {card.engine: card for card in tables(conventions.__name__, "CARD")}
     assert found.keys() == {*ENGINES, "mine"} and found["mine"].sampling.levels is DiscreteLevels
 
 

@@ -18,7 +18,7 @@ from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.samplers import SAMPLERS
 from refsd.trajectory.forms import Solver, forms
-from refsd.trajectory.measure import amplification, displaced, measure_trajectory
+from refsd.trajectory.measure import displaced, measure_trajectory
 from refsd.trajectory.run import answer, trajectory
 
 CASE = CASES["trajectory/dpmpp2m/karras"]
@@ -150,17 +150,6 @@ def test_chaos_is_no_error():
     rms = np.sqrt(np.mean(apart**2))
     assert rms > 1e-4
     assert rms < 2 * np.sqrt(np.mean(grown[-1] ** 2))
-
-
-def test_amplification_by_hand():
-    """Euler on D = c x is x -> (1 + (1 - c) (sigma_next / sigma - 1)) x: errors grow by the same factors."""
-    c = -0.5
-    gains = amplification(forms(EULER, SIGMAS), SIGMAS, lambda x, sigma: c * x, NOISE)
-    factors = 1 + (1 - c) * (SIGMAS[1:] / SIGMAS[:-1] - 1)
-    for j in range(5):
-        np.testing.assert_allclose(gains[j, j + 1], abs(factors[j]), rtol=1e-6, atol=1e-8)
-        np.testing.assert_allclose(gains[j, 5], np.prod(np.abs(factors[j:])), rtol=1e-6, atol=1e-8)
-    assert (np.triu(np.ones((5, 6)), 0) * gains == gains).all()
 
 
 def test_conform_says_which_bug():

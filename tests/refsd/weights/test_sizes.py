@@ -4,9 +4,10 @@ import pytest
 from sd15_shapes import sd15_shapes
 
 from refsd.models.clip.network import CLIP_G, CLIP_H, CLIP_H_23, CLIP_L_PROJECTED, CLIPSize, clip_shapes, clip_size
+from refsd.models.ideogram4.network import IDEOGRAM4, ideogram4_shapes, ideogram4_size
 from refsd.models.unet.tensors import UNetSize, unet_shapes, unet_size
 from refsd.models.vae.network import FLUX_VAE, VAESize, vae_shapes, vae_size
-from refsd.networks.dimensions import count
+from refsd.networks.dimensions import count, read_size
 
 READ = {"unet": unet_size, "vae": vae_size, "clip": clip_size}
 
@@ -62,3 +63,18 @@ def test_count():
     names = ["a.0.x", "a.2.x", "a.12", "a.100.x", "a.x", "a.-3.x", "a.\u0663.x", "b.50.x"]
     assert count(names, "a.", 7) == 13
     assert count(names, "c.", 7) == 7
+
+
+@pytest.mark.parametrize(
+    "gone", ["layers.0.feed_forward.w1.weight", "input_proj.weight", "layers.0.attention.norm_q.weight"]
+)
+def test_a_dimension_is_read_from_the_next_tensor_that_has_it(gone):
+    size = IDEOGRAM4._replace(hidden=512, layers=2, mlp=384, head_dim=64)
+    shapes = ideogram4_shapes(size)
+    del shapes[gone]
+    assert ideogram4_size(shapes) == size
+
+
+def test_a_field_that_is_no_dimension_has_to_be_given():
+    with pytest.raises(KeyError, match="layers"):
+        read_size(IDEOGRAM4, ideogram4_shapes, ideogram4_shapes(IDEOGRAM4))

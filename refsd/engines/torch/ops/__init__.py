@@ -1,28 +1,6 @@
-"""The operations of golden/operations/ by torch, one file per family."""
+"""The operations of golden/operations/ by torch, one file per family, found by itself."""
 
-from refsd.engines.torch.ops import (
-    activations,
-    adapters,
-    attention,
-    blocks,
-    convolution,
-    layout,
-    norms,
-    positions,
-    products,
-    resampling,
-)
 from refsd.engines.torch.ops.function import Function
+from refsd.golden.pages import rows
 
-FUNCTIONS: dict[str, Function] = {
-    **products.FUNCTIONS,
-    **convolution.FUNCTIONS,
-    **norms.FUNCTIONS,
-    **activations.FUNCTIONS,
-    **attention.FUNCTIONS,
-    **positions.FUNCTIONS,
-    **resampling.FUNCTIONS,
-    **layout.FUNCTIONS,
-    **blocks.FUNCTIONS,
-    **adapters.FUNCTIONS,
-}
+FUNCTIONS: dict[str, Function] = rows(__name__, "FUNCTIONS")

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from refsd.cases import CASES
 from refsd.cli import app
-from refsd.corpus import data_flow
+from refsd.components.data_flow import trace
 from refsd.numerics.errors import BadInput
 
 OF_COMPONENT = {
@@ -19,7 +19,7 @@ OF_COMPONENT = {
 
 @pytest.mark.parametrize("component", OF_COMPONENT)
 def test_every_operation_but_tables_takes_results_of_earlier_ones(component):
-    steps = data_flow.trace(OF_COMPONENT[component]).steps
+    steps = trace(CASES[OF_COMPONENT[component]]).steps
     assert all(j < i for i, step in enumerate(steps) for _, j in step.takes)
     tables = {"embedding", "parameter", "timestep_embedding", "layer_norm"}
     assert {step.op for step in steps if step.op and not step.takes} <= tables

@@ -5,16 +5,14 @@ elements (reshape, transpose, split, concatenate) and compute only with a Module
 operation's arguments are those of the operations that it takes them from.
 """
 
-import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.cases import CASES
 from refsd.components import COMPONENTS, load
+from refsd.golden.case import Case
 from refsd.module import Module, Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
@@ -134,9 +132,8 @@ def _line(frame) -> tuple[str, int]:
     return str(Path(frame.f_code.co_filename).relative_to(_MODELS)), frame.f_lineno
 
 
-def trace(case_name: str) -> Run:
+def trace(case: Case) -> Run:
     """Run a case's model on tiny weights."""
-    case = CASES[case_name]
     assert case.model is not None
     name = case.op.removeprefix("model/")
     m, params = load(open_checkpoint(model_files(case.model, "ldm")), name, Arithmetic(FLOAT64))
@@ -150,39 +147,3 @@ def trace(case_name: str) -> Run:
         **{**component.params, **params, **case.params},
     )
     return Run(tuple(recorder.steps), tuple(recorder.sources(y)), recorder.arguments)
-
-
-class Block(NamedTuple):
-    """Steps that follow each other in a block at the top of the model's names. members: numbers of steps"""
-
-    name: str
-    members: tuple[int, ...]
-
-
-def blocks(run: Run) -> list[Block]:
-    """Gather operations by the first names of their tap, up to a number.
-
-    An operation without weights at the top of the model joins the block whose result alone it takes.
-    """
-    found: list[Block] = []
-    for i, step in enumerate(run.steps):
-        if step.op:
-            name = _block_of(step.name)
-            follows = found and name == step.op and {source for _, source in step.takes} <= {found[-1].members[-1]}
-            if found and (found[-1].name == name or follows):
-                found[-1] = Block(found[-1].name, (*found[-1].members, i))
-            else:
-                found.append(Block(name, (i,)))
-    return found
-
-
-def _block_of(name: str) -> str:
-    first = re.match(r"(?:[^.]+\.)+?\d+(?=\.)|(?:decoder\.)?[^.]+", name)
-    assert first is not None
-    return first[0]
-
-
-def arrows(run: Run, inside: Iterable[int] | None = None) -> set[tuple[str, str, str]]:
-    """Return the wiring by name: (step, parameter, the step whose result it takes). inside: only these steps"""
-    chosen = range(len(run.steps)) if inside is None else inside
-    return {(run.steps[i].name, one, run.steps[j].name) for i in chosen for one, j in run.steps[i].takes}
