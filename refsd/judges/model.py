@@ -9,6 +9,7 @@ import numpy as np
 
 from refsd.causes.generic.other_shapes import other_shapes
 from refsd.causes.model import wrong_operations as operations
+from refsd.causes.model.calls import Calls
 from refsd.causes.model.following import Following, Passing, Reached, as_shaped
 from refsd.causes.model.mutants import MUTANTS, Change, ChangedWeights, in_each_block
 from refsd.causes.model.observed import Observed
@@ -54,6 +55,7 @@ class ModelJudge(Judge):
         self.model_files = model_files
         self._components = Components(model_files)
         self._scattered: tuple[tuple[Case, Numerics, tuple[Deviation, ...]], Answer] | None = None
+        self._calls: tuple[tuple[Case, tuple[str, ...]], Calls] | None = None
 
     def _module(
         self, case: Case, inputs: Inputs, arithmetic: Arithmetic, cache: WeightCache | None = None
@@ -306,6 +308,7 @@ class ModelJudge(Judge):
         keeps:  True to keep the inputs of products
         layouts, also: as Following takes them
         """
+        concerned = change is None or self._concerned(case, inputs, change)
         label = f"{case.op} in {arithmetic.numerics.name}"
         observed = arithmetic if isinstance(arithmetic, Observed) else None
         with (
@@ -316,7 +319,8 @@ class ModelJudge(Judge):
             values, weights = own, m.weights
             if change is not None:
                 values, weights = change.inputs(own), ChangedWeights(m.weights, change)
-            if values is None:
+                concerned = concerned and not weights.none_changed()
+            if values is None or not concerned:
                 return taps, {}
             run = forward if values is own else answer_if_taken
             passing = Passing(weights, arithmetic, taps=taps)
@@ -400,14 +404,23 @@ class ModelJudge(Judge):
         weights = self._module(case, inputs, Arithmetic(FLOAT32))[0].weights
         return {name: len(tensor.shape) for name, tensor in weights.items()}
 
+    def _concerned(self, case: Case, inputs: Inputs, change: Change) -> bool:
+        """Return False if a bug replaces only functions that the case does not call."""
+        key = case, tuple(inputs)
+        if self._calls is None or self._calls[0] != key:
+            run = functools.partial(self.answer, case, inputs, Arithmetic(FLOAT32))
+            self._calls = key, Calls((bug.change for bug in MUTANTS), run)
+        return self._calls[1].concern(change)
+
     def _changed(self, case: Case, inputs: Inputs, change: Change, numerics: Numerics) -> Answer | None:
         """Return the reference's answer with a bug; None if it makes no difference, or inputs that are refused."""
+        if not self._concerned(case, inputs, change):
+            return None
         with one_answer(numerics):
             m, values, params = self._module(case, inputs, change.arithmetic(numerics))
-            wrong = change.inputs(values)
-            if wrong is None:
+            wrong, weights = change.inputs(values), ChangedWeights(m.weights, change)
+            if wrong is None or weights.none_changed():
                 return None
-            weights = ChangedWeights(m.weights, change)
             run = forward if wrong is values else answer_if_taken
             with change.in_models():
                 y = run(component_of(case), Module(weights, m.arithmetic), wrong, params, case.name)
