@@ -129,7 +129,7 @@ def measure(
     skip = free | ~known
     e, relative = _difference(found, truth, skip | odd)
     near, honest_relative = _difference(honest, truth, skip | ~np.isfinite(honest))
-    signs = np.nan_to_num(np.sign(np.atleast_1d(truth)))
+    signs = np.sign(_where(~np.isnan(truth), truth))
     engine = _errors(_units(e, limit), signs, channel)
     at = engine.at
     return Metrics(
@@ -275,4 +275,4 @@ def _index(x: np.ndarray) -> tuple[int, ...]:
 
 
 def _finite(x) -> float:
-    return float(np.clip(np.nan_to_num(x, nan=INFINITE), -INFINITE, INFINITE))
+    return INFINITE if math.isnan(x) else float(min(max(x, -INFINITE), INFINITE))

@@ -1,6 +1,7 @@
 """The house holds: imports run one way, every folder is packaged, the wheel has one name on top."""
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -40,10 +41,10 @@ BUDGETS = {
     "refsd/bench": 2_050,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 8_500,
+    "refsd/causes": 8_550,
     "refsd/cli": 4_500,
     "refsd/cluster": 1_300,
-    "refsd/commands": 1_250,
+    "refsd/commands": 1_300,
     "refsd/components": 500,
     "refsd/conventions": 1_100,
     "refsd/corpus": 350,
@@ -107,12 +108,18 @@ def floor_of(module: str) -> str:
     return parts[1] if len(parts) > 1 and parts[1] in FLOORS else "refsd"
 
 
+@functools.cache
+def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """The import statements of a file, inside functions too."""
+    return [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Import | ast.ImportFrom)]
+
+
 def imports(path: Path) -> set[str]:
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}: relative import"
             names |= (
                 {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "refsd" else {node.module}
@@ -163,7 +170,7 @@ def test_no_import_runs_in_a_circle():
 
 
 def froms(path: Path) -> list[ast.ImportFrom]:
-    return [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom) and n.module]
+    return [n for n in statements(path) if isinstance(n, ast.ImportFrom) and n.module]
 
 
 def test_a_model_loads_no_loader():

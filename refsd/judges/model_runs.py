@@ -1,13 +1,15 @@
 """Run the reference on cases of model components: whole, from an engine's taps, with a bug, with rounding noise."""
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from refsd.causes.model.calls import Calls
 from refsd.causes.model.following import Following, Passing, Reached
-from refsd.causes.model.mutants import Change, ChangedWeights
+from refsd.causes.model.mutants import MUTANTS, Change, ChangedWeights
 from refsd.causes.model.observed import Observed
 from refsd.components import COMPONENTS, forward
 from refsd.golden.case import Case
@@ -19,7 +21,7 @@ from refsd.module import Module, Taps, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.machine import memory, one_answer
-from refsd.numerics.profiles import FLOAT64, Numerics
+from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
 
 _NO_CHANGE = Change()
 
@@ -34,6 +36,7 @@ class ModelRuns(Judge):
         self.model_files = model_files
         self._components = Components(model_files)
         self._scattered: tuple[tuple[Case, Numerics, tuple[Deviation, ...]], Answer] | None = None
+        self._calls: tuple[tuple[Case, tuple[str, ...]], Calls] | None = None
 
     def _module(
         self, case: Case, inputs: Inputs, arithmetic: Arithmetic, cache: WeightCache | None = None
@@ -102,6 +105,8 @@ class ModelRuns(Judge):
 
     def _changed(self, case: Case, inputs: Inputs, change: Change, numerics: Numerics) -> Answer | None:
         """Return the reference's answer with a bug; None if it makes no difference, or inputs that are refused."""
+        if not self._concerned(case, inputs, change):
+            return None
         with one_answer(numerics):
             return self._run(case, inputs, change.arithmetic(numerics), change)
 
@@ -127,13 +132,24 @@ class ModelRuns(Judge):
         keeps:  True to keep the inputs of products
         layouts, also: as Following takes them
         """
+        concerned = self._concerned(case, inputs, change)
         label = f"{case.op} in {arithmetic.numerics.name}"
         observed = arithmetic if isinstance(arithmetic, Observed) else None
         with (
             one_answer(arithmetic.numerics),
             Following(label, found, observed, until, given, right, keeps, layouts, also) as taps,
         ):
-            return taps, self._run(case, inputs, arithmetic, change, taps) or {}
+            return taps, (self._run(case, inputs, arithmetic, change, taps) or {}) if concerned else {}
+
+    def _concerned(self, case: Case, inputs: Inputs, change: Change) -> bool:
+        """Return False if a bug replaces only functions that the case does not call."""
+        if not change.replaced:
+            return True
+        key = case, tuple(inputs)
+        if self._calls is None or self._calls[0] != key:
+            run = partial(self.answer, case, inputs, Arithmetic(FLOAT32))
+            self._calls = key, Calls((bug.change for bug in MUTANTS), run)
+        return self._calls[1].concern(change)
 
     def _run(
         self,
@@ -148,10 +164,9 @@ class ModelRuns(Judge):
         None, and no taps, if the bug makes no difference, or inputs that the reference refuses.
         """
         m, values, params = self._module(case, inputs, arithmetic)
-        wrong = change.inputs(values)
-        if wrong is None:
+        wrong, weights = change.inputs(values), ChangedWeights(m.weights, change)
+        if wrong is None or weights.none_changed():
             return None
-        weights = ChangedWeights(m.weights, change)
         run = forward if wrong is values else answer_if_taken
         try:
             with change.in_models():

@@ -260,16 +260,23 @@ class ChangedWeights(Mapping[str, StoredTensor]):
         self._weights, self._change, self.met = weights, change, 0
 
     def __getitem__(self, name: str) -> StoredTensor:
+        changed = self._changed(name)
+        self.met += changed is not None
+        return self._weights[name] if changed is None else changed
+
+    def _changed(self, name: str) -> StoredTensor | None:
+        """Return what the bug makes of a weight; None if it leaves it as it is."""
         other = self._change.rename(name) if self._change.rename else None
         if other is not None and other in self._weights and self._weights[other].shape == self._weights[name].shape:
-            self.met += 1
             return self._weights[other]
         tensor = self._weights[name]
         values = self._change.revalue(name, np.asarray(tensor.values())) if self._change.revalue else None
-        if values is None or np.array_equal(values, tensor.values()):
-            return tensor
-        self.met += 1
-        return stored(np.ascontiguousarray(values))
+        same = values is None or np.array_equal(values, tensor.values())
+        return None if same else stored(np.ascontiguousarray(values))
+
+    def none_changed(self) -> bool:
+        """Return True if the bug is one of weights, and leaves all of these as they are."""
+        return self._change.of_weights and all(self._changed(name) is None for name in self._weights)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from numba import config
 from record_quantized import cases, hashes
 
 from refsd.kernels.quant import BLOCK_TYPES
@@ -18,6 +19,10 @@ def test_every_type_is_recorded():
 @pytest.mark.parametrize("name", RECORDED)
 def test_blocks_of_ggml(name):
     kind = BLOCK_TYPES[name]
+    # As Python, which takes minutes, columns that never fired stand for the other importances.
+    slow = {"bell", "outliers"} if "plain" in RECORDED[name] else {"outliers"}
     for case, x, importance in cases(kind):
+        if config.DISABLE_JIT and case in slow:
+            continue
         ours = kind.quantize(x) if importance is None else kind.quantize(x, importance)
         assert hashes(ours) == RECORDED[name][case].split(), case

@@ -1,10 +1,13 @@
 """Activations in few bits: all numbers of a format listed, the nearest found by search; products in fractions."""
 
+import bisect
+import functools
 from fractions import Fraction
 
 import numpy as np
 
 
+@functools.cache
 def numbers(kind):
     """Every number of a format, from the least, and whether its code is even."""
     if kind.endswith(("int8", "int4")):
@@ -24,9 +27,8 @@ def numbers(kind):
 def nearest(v, kind):
     """The number of a format nearest to v; of two the one with the even code."""
     table = numbers(kind)
-    distance = min(abs(number - v) for number, _ in table)
-    near = [(number, even) for number, even in table if abs(number - v) == distance]
-    return near[0][0] if len(near) == 1 else next(number for number, even in near if even)
+    i = bisect.bisect(table, v, key=lambda row: row[0])
+    return min(table[max(i - 1, 0) : i + 1], key=lambda row: (abs(row[0] - v), not row[1]))[0]
 
 
 def rounded_rows(x, kind, largest):

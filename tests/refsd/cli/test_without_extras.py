@@ -56,20 +56,19 @@ def test_judging_needs_no_extra(folder):
     assert [line.partition(" ")[0] for line in lines] == ["0"] * len(lines), lines
 
 
-@pytest.mark.parametrize(
-    ("command", "needs", "extra"),
-    [
-        ("golden make h --dask 2", "Dask", "dask"),
-        ("conform refsd:float32 --dask tcp://127.0.0.1:8786", "Dask", "dask"),
-        ("fuzz refsd --dask local", "Dask", "dask"),
-        (f"conform refsd --cases {ROOT}/tests/fixtures/adopted/tiny", "onnx", "onnx"),
-        (f"compare x.safetensors {ROOT}/tests/fixtures/adopted/tiny", "onnx", "onnx"),
-        ("run-onnx x.onnx", "onnx", "onnx"),
-        ("export softmax/f32/* --format onnx -o f", "onnx", "onnx"),
-        ("adopt x.onnx -o h", "onnx", "adopt"),
-    ],
-)
-def test_what_needs_an_extra_says_which(folder, command, needs, extra):
-    [line] = said(folder, command)
-    assert f"needs {needs}: in refsd's clone: uv sync --extra {extra}," in line, line
-    assert extra in EXTRAS
+NEEDING = {
+    "golden make h --dask 2": ("Dask", "dask"),
+    "conform refsd:float32 --dask tcp://127.0.0.1:8786": ("Dask", "dask"),
+    "fuzz refsd --dask local": ("Dask", "dask"),
+    f"conform refsd --cases {ROOT}/tests/fixtures/adopted/tiny": ("onnx", "onnx"),
+    f"compare x.safetensors {ROOT}/tests/fixtures/adopted/tiny": ("onnx", "onnx"),
+    "run-onnx x.onnx": ("onnx", "onnx"),
+    "export softmax/f32/* --format onnx -o f": ("onnx", "onnx"),
+    "adopt x.onnx -o h": ("onnx", "adopt"),
+}
+
+
+def test_what_needs_an_extra_says_which(folder):
+    for (needs, extra), line in zip(NEEDING.values(), said(folder, *NEEDING), strict=True):
+        assert f"needs {needs}: in refsd's clone: uv sync --extra {extra}," in line, line
+        assert extra in EXTRAS

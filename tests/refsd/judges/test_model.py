@@ -1,6 +1,7 @@
 """Every family's cases in the reference: float32 stands within its bound of float64, and bugs do not."""
 
-import functools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,59 +25,8 @@ from refsd.weights import recipes
 
 pytestmark = pytest.mark.jitted
 
-# One of each kind of network, the small ones first: each is asked for the bugs that none before it has killed.
-BROKEN = (
-    "clip-l/clip/ended",
-    "mistral-small/mistral/padded",
-    "gemma2-2b/gemma2/padded",
-    "qwen3-4b/qwen3/padded",
-    "qwen2.5-vl-7b/qwen2_5_vl/image",
-    "qwen3-vl-4b/qwen3_vl/layers",
-    "qwen3-vl-4b/qwen3_vl/pictures",
-    "qwen3-vl-8b-vision/qwen3_vision/wide",
-    "t5xxl/t5/padded",
-    "taesd/tae-decoder/outliers",
-    "sd35-large/mmdit/last-step",
-    "chroma/chroma/masked",
-    "qwen-image/qwen-image/edit",
-    "qwen-image-edit-2511/qwen-image/edit",
-    "lumina2/lumina2/masked",
-    "krea2/krea2/masked",
-    "ernie-image/ernie-image/masked",
-    "minimax-h3/minimax-h3/keyframes",
-    "lone/minimax-h3-pruned/minimax-h3/curve",
-    "anima/anima/whole",
-    "anima-conditioner/anima-conditioner/masked",
-    "qwen-image21/qwen-image21/masked",
-    "qwen-image21/qwen-image21/edit",
-    "wan/wan/frames",
-    "flux3/flux3/references",
-    "flux3-distilled/flux3/jump",
-    "flux2-dev/flux2/reference",
-    "flux-dev/flux/reference",
-    "flux-vae/vae-encoder/tall",
-    "wan-vae/wan-vae-encoder/frames",
-    "wan-vae/wan-vae-decoder/frames",
-    "qwen-image21-vae/qwen-image21-vae-encoder/tall",
-    "qwen-image21-vae/qwen-image21-vae-decoder/wide",
-    "controlnet/controlnet/between",
-    "controlnet-union/controlnet/kind",
-    "lone/zimage-control/zimage/controlled",
-    "ip-adapter/ip-adapter/embedding",
-    "ip-adapter-plus/ip-adapter/states",
-    "lone/sd15-ip-adapter/unet/image-prompt",
-    "lone/ideogram4/ideogram4/masked",
-    "lone/flux2-vae/flux2-vae-decoder/eps",
-    "lone/ministral-3b/mistral/stretched",
-)
-# Bugs that each is asked for.
-EVERYWHERE = {
-    "the second item of the batch reads the first",
-    "the output's sign is turned",
-    "square matrices are transposed",
-    "convolutions are flipped",
-    "norms have no scale",
-}
+# Case -> the bugs that it kills, drawn by record_model_bugs.py.
+KILLED = json.loads((Path(__file__).parents[2] / "fixtures" / "model_bugs.json").read_text())
 
 TINY = [case for page in pages("cases") for case in page.CASES]
 
@@ -125,31 +75,21 @@ def test_outputs_are_measured_in_the_order_of_computation():
     assert verdict.judge(metrics).reason.startswith("second_in_name: ")
 
 
-@functools.cache
-def _killed(model_files, name, of):
-    trials = try_all(ModelJudge(model_files), CASES[name], [mutant for mutant in MUTANTS if mutant.name in of])
+def _killed(model_files, name, bugs):
+    trials = try_all(ModelJudge(model_files), CASES[name], [mutant for mutant in MUTANTS if mutant.name in bugs])
     # A bug that changes a shape is no feat.
     return {t.mutant for t in trials if t.killed and t.judgement.criterion != "output"}
 
 
-@functools.cache
-def _graveyard(model_files):
-    """Case -> the bugs that it killed."""
-    left, killed = {mutant.name for mutant in MUTANTS}, {}
-    for name in BROKEN:
-        killed[name] = _killed(model_files, name, tuple(sorted(left | EVERYWHERE)))
-        left -= killed[name]
-    return killed
+@pytest.mark.parametrize("name", KILLED)
+def test_a_case_kills_its_bugs(model_files, name):
+    assert len(KILLED[name]) >= 3
+    assert set(KILLED[name]) - _killed(model_files, name, KILLED[name]) == set()
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_case_kills_several_bugs(model_files, name):
-    assert len(_graveyard(model_files)[name]) >= 3
-
-
-def test_every_bug_is_killed_by_some_case(model_files):
-    killed = set().union(*_graveyard(model_files).values())
-    assert {mutant.name for mutant in MUTANTS} - killed == set()
+def test_every_bug_is_killed_by_some_case():
+    killed = {bug for bugs in KILLED.values() for bug in bugs}
+    assert {mutant.name for mutant in MUTANTS} ^ killed == set(), "run tests/fixtures/record_model_bugs.py"
 
 
 @pytest.mark.parametrize("name", [case.name for case in TINY if case.model.quiet > 0])
