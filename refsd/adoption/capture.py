@@ -35,6 +35,8 @@ _OF_PARTS = {
     torch.Tensor.split: 2,
     torch.split: 2,
 }
+# Those that are given sizes, of which the last is that of the parts.
+_OF_SIZES = (torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.expand)
 _WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
@@ -143,10 +145,12 @@ class _ByParts(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         leaves = [x for x in pytree.tree_leaves(args[:1]) if isinstance(x, torch.Tensor)]
-        if func not in _OF_PARTS or not leaves or not all(x.is_complex() for x in leaves):
+        if func not in (*_OF_PARTS, *_OF_SIZES) or not leaves or not all(x.is_complex() for x in leaves):
             return func(*args, **kwargs)
         first, *rest = args
-        at = _OF_PARTS[func] - 1
+        if func in _OF_SIZES and rest and not isinstance(rest[0], torch.dtype):
+            rest = [*(rest[0] if isinstance(rest[0], (tuple, list)) else rest), 2]
+        at = _OF_PARTS.get(func, 0) - 1
         if 0 <= at < len(rest) and rest[at] < 0:  # the parts are a new last axis
             rest[at] -= 1
         if kwargs.get("dim", 0) < 0:

@@ -84,6 +84,7 @@ class Turned(torch.nn.Module):
         angles = torch.outer(torch.arange(9).to(x.dtype), 0.3 ** torch.arange(4).to(x.dtype))
         table = torch.polar(torch.ones_like(angles), angles)
         rows = torch.cat([part.unsqueeze(-2) for part in table[ids].split([1, 3], dim=-1)], dim=-1).squeeze(-2)
+        rows = rows.view(2, -1, 1, 4).expand(2, 5, 1, 4).squeeze(-2)
         y = torch.view_as_complex(self.proj(x).reshape(*x.shape[:-1], 4, 2))
         return torch.view_as_real(y * torch.stack([rows, rows * rows], 0)[1]).flatten(-2)
 
