@@ -235,8 +235,8 @@ class ModelJudge(Judge):
         limit = TimeLimit(_SEARCH)
         outputs = {name: found[name] for name in standard.truth if name in found}
         place = self.place(standard, found, tap)
-        causes = place.explain(lambda: self._known(standard, outputs, MUTANTS, limit), limit)
-        causes = causes or other_shapes(outputs, standard.truth)
+        known = lambda bugs: self._known(standard, outputs, [bug for bug in MUTANTS if bug.name in bugs], limit)
+        causes = place.explain(known, limit) or other_shapes(outputs, standard.truth)
         return Explanation(causes) if causes else Explanation(causes, place.describe(), place.nearest())
 
     def _nearest(self, standard: Standard, found: Answer) -> Nearest | None:
@@ -268,11 +268,10 @@ class ModelJudge(Judge):
             assert truth is not None
             return self._spreads(case, inputs, found, {tap: truth}, numerics, (), given)[tap]
 
-        weights = self._module(case, inputs, Arithmetic(FLOAT32))[0].weights
+        m, _, params = self._module(case, inputs, Arithmetic(FLOAT32))
         names = taps.recorded[: taps.recorded.index(tap)] if tap in taps.recorded else taps.recorded
         earlier = {name: found[name] for name in reversed(names) if name in found}
         own = np.asarray(found[tap], np.float64)
-
         calls = [name for name in taps.recorded if of_one_layer(name, tap, taps.recorded)]
 
         @functools.cache
@@ -281,7 +280,7 @@ class ModelJudge(Judge):
             right, outputs = self._follow(case, inputs, rest, Observed(FLOAT64), also=calls)
             return {**right, **outputs}
 
-        return Place(tap, own, segment, run, spread, weights, numerics, earlier, others, calls)
+        return Place(tap, own, segment, run, spread, m.weights, numerics, earlier, others, calls, params)
 
     def _follow(
         self,
@@ -316,9 +315,10 @@ class ModelJudge(Judge):
             values, weights = own, m.weights
             if change is not None:
                 values, weights = change.inputs(own), ChangedWeights(m.weights, change)
+                params = change.params(params)
             if values is None:
                 return taps, {}
-            run = forward if values is own else answer_if_taken
+            run = forward if change is None else answer_if_taken
             passing = Passing(weights, arithmetic, taps=taps)
             try:
                 with (change or Change()).in_models():

@@ -3,6 +3,8 @@
 The known bugs of two pages, of tiles and of NVFP4's product, came into view after the bugs there had been chosen.
 """
 
+import functools
+
 import numpy as np
 from eighth_operations import EIGHTH_OPERATIONS
 from eighth_steps import EIGHTH_STEPS
@@ -25,6 +27,7 @@ def _cut_over_two_devices(m, c):
     return np.concatenate([np.concatenate(parts, axis=-1) for parts in zip(*halves, strict=True)], axis=-1)
 
 
+@functools.wraps(attention_softcap)
 def _mask_by_head(q, k, v, scale, cap, mask=None):
     """Scores are [items, heads of keys, queries of each, L, J]: a mask [items, 1, L, J] meets the heads."""
     if mask is not None and mask.shape[0] > 1:
@@ -145,7 +148,7 @@ _TABLE = {
         _model(
             Bug(patched=_patch(flux2, "text_ids", _words_at_zero)),
             "rope|attn|double_blocks",
-            "text|word|position|txt|first tokens",
+            "text|word|position|txt|first tokens|ids, axis A: the last slice",
             "flux2-dev/flux2/first-step",
             "flux2-klein/flux2/between",
         ),
@@ -156,7 +159,7 @@ _TABLE = {
         _model(
             Bug(answer=_a_layer_late),
             "penultimate",
-            "last_hidden_state|layer",
+            r"last_hidden_state|layer|model\.norm",
             "mistral-small/mistral/padded",
         ),
     ),

@@ -125,7 +125,9 @@ _TABLE = {
     "b-conv-01": (
         "op",
         "huggingface/candle#3405",
-        wrong_method("conv2d", "conv2d", "channels? last|NHWC|layout|order", conv2d=_taken_for_channels_last),
+        wrong_method(
+            "conv2d", "conv2d", "channels? last|NHWC|order|last in memory", conv2d=_taken_for_channels_last
+        ),
     ),
     "b-lin-01": (
         "op",
@@ -147,7 +149,7 @@ _TABLE = {
     "b-norm-01": (
         "op",
         "brainpy/BrainPy#765",
-        wrong_method("group_norm", "group_norm", "groups", group_norm=_all_groups_at_once),
+        wrong_method("group_norm", "group_norm", "group", group_norm=_all_groups_at_once),
     ),
     "b-norm-02": (
         "op",

@@ -136,7 +136,9 @@ _TABLE = {
         "sampler",
         "Haoming02/sd-webui-forge-classic#1381, in euler_cfg_pp",
         _of_trajectory(
-            "flow/euler_cfg_pp/simple", r"computed as euler_cfg_pp|1 - sigma|alpha|weight 1", _exploding_cfg_pp
+            "flow/euler_cfg_pp/simple",
+            r"1 - sigma|alpha|weight 1|not the flow",
+            _exploding_cfg_pp,
         ),
     ),
     "b-smp-03": (
@@ -144,7 +146,7 @@ _TABLE = {
         "Comfy-Org/ComfyUI#14814",
         _of_trajectory("dpmpp2s_a_cfg_pp/karras", r"uncond", _overwritten_uncond),
     ),
-    # A schedule of one step has no span to stretch: diffusers' terminal gives NaN. No case has one step and a terminal.
+    # The sigmas of one step, stretched to a terminal, are NaN. No case has one step and a terminal.
     "b-smp-04": ("sampler", "sgl-project/sglang#24708", None),
     "b-smp-05": (
         "sampler",
@@ -181,7 +183,7 @@ _TABLE = {
     "b-vae-01": (
         "model",
         "invoke-ai/InvokeAI#8838, of the decoder's input",
-        wrong_answer("latents/flux2", "shown_latent", "normal|mean|scale|as it is", _still_normalised),
+        wrong_answer("latents/flux2", "shown_latent", "normal|mean|scale|as it is|statistics", _still_normalised),
     ),
     # No case joins UMT5's hidden states, which Wan has zero behind the text.
     "b-te-01": ("model", "starVLA/starVLA#433", None),
@@ -193,7 +195,7 @@ _TABLE = {
     "b-lora-01": (
         "loader",
         "Blaizzy/mlx-vlm#986",
-        wrong_answer("adapter/lora-kohya", "merged", "rank|alpha", _not_by_the_rank),
+        wrong_answer("adapter/lora-kohya", "merged", "by the rank", _not_by_the_rank),
     ),
     "b-lora-02": (
         "loader",
