@@ -58,7 +58,7 @@ BUDGETS = {
     "refsd/goldens": 250,
     "refsd/judges": 1_950,
     "refsd/models": 17_750,
-    "refsd/networks": 1_100,
+    "refsd/networks": 1_150,
     "refsd/onnx": 3_750,
     "refsd/pipelines": 3_950,
     "refsd/profiling": 1_700,

@@ -46,6 +46,8 @@ _SHAPES = (
     Geometry("narrow", (3, 64, 13, 4), 64, (3, 3), 2, (0, 0, 0, 0)),
     # As many channels as columns.
     Geometry("1x1-square", (2, 16, 5, 16), 16, (1, 1), 1, (0, 0, 0, 0)),
+    # As many channels as rows and columns: the strides tell no layout.
+    Geometry("cube", (2, 12, 12, 12), 20, (3, 3), 1, (1, 1, 1, 1)),
     # Channels in an odd number of blocks of 8.
     Geometry("1x1-blocks", (2, 40, 5, 6), 24, (1, 1), 1, (0, 0, 0, 0)),
     # More rows than 16 bits can count.

@@ -191,6 +191,8 @@ LINEAR = Operation(
             for t in ("f32", "f16")
         ),
         _case("mean", "f32", (7, 320), 33, offset=8.0),
+        # As many rows as outputs: a bias may be added along either.
+        _case("square", "f32", (20, 77), 20),
         # Rows that end in zeros: whole blocks of them.
         *(_case("zeros", t, (5, 256), 33, x_data="prefix", exponent=0, n=40) for t in ("q8_0", "q4_0", "q4_k")),
         _case("small", "f32", (7, 132), 33, bias=False, exponent=-45),

@@ -76,11 +76,12 @@ def _transposed(scales: np.ndarray) -> np.ndarray | None:
     return np.ascontiguousarray(scales.reshape(scales.shape[::-1]).T) if 1 not in scales.shape else None
 
 
-def _case(label: str, x, out: int, **more):
+def _case(label: str, x, out: int, scales: int = -10, **more):
+    """scales: exponent of the weight's scales of blocks"""
     weight = {
         "weight": Recipe((out, x[-1] // 2), "u8", "token_ids", 0, n=256),
-        "block_scale": Recipe((out, x[-1] // _GROUP), "f8_e4m3", "positive", exponent=-10),
-        "weight_scale": Recipe((1,), data="positive", exponent=-29),
+        "block_scale": Recipe((out, x[-1] // _GROUP), "f8_e4m3", "positive", exponent=scales),
+        "weight_scale": Recipe((1,), data="positive", exponent=-39 - scales),
     }
     return product_case("linear_nvfp4", label, x, out, weight, {}, **more)
 
@@ -121,6 +122,8 @@ LINEAR_NVFP4 = Operation(
         _case("outliers", (9, 256), 32, x_data="outliers"),
         _case("rows", (20, 160), 48, x_data="rows", n=6),
         _case("odd", (7, 48), 16),
+        # Scales of blocks below 2^-6, which E4M3 holds as subnormal numbers.
+        _case("small-scales", (9, 96), 32, scales=-23),
         _case("given", (20, 128), 32, static=-10),
         _case("given-saturated", (20, 128), 32, static=-12),
     ),

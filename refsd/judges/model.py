@@ -158,8 +158,8 @@ class ModelJudge(ModelRuns):
         limit = TimeLimit(_SEARCH)
         outputs = {name: found[name] for name in standard.truth if name in found}
         place = self.place(standard, found, tap)
-        causes = place.explain(lambda: self._known(standard, outputs, MUTANTS, limit), limit)
-        causes = causes or other_shapes(outputs, standard.truth)
+        known = lambda bugs: self._known(standard, outputs, [bug for bug in MUTANTS if bug.name in bugs], limit)
+        causes = place.explain(known, limit) or other_shapes(outputs, standard.truth)
         return Explanation(causes) if causes else Explanation(causes, place.describe(), place.nearest())
 
     def _nearest(self, standard: Standard, found: Answer) -> Nearest | None:
@@ -191,11 +191,10 @@ class ModelJudge(ModelRuns):
             assert truth is not None
             return self._spreads(case, inputs, found, {tap: truth}, numerics, (), given)[tap]
 
-        weights = self._module(case, inputs, Arithmetic(FLOAT32))[0].weights
+        m, _, params = self._module(case, inputs, Arithmetic(FLOAT32))
         names = taps.recorded[: taps.recorded.index(tap)] if tap in taps.recorded else taps.recorded
         earlier = {name: found[name] for name in reversed(names) if name in found}
         own = np.asarray(found[tap], np.float64)
-
         calls = [name for name in taps.recorded if of_one_layer(name, tap, taps.recorded)]
 
         @functools.cache
@@ -204,7 +203,7 @@ class ModelJudge(ModelRuns):
             right, outputs = self._follow(case, inputs, rest, Observed(FLOAT64), also=calls)
             return {**right, **outputs}
 
-        return Place(tap, own, segment, run, spread, weights, numerics, earlier, others, calls)
+        return Place(tap, own, segment, run, spread, m.weights, numerics, earlier, others, calls, params)
 
     def _causes(self, standard: Standard, found: Answer) -> list[str]:
         """Return the causes that explain an engine's answer, by the rule of golden/explanation.py.

@@ -167,10 +167,11 @@ class ModelRuns(Judge):
         wrong, weights = change.inputs(values), ChangedWeights(m.weights, change)
         if wrong is None or weights.none_changed():
             return None
-        run = forward if wrong is values else answer_if_taken
+        run = forward if change is _NO_CHANGE else answer_if_taken
+        passing = Passing(weights, arithmetic, taps=taps)
         try:
             with change.in_models():
-                y = run(component_of(case), Passing(weights, arithmetic, taps=taps), wrong, params, case.name)
+                y = run(component_of(case), passing, wrong, change.params(params), case.name)
         except Reached:
             y = {}
         if y is None or (change.of_weights and not weights.met):

@@ -13,9 +13,9 @@ from refsd.networks.network import KINDS, Network
 
 
 def pages(name: str) -> list[ModuleType]:
-    """Import the page of this name ("network", "component", "cases", ...) of every folder that has one."""
+    """Import the page of this name ("network", "component", "cases", ...) of every folder; "": the folders."""
     folders = [f"{models.__name__}.{found.name}" for found in pkgutil.iter_modules(models.__path__) if found.ispkg]
-    named = [f"{folder}.{name}" for folder in folders if importlib.util.find_spec(f"{folder}.{name}")]
+    named = [page for folder in folders if importlib.util.find_spec(page := f"{folder}.{name}".rstrip("."))]
     return [importlib.import_module(page) for page in named]
 
 

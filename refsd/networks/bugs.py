@@ -24,6 +24,7 @@ class Change(NamedTuple):
     rename:     swaps one weight for another
     revalue:    changes a weight's values
     outputs:    outputs -> wrong outputs; None: the bug makes no difference
+    params:     the component's parameters -> wrong ones
     replaced:   (model's module, function's name, replacement): patched in while the model runs
     """
 
@@ -32,6 +33,7 @@ class Change(NamedTuple):
     rename: Renamed | None = None
     revalue: Revalued | None = None
     outputs: Callable[[Inputs], Inputs | None] = lambda outputs: outputs
+    params: Callable[[dict[str, Any]], dict[str, Any]] = lambda params: params
     replaced: tuple[tuple[ModuleType, str, Any], ...] = ()
 
     @contextlib.contextmanager

@@ -31,7 +31,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.function_steps": ("other_functions",),
     "operation.generated_mutants": ("generated", "simplest"),
     "operation.head_counts": ("head_counts",),
-    "operation.memory_layouts": ("of_strides", "of_lanes", "of_groups", "of_tokens", "of_slices"),
+    "operation.memory_layouts": ("of_strides", "of_groups", "of_tokens", "of_slices"),
     "operation.other_entries": ("other_entries",),
     "operation.overflows": ("overflows",),
     "operation.precisions": ("in_precisions",),

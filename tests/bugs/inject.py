@@ -13,6 +13,7 @@
     uv run python tests/bugs/inject.py --held-out fifth
     uv run python tests/bugs/inject.py --held-out sixth
     uv run python tests/bugs/inject.py --held-out seventh
+    uv run python tests/bugs/inject.py --held-out eighth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from ablation import finder_of, marked, unmarked, worth
+from eighth import EIGHTH
 from fifth import FIFTH
 from forgetting import bare, forgotten, listed
 from fourth_stages import FOURTH
@@ -98,6 +100,7 @@ HELD_OUT_SETS = {
     "fifth": FIFTH,
     "sixth": SIXTH,
     "seventh": SEVENTH,
+    "eighth": EIGHTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -114,6 +117,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(FIFTH),
     **injections(SIXTH),
     **injections(SEVENTH),
+    **injections(EIGHTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)

@@ -43,7 +43,7 @@ def describe(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: 
     if inside is not None and _constant(evidence.found):
         return [f"all of it is {inside}"]
     if not where.phrases:
-        relation = formula(evidence, channel)
+        relation = formula(evidence)
         if relation is not None:
             return [relation.phrase]
     if inside is not None:
@@ -55,7 +55,7 @@ def describe(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: 
         relation = formula_of_each(evidence, channel) or coarser(evidence)
         return [relation.phrase] if relation else place
     part = evidence.part(where.inside)
-    relation = formula(part, channel) or _rearranged(part, channel) or formula_of_each(part, channel)
+    relation = formula(part) or _rearranged(part, channel) or formula_of_each(part, channel)
     relation = relation or coarser(part)
     return [*place, *([f"there {relation.phrase}"] if relation and not flat else [])]
 

@@ -21,7 +21,6 @@ _VARIED = 0.02
 _NEARLY_ALL = 0.8
 # Rows and half their elements, at the least, for factors of rows.
 _ROWS = 8
-_VECTOR = 16
 # Scattered wrong elements, at the least, and their share, at the most, that may have a cause of their own.
 _SCATTERED, _MOST = 16, 0.75
 # What may become of right numbers in one place.
@@ -58,7 +57,7 @@ def fitted_causes(
     if not np.isfinite(found).any():
         return _not_finite_alike(evidence, suspects)
     if not evidence.finite:
-        same = _not_finite_alike(evidence, suspects) or _overflow(evidence) or _far_from_zero(evidence)
+        same = _not_finite_alike(evidence, suspects) or _overflow(evidence)
         if same:
             return same
     inside = contents(evidence, where.inside)
@@ -66,9 +65,6 @@ def fitted_causes(
         there = _in_place(evidence, where, suspects)
         if there:
             return [f"{name}{place or _scattered(evidence)} alone" for name in there]
-    again = _first_again(evidence, where) if evidence.finite else None
-    if again:
-        return [f"{again}{place}"]
     if inside == "zero":
         return [f"nothing is computed: zeros{place}"]
     if not evidence.finite:
@@ -92,8 +88,6 @@ def fitted_causes(
     grid = coarser(part)
     if grid is not None and grid.phrase.startswith("its values"):
         return [f"computed in a smaller type: {grid.phrase}{place}"]
-    if _beginning_of_rows(where, truth.shape):
-        return [f"rows are written over at their beginning, as by the end of the row before{place}"]
     elsewhere = _written_elsewhere(evidence, channel) if evidence.finite else None
     return [elsewhere] if elsewhere else []
 
@@ -134,31 +128,6 @@ def _overflow(evidence: Evidence) -> list[str]:
     if float(size[~infinite].max()) > 1.01 * least:
         return []
     return [f"numbers overflow: infinite where the truth is beyond {least:.4g}"]
-
-
-def _far_from_zero(evidence: Evidence) -> list[str]:
-    """Report an overflow inside if found is not finite exactly where the truth is at one end of its range."""
-    finite, truth = np.isfinite(evidence.found), evidence.truth
-    if not finite.any() or np.mean(~finite) > 0.5 or (~finite).sum() < _ROWS or evidence.wrong()[finite].any():
-        return []
-    for sign, words in ((1, "largest"), (-1, "lowest")):
-        if (sign * truth[~finite]).min() > (sign * truth[finite]).max():
-            return [f"an intermediate result overflows: not finite where the truth is {words}, and only there"]
-    return []
-
-
-def _first_again(evidence: Evidence, where: Places) -> str | None:
-    """Describe a wrong part in which all along an axis are what the truth's first or last one is."""
-    part = evidence.part(where.inside)
-    for axis in reversed(range(part.truth.ndim)):
-        n = evidence.truth.shape[axis]
-        if n < _ROWS or part.truth.shape[axis] < n - 1:
-            continue
-        for index, word in ((0, "first"), (n - 1, "last")):
-            box = [np.array([index]) if a == axis else i for a, i in enumerate(where.box)]
-            if part.fits(np.broadcast_to(evidence.truth[np.ix_(*box)], part.truth.shape)):
-                return f"the {word} of {n} along axis {axis} stands at all"
-    return None
 
 
 def _other_order(evidence: Evidence, channel: int) -> str | None:
@@ -215,15 +184,6 @@ def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarr
             distances[name] = float(np.sqrt(np.mean(part.z(wrong) ** 2)))
     least = max(2 * min(distances.values(), default=0.0), 1.0)
     return [name for name, apart in distances.items() if apart <= least]
-
-
-def _beginning_of_rows(where: Places, shape: tuple[int, ...]) -> bool:
-    """Return True if the first few numbers of many rows are wrong, less than a vector of 16, and no others."""
-    if len(shape) < 2 or not where.phrases or shape[-1] < 2 * _ROWS:
-        return False
-    wrong = where.box[-1]
-    rows = int(np.prod([len(indices) for indices in where.box[:-1]]))
-    return wrong[0] == 0 and wrong.size == wrong[-1] + 1 < _VECTOR and 2 * rows >= int(np.prod(shape[:-1]))
 
 
 def _factors_of_rows(part: Evidence) -> str | None:

@@ -6,6 +6,8 @@ from itertools import permutations
 import numpy as np
 
 BLOCKS = (8, 16, 32, 64, 128, 256)
+# Devices that share an axis, and the parts that each takes of its share.
+_SHARES = ((2, 2), (2, 3), (2, 4), (3, 2), (4, 2), (4, 3), (2, 6))
 
 
 def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
@@ -44,6 +46,11 @@ def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
             yield f"its parts in the other order, the last 1/{parts} first", np.roll(i, n // parts)
             yield f"its {parts} parts interleaved", i.reshape(parts, -1).T.ravel()
             yield f"every {parts}th together", i.reshape(-1, parts).T.ravel()
+    for shares, parts in _SHARES:
+        if n % (shares * parts) == 0 and n > shares * parts:
+            order = i.reshape(shares, parts, -1).swapaxes(0, 1)
+            told = ", ".join(str(k * shares * parts // n) for k in order[..., 0].ravel())
+            yield f"its parts in the order {told}, as {shares} devices cut their shares", order.ravel()
 
 
 def tiles(n: int) -> Iterator[tuple[str, np.ndarray]]:

@@ -56,6 +56,7 @@ ELEMENTWISE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "lowered to the next power of two": lambda x: _power_of_two(x, np.floor),
     "cut to whole numbers": np.trunc,
     "rounded to whole numbers": np.rint,
+    "raised to whole numbers": np.ceil,
     "rounded to float16": lambda x: x.astype(np.float16),
     "rounded to bfloat16": lambda x: x.astype(ml_dtypes.bfloat16),
     "rounded to 8 bits (e4m3)": lambda x: x.astype(ml_dtypes.float8_e4m3fn),

@@ -12,8 +12,6 @@ from refsd.golden.evidence import Evidence
 
 # A factor or offset must be this many standard errors from 1 or 0.
 _SIGNIFICANT = 8.0
-# The same where its effect on each element is less than the rounding, and errors may be correlated.
-_SUBTLE = 4.0
 # Least elements for each number that is fitted.
 _EACH = 8
 _LEAST = 16
@@ -38,7 +36,7 @@ class Relation(NamedTuple):
     predicted: np.ndarray
 
 
-def formula(evidence: Evidence, channel: int) -> Relation | None:
+def formula(evidence: Evidence) -> Relation | None:
     """Try y = 0, y = |truth|, y = a truth, y = truth + b, y = a truth + b."""
     truth, found = evidence.truth, evidence.found
     if truth.size < _LEAST:
@@ -50,7 +48,7 @@ def formula(evidence: Evidence, channel: int) -> Relation | None:
     for relation in _formulas(truth, found, weight, None):
         if evidence.fits_sum(relation.predicted):
             return relation
-    return _subtle(evidence, weight, channel)
+    return None
 
 
 def formula_of_each(evidence: Evidence, channel: int) -> Relation | None:
@@ -145,26 +143,6 @@ def _formulas(truth: np.ndarray, found: np.ndarray, weight: np.ndarray, axis: in
 
 def _sure(standard_errors: np.ndarray) -> bool:
     return bool(np.nanmax(np.abs(standard_errors), initial=0.0) >= _SIGNIFICANT)
-
-
-def _subtle(evidence: Evidence, weight: np.ndarray, channel: int) -> Relation | None:
-    """Find a factor or an offset below the rounding of each element, which all of them together show."""
-    truth, N = evidence.truth, evidence.truth.size
-    groups = min(truth.shape[channel], N // truth.shape[channel])
-    for column, phrase, effect in (
-        (truth, _factor, lambda k: truth + k * truth),
-        (1.0, _offset, lambda k: truth + k),
-    ):
-        x = column * weight
-        size = float(np.sum(x * x))
-        k, usual = (
-            float(np.sum(x * (y - truth) * weight)) / size if size else 0.0 for y in (evidence.found, evidence.run)
-        )
-        # Errors may be correlated: count as many independent ones as rows or channels, whichever are fewer.
-        sure = abs(k) * math.sqrt(size * groups / N) >= _SUBTLE and abs(k) >= _SUBTLE * abs(usual)
-        if sure and evidence.is_noise(effect(k)):
-            return Relation(phrase(np.asarray(k + (phrase is _factor))), effect(k))
-    return None
 
 
 def _signs(truth: np.ndarray) -> Iterator[Relation]:

@@ -46,6 +46,12 @@ def _masks(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inp
     return changed
 
 
+def _masking(change: Callable[[np.ndarray], np.ndarray]) -> Change:
+    """Make another mask of scores of what is seen, in every network that makes one."""
+    made = [page for page in pages("") if hasattr(page, "boolean_mask")]
+    return Change(replaced=tuple((page, "boolean_mask", lambda seen, dtype: change(seen)) for page in made))
+
+
 def _one_more(mask: np.ndarray) -> np.ndarray:
     """Unhide the first hidden token of each row."""
     return mask + ((mask == 0) & (np.cumsum(mask == 0, axis=1) == 1))
@@ -215,6 +221,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the text is missing", changing("context", np.zeros_like)),
     Mutant("the mask is not read", dropping("context_mask", "attention_mask")),
     Mutant("the attention mask is inverted: padding for text", Change(inputs=_masks(lambda mask: 1 - mask))),
+    Mutant("the mask's ones and zeros are added to the scores: none is hidden", _masking(lambda seen: 1.0 * seen)),
     Mutant("the mask has one token more", Change(inputs=_masks(_one_more))),
     Mutant("the mask has one token less", Change(inputs=_masks(_one_less))),
     Mutant("the reference is not read", dropping("reference")),

@@ -6,16 +6,18 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from refsd.causes.generic.description import describe
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
+from refsd.causes.generic.solved_numbers import is_plain, shown, solved
 from refsd.causes.model.following import Segment
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import Call, Observed
 from refsd.causes.operation.unlisted import KEPT, explaining
+from refsd.causes.stage.candidates import numbers
 from refsd.golden.explanation import Nearest, Scene
 from refsd.golden.metrics import channel_axis
 from refsd.golden.search_cuts import TimeLimit
@@ -29,8 +31,6 @@ from refsd.numerics.tensor import StoredTensor
 _WEIGHTS = 200
 # At most so many bugs are compared for the nearest one.
 _NEAREST = 60
-# Numbers of a table, at the most, whose other rows are sought.
-_TABLE = 1 << 25
 # Numbers that a tap must have to be known again.
 _KNOWN_AGAIN = 16
 # CPU seconds that the known bugs leave for the others.
@@ -63,6 +63,7 @@ class Place(NamedTuple):
     earlier:  the engine's taps before this one, the latest first
     others:   -> what every tap and output should be, in float64; what is made of this tap, of its right values
     again:    the taps of the other calls of this layer or operation
+    params:   the component's
     """
 
     tap: str
@@ -75,14 +76,15 @@ class Place(NamedTuple):
     earlier: Mapping[str, np.ndarray] = MappingProxyType({})
     others: Callable[[], Mapping[str, np.ndarray]] = dict
     again: Collection[str] = ()
+    params: Mapping[str, Any] = MappingProxyType({})
 
-    def explain(self, of_outputs: Callable[[], list[str]] = list, limit: TimeLimit = _UNLIMITED) -> list[str]:
+    def explain(self, of_outputs: Callable[..., list[str]] = lambda _: [], limit=_UNLIMITED) -> list[str]:
         """Return the causes, the likeliest first.
 
         Tries in turn: known bugs, precisions and other weights in the operations here; known bugs of whole models;
         bugs that no page lists; causes of the outputs; causes fitted to the error.
 
-        of_outputs: -> causes that explain the outputs
+        of_outputs: known bugs that change the tap -> those that explain the outputs
         limit:      of the search here
         """
         runs = self._runs()
@@ -91,13 +93,15 @@ class Place(NamedTuple):
         truth, honest = runs
         scene = self._scene(truth, honest)
         found = scene.found["y"]
-        suspects, tried = {}, {}
+        suspects, tried, changing = {}, {}, set[str]()
         room = KEPT
-        for candidates in (self._operations(), self._of_the_model()):
+        for candidates in (self._operations(), self._of_the_model(), self._of_numbers(truth)):
             for name, y in limit.within(candidates, _OTHERS):
                 if y.size != truth.size:
                     continue
                 near = {"y": np.reshape(y, truth.shape).astype(np.float64)}
+                if not np.array_equal(near["y"], honest):
+                    changing.add(name)
                 if room > near["y"].nbytes and name not in tried:
                     room -= near["y"].nbytes
                     tried[name] = near["y"]
@@ -126,7 +130,7 @@ class Place(NamedTuple):
             nearest = scene.nearest({name: {"y": y.reshape(truth.shape)} for name, y in others.items()})
             return [name for name in others if name in nearest]
         tried = {name: y.reshape(truth.shape) for name, y in tried.items()}
-        return of_outputs() or fitted_causes(found, truth, honest, channel_axis(truth), tried)
+        return of_outputs(changing) or fitted_causes(found, truth, honest, channel_axis(truth), tried)
 
     def _other_taps(self, truth: np.ndarray) -> dict[str, np.ndarray]:
         """Return what the other taps and outputs should be, if this one has enough numbers to be known again."""
@@ -149,33 +153,7 @@ class Place(NamedTuple):
                 yield from call.unlisted(self.found, gap)
                 continue
             yield from call.from_elsewhere(self.earlier)
-            if call.op == "add":
-                yield from self._other_rows(call)
             yield from call.unlisted(self.found)
-
-    def _other_rows(self, call: Call) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (bug, result) of a sum with rows of a table, as of positions, where other rows of it were added."""
-        values = {name: tensor.values() for name, tensor in call.inputs.items()}
-        for name, own in values.items():
-            rest = next(y for other, y in values.items() if other != name)
-            if own.ndim < 2 or rest.ndim < 2:
-                continue
-            rows = own.reshape(-1, own.shape[-1])
-            tables = (
-                (key, t)
-                for key, t in self.weights.items()
-                if t.shape[-1:] == rows.shape[1:] and rows.size < math.prod(t.shape) <= _TABLE
-            )
-            for key, tensor in tables:
-                table = tensor.values().astype(np.float32).reshape(-1, rows.shape[1])
-                if not len(_row_of(table, rows[:1])):
-                    continue
-                added = self.found.reshape(np.broadcast_shapes(own.shape, rest.shape)) - rest
-                added = added[tuple(slice(n) for n in (1,) * (added.ndim - own.ndim) + own.shape)]
-                nearest = _nearest_rows(table, added.reshape(rows.shape))
-                first, right = int(nearest[0]), int(_row_of(table, rows[:1])[0])
-                other = table[nearest].reshape(own.shape)
-                yield f"{name}: rows of {key} from {first} on, where those from {right} on belong", rest + other
 
     def _agrees(self, near: np.ndarray, noisy: np.ndarray) -> bool:
         """Return True if the tap would pass with the bug's answer as truth, by the rule of golden/taps.py.
@@ -274,6 +252,23 @@ class Place(NamedTuple):
             if y is not None:
                 yield mutant.name, y
 
+    def _of_numbers(self, truth: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, tap) of each number among the component's parameters, solved for."""
+        found = self.found.reshape(truth.shape)
+        for name, own, change in numbers(self.params):
+
+            def tap(value: float, change=change) -> np.ndarray | None:
+                return self.run(Arithmetic(FLOAT64), Change(params=change(value)))
+
+            def error(v: np.ndarray, tap=tap) -> np.ndarray | None:
+                y = tap(float(v[0]))
+                return None if y is None or y.size != found.size else (found - y.reshape(truth.shape)).ravel()
+
+            best = solved([own], error) if isinstance(own, float) and own else None
+            value = own if best is None else float(shown(best[0]).partition(" ")[0])
+            if value != own and is_plain(value) and (y := tap(value)) is not None:
+                yield f"{name} is {value:g}, not {own:g}", y
+
     def _of_another_size(self, limit: TimeLimit) -> Iterator[str]:
         """Yield the known bugs of whole models with which the tap has the size and the values that it has here."""
         truth = self.run(Arithmetic(FLOAT64), Change())
@@ -287,14 +282,3 @@ class Place(NamedTuple):
                 noisy = self.run(mutant.change.arithmetic(self.numerics), mutant.change)
                 if noisy is not None and self._passes(near, noisy):
                     yield mutant.name
-
-
-def _row_of(table: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Return the indices of this row in a table [rows, n]. row: [1, n]"""
-    return np.flatnonzero((table == row.astype(np.float32)).all(axis=1))
-
-
-def _nearest_rows(table: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return for each row the index of the nearest one of the table."""
-    square = np.einsum("ij,ij->i", table, table)
-    return np.argmin(square - 2 * (rows.astype(np.float32) @ table.T), axis=1)

@@ -230,13 +230,7 @@ def wrong_values(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray]]:
 
 
 # Type of blocks -> first byte, and count, of its indices into a grid.
-_INDICES = {
-    "iq2_s": (2, 32),
-    "iq3_xxs": (2, 64),
-    "iq3_s": (2, 64),
-    "iq1_s": (2, 32),
-    "iq1_m": (0, 32),
-}
+_INDICES = {"iq2_s": (2, 32), "iq3_xxs": (2, 64), "iq3_s": (2, 64), "iq1_s": (2, 32), "iq1_m": (0, 32)}
 
 
 def _other_indices(tensor: StoredTensor, blocks: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

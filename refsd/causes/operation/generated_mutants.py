@@ -15,7 +15,6 @@ import numpy as np
 from refsd.causes.generic.orders import BLOCKS, in_order, orders, tiles
 from refsd.causes.operation.memory_layouts import (
     of_groups,
-    of_lanes,
     of_slices,
     of_strides,
     of_tokens,
@@ -128,7 +127,7 @@ def _inputs(op, inputs, params):
         changes |= dict(of_tokens(name, x))
         changes |= dict(of_groups(name, x, params, letters(op, name, x.ndim)))
         if x.size <= _LARGE:
-            changes |= {**dict(of_strides(name, x)), **dict(of_lanes(name, x))} if x.dtype.kind == "f" else {}
+            changes |= dict(of_strides(name, x)) if x.dtype.kind == "f" else {}
             changes |= dict(_of_axes(name, x, letters(op, name, x.ndim)))
         if f"{name}?" in op.inputs:
             yield f"{name} left out", lambda name=name: answer(op, _without(inputs, name), params)
@@ -166,7 +165,10 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
             yield f"{which} exchanged", lambda x, a=one, b=other: x.swapaxes(a, b)
         yield f"{which} exchanged in memory", lambda x, a=one, b=other: reread(x, a, b)
         yield f"{which} stored in the other order", lambda x, a=one, b=other: restored(x, a, b)
-
+    if x.ndim > 3 and x.shape[1] > 1:
+        last, which = np.moveaxis(x, 1, -1).shape, f"{name}: axis {axes[1] or 1}"
+        yield f"{which} is read as if it came last in memory", lambda x: np.moveaxis(x.reshape(last), -1, 1)
+        yield f"{which} lies last in memory", lambda x: np.moveaxis(x, 1, -1).reshape(x.shape)
     for block in BLOCKS if x.ndim > 1 and x.shape[-2] > 1 else ():
         if x.shape[-1] % block:
             yield (

@@ -9,7 +9,6 @@ from refsd.golden.operation import Params
 
 # Parameters that divide axis 1, the channels, into so many groups.
 _GROUPS = ("groups", "num_groups")
-_LANES = (4, 8, 16, 32)
 # The longest mask whose tokens are tried from every one on.
 _TOKENS = 64
 
@@ -51,19 +50,6 @@ def of_strides(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
         )
 
 
-def of_lanes(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
-    """Yield changes of what vector instructions read: blocks from a wrong address."""
-    for axis, n in enumerate(x.shape):
-        for lanes in (b for b in _LANES if n > b):
-            i, where = np.arange(n), f"{name}, axis {axis}"
-            for step in (lanes // 2, 2 * lanes):
-                at = i // lanes * step + i % lanes
-                yield (
-                    f"{where}: {lanes} at a time, from an address that advances by {step} (lanes)",
-                    lambda x, a=axis, at=at: x.take(np.where(at < x.shape[a], at, at % x.shape[a]), a),
-                )
-
-
 def _read_on(x: np.ndarray, stride: int, L: int) -> np.ndarray:
     """Read rows at another stride, L from where their item begins; the memory goes on, and ends with zeros."""
     n = x.shape[-1]
@@ -83,10 +69,7 @@ def of_groups(name: str, x: np.ndarray, params: Params, axes: list[str]) -> Iter
             which = f"{name}: items and {param} (of axis {axes[axis] or axis})"
             split = (x.shape[0], count, x.shape[1] // count, *x.shape[2:])
             for words, read in (("exchanged in memory", reread), ("stored in the other order", restored)):
-                yield (
-                    f"{which} {words}",
-                    lambda x, s=split, r=read: r(x.reshape(s), 0, 1).reshape(x.shape),
-                )
+                yield (f"{which} {words}", lambda x, s=split, r=read: r(x.reshape(s), 0, 1).reshape(x.shape))
 
 
 def of_tokens(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:

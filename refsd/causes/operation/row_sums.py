@@ -19,6 +19,7 @@ from refsd.golden.operation import Inputs, Operation, Params
 # With what every phrase begins.
 STATISTICS = "mean and variance"
 _NAMES = ("layer_norm", "group_norm", "rms_norm", "adaptive_layer_norm")
+_SOFTMAXES = ("softmax", "attention", "attention_softcap")
 _NEAR = 1e-4
 _UNIT = 2.0**-24
 # How many times the variance E[x^2] must be before one pass loses bits of it.
@@ -94,15 +95,16 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
 
 
 def softmax_sums(
-    op: Operation, inputs: Inputs, params: Params, found: np.ndarray
+    op: Operation, inputs: Inputs, params: Params, found: np.ndarray, more: bool = False
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, wrong answer) if the softmax's sum lacks a run of keys, or counts it twice.
+    """Yield (phrase, wrong answer) if the softmax's sum lacks a run of keys, or counts it twice; more: has more.
 
-    A row is then the right one over its share of the whole sum, which prefix sums give for every run.
+    A row is then the right one over its share of the whole sum, which prefix sums give for every run; what keys
+    add that are none is the same for all rows.
     """
-    if op.name not in ("softmax", "attention") or "sinks" in inputs or not np.isfinite(found).all():
+    if op.name not in _SOFTMAXES or "sinks" in inputs or not np.isfinite(found).all():
         return
-    weights, right = attention_weights(op, inputs, params)
+    weights, total, right = attention_weights(op, inputs, params)
     rows, own = (np.asarray(y, np.float64).reshape(-1, y.shape[-1]) for y in (right, found))
     square = (rows**2).sum(axis=1)
     if weights.shape[-1] < 3 or not (np.isfinite(rows).all() and square.any()):
@@ -111,9 +113,17 @@ def softmax_sums(
     factor = (rows * own).sum(axis=1)[seen] / square[seen]
     if (factor == 0).any() or np.abs(own[seen] - factor[:, None] * rows[seen]).max() > _NEAR * np.abs(own).max():
         return
+    most, total = int(np.argmin(factor)), np.where(total > 0, total, 1.0)
+    for words, score in (("0", 0.0), ("-cap", -params.get("cap", 0.0))) if more else ():
+        keys = round(float((1 / factor - 1)[most] * total[seen][most] / np.exp(score)))
+        whole = 1 + keys * np.exp(score) / total
+        if keys > 0 and np.abs(whole[seen] * factor - 1).max() < _NEAR:
+            phrase = f"the softmax's sum has {keys} keys more, of score {words} and value 0: padding is not hidden"
+            yield phrase, (rows / whole[:, None]).reshape(right.shape).astype(np.float32)
+            return
     some = slice(None, None, max(1, len(factor) // _SHARES))
     share, sums = 1 / factor[some], np.cumsum(np.pad(weights[seen][some], ((0, 0), (1, 0))), axis=1)
-    if np.abs(share - 1).max() < _NEAR:
+    if more or np.abs(share - 1).max() < _NEAR:
         return
     for sign, words in ((-1, "lacks"), (1, "counts twice")):
         for first in range(weights.shape[-1]):
@@ -184,6 +194,12 @@ def _other_statistics(
     for rule, read in rules((len(rows),), len(rows), ["the rows"], {}):
         if (read != number.ravel()).any():
             yield f"{STATISTICS} of a row: {rule}", (own[0][read], own[1][read])
+    square = (rows**2).sum(axis=1)
+    count = round(float(np.median(square / np.maximum(variance + mean**2, np.finfo(float).tiny))))
+    if count > rows.shape[1]:
+        centre = rows.sum(axis=1) / count * centred
+        words = f"{count} numbers for {rows.shape[1]}: zeros fill up a row"
+        yield f"{STATISTICS} are those of {words}", (centre, square / count - centre**2)
     logs = np.log(own[1] + eps), np.log(np.maximum(variance + eps, np.finfo(float).tiny))
     power = float(np.polyfit(*logs, 1)[0]) if np.ptp(logs[0]) > _NEAR else 1.0
     power = round(2 * power) / 2
@@ -277,12 +293,13 @@ def whole_attention(values: dict[str, np.ndarray], params: Params) -> dict:
     return {**heads, "q": q, "scale": q.shape[-1] ** -0.5 if scale is None else scale, "mask": mask}
 
 
-def attention_weights(op: Operation, inputs: Inputs, params: Params) -> tuple[np.ndarray, np.ndarray]:
-    """Return the softmax's weights [rows, J] and what it gives [..., n], of attention or of softmax alone."""
+def attention_weights(op: Operation, inputs: Inputs, params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the softmax's weights [rows, J], their sums, and what they give [..., n]."""
     values = {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}
-    if op.name == "attention":
-        values = whole_attention(values, params)
+    if op.name != "softmax":
+        values, cap = whole_attention(values, params), params.get("cap", np.inf)
         scores = values["scale"] * np.einsum("blhd,bjhd->blhj", values["q"], values["k"])
+        scores = scores if cap == np.inf else cap * np.tanh(scores / cap)
         shape = (*scores[:, 0].shape[:2], *scores.shape[1::2])
         scores = scores + np.broadcast_to(values["mask"], shape).swapaxes(1, 2)
     else:
@@ -291,5 +308,6 @@ def attention_weights(op: Operation, inputs: Inputs, params: Params) -> tuple[np
     powers = np.exp(scores - np.where(np.isneginf(top), 0.0, top))
     total = powers.sum(axis=-1, keepdims=True)
     weights = powers / np.where(total == 0, 1.0, total)
-    y = np.einsum("blhj,bjhe->blhe", weights, values["v"]) if op.name == "attention" else weights
-    return weights.reshape(-1, weights.shape[-1]), y
+    y = weights if op.name == "softmax" else np.einsum("blhj,bjhe->blhe", weights, values["v"])
+    total = total * np.exp(np.clip(top, -700, 700))
+    return weights.reshape(-1, weights.shape[-1]), total.reshape(-1), y

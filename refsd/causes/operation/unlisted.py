@@ -78,6 +78,7 @@ def _all(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: 
         lambda: bordered(op, inputs, params),
         lambda: fitted(op, inputs, params, found),
         lambda: generated(op, inputs, params, OPERATIONS),
+        lambda: softmax_sums(op, inputs, params, found, more=True),
     )
     for make in (
         lambda: overflows(op, inputs, params, found),

@@ -65,6 +65,8 @@ _TEXTS: dict[str, Callable[[str], str]] = {
 
 # A longer text, in characters, is not the name of a choice.
 _SHORT = 40
+# Numbers of a list, at the most, that are solved for one by one.
+_FEW = 4
 
 
 def settings(stage: Stage, params: Params) -> Iterator[Mutant[Change]]:
@@ -82,6 +84,10 @@ def numbers(params: Params) -> Iterator[tuple[str, float, Callable[[float], Call
     for name, own in params.items():
         if isinstance(own, int | float) and not isinstance(own, bool):
             yield name, own, lambda v, name=name: _set(name, v)
+        elif isinstance(own, list) and len(own) <= _FEW and all(isinstance(v, float) for v in own):
+            alike = {value: [i for i, v in enumerate(own) if v == value] for value in own}
+            for at in [*alike.values(), *([i] for each in alike.values() if each[1:] for i in each)]:
+                yield f"{name}{at}", own[at[0]], lambda v, name=name, at=at: _set_at(name, at, v)
         elif isinstance(own, dict):
             for key, value in own.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
@@ -119,6 +125,10 @@ def scaled(name: str) -> Callable[[float], Callable[[Tensors], Tensors]]:
 
 def _set(name: str, value: Any) -> Callable[[Params], Params]:
     return lambda params: {**params, name: value}
+
+
+def _set_at(name: str, at: list[int], value: float) -> Callable[[Params], Params]:
+    return lambda params: {**params, name: [value if i in at else v for i, v in enumerate(params[name])]}
 
 
 def _moved(name: str, move: Callable[[np.ndarray], np.ndarray]) -> Callable[[Tensors], Tensors]:

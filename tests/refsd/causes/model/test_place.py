@@ -1,4 +1,4 @@
-"""Rows of a table that are added in place of others, as positions cut from another corner, are found again."""
+"""What explains a wrong tap: other slices as its input, another size, another call, a number of the component."""
 
 import itertools
 
@@ -7,31 +7,9 @@ import pytest
 
 from refsd.causes.model.following import Segment
 from refsd.causes.model.mutants import MUTANTS, Change
-from refsd.causes.model.observed import Call, _slices
+from refsd.causes.model.observed import _slices
 from refsd.causes.model.place import Place, of_one_layer
 from refsd.numerics.profiles import FLOAT32, FLOAT64
-from refsd.numerics.tensor import stored
-
-
-def _named(found: np.ndarray, x: np.ndarray, own: np.ndarray, table: np.ndarray) -> dict[str, np.ndarray]:
-    weights = {"pos_embed": stored(table), "other": stored(table[:, :3])}
-    place = Place("add", found, None, None, None, weights, FLOAT32)  # type: ignore[arg-type]
-    return dict(place._other_rows(Call("add", {"a": stored(x), "b": stored(own)}, {})))
-
-
-def test_other_rows_of_a_table_are_named():
-    random = np.random.default_rng(7)
-    table, x = (random.normal(size=shape).astype(np.float32) for shape in ((60, 8), (2, 6, 8)))
-    right, wrong = np.arange(21, 27), np.array([0, 1, 2, 10, 11, 12])
-    named = _named((x + table[wrong]).astype(np.float64), x, table[None, right], table)
-    assert [*named] == ["b: rows of pos_embed from 0 on, where those from 21 on belong"]
-    assert np.allclose(next(iter(named.values())), x + table[wrong], atol=1e-6)
-
-
-def test_what_is_no_row_of_a_table_is_not_taken_for_one():
-    table = np.ones((60, 8), np.float32)
-    x = np.zeros((2, 6, 8), np.float32)
-    assert not _named(x.astype(np.float64), x, x[:1] + 2, table)
 
 
 def test_one_slice_of_a_longer_tensor_may_stand_for_it():
@@ -69,6 +47,37 @@ def test_a_known_bug_that_changes_the_size_is_named():
     found = np.random.default_rng(1).standard_normal((3, 6))
     causes, runs = _of_another_size(found, np.zeros((3, 2)), lambda at: found if at < 2 else np.zeros(5))
     assert causes == [MUTANTS[0].name] and runs == 1 + len(MUTANTS)  # other sizes are not run a second time
+
+
+def test_a_number_of_the_component_is_solved_for():
+    x = np.random.default_rng(1).standard_normal((3, 6))
+    own = {"heads": 3, "scales": [1.0, 4.0, 4.0], "eps": 0.5}
+
+    def run(arithmetic, change):
+        params = change.params(own)
+        return x * np.sin(params["scales"][1] * x) + params["scales"][2] * x**2 + params["eps"]
+
+    def told(**changed):
+        found = run(None, Change(params=lambda params: {**params, **changed}))
+        place = Place("a", found, Segment(0, 0, (), 0.0), run, lambda: 0 * x, {}, FLOAT64, params=own)
+        return place.explain()
+
+    assert told(scales=[1.0, 4.5, 4.5]) == ["scales[1, 2] is 4.5, not 4"]
+    assert told(scales=[1.0, 4.0, 3.0]) == ["scales[2] is 3, not 4"]
+    assert told(eps=0.25) == ["eps is 0.25, not 0.5"]
+    assert told(eps=0.2583917) == []  # nobody writes such a number
+    assert told(scales=[1.0, 4.5, 3.0]) == []
+
+
+def test_only_known_bugs_that_change_the_tap_are_tried_on_the_outputs():
+    x, asked = np.random.default_rng(1).standard_normal((3, 6)), []
+
+    def run(arithmetic, change):
+        return x + (change is MUTANTS[3].change)
+
+    place = Place("a", x[::-1], Segment(0, 0, (), 0.0), run, lambda: 0 * x, {}, FLOAT64)
+    assert place.explain(lambda bugs: [*map(asked.append, sorted(bugs)), "found"][-1:]) == ["found"]
+    assert asked == [MUTANTS[3].name]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from refsd.causes.generic.fitted_causes import fitted_causes
 from refsd.causes.operation.function_steps import NAMES, other_functions
 from refsd.causes.operation.generated_mutants import generated
 from refsd.causes.operation.head_counts import head_counts
-from refsd.causes.operation.memory_layouts import of_lanes, of_strides
+from refsd.causes.operation.memory_layouts import of_strides
 from refsd.causes.operation.product_steps import rope_steps
-from refsd.causes.operation.row_sums import row_sums
+from refsd.causes.operation.row_sums import row_sums, softmax_sums
 from refsd.golden.mutations import answer
 from refsd.golden.operations import OPERATIONS
 from refsd.numerics.tensor import stored
@@ -91,6 +91,64 @@ def test_right_rows_and_noise_have_no_other_statistics():
     assert not _named(row_sums, ROWS, 1.03 * right)
 
 
+def test_zeros_that_fill_up_a_row_count():
+    x = ROWS[1]["x"].values().astype(np.float64)
+    mean, square = x.sum(1, keepdims=True) / 80, (x**2).sum(1, keepdims=True) / 80
+    told = _named(row_sums, ROWS, _normed(ROWS, mean, square - mean**2))
+    assert told[0][0] == "mean and variance are those of 80 numbers for 77: zeros fill up a row"
+
+
+def _more_keys(*call):
+    return softmax_sums(*call, more=True)
+
+
+SCORES = _call("softmax", x=_normal(9, 21))
+CAPPED = _call("attention_softcap", {"cap": 2.0}, **{name: _normal(2, 5, 2, 8) for name in "qkv"})
+
+
+@pytest.mark.parametrize(("score", "says"), [(0.0, "0"), (-2.0, "-cap")])
+def test_keys_that_are_none_count_in_the_sum(score, says):
+    q, k, v = (CAPPED[1][name].values().astype(np.float64) for name in "qkv")
+    powers = np.exp(2 * np.tanh(np.einsum("blhd,bjhd->bhlj", q, k) / math.sqrt(8) / 2))
+    found = np.einsum("bhlj,bjhe->blhe", powers / (powers.sum(-1, keepdims=True) + 3 * np.exp(score)), v)
+    ((phrase, y),) = _named(_more_keys, CAPPED, found)
+    assert phrase == f"the softmax's sum has 3 keys more, of score {says} and value 0: padding is not hidden"
+    np.testing.assert_allclose(y, found, rtol=1e-4, atol=1e-5)
+
+
+def test_a_sum_with_more_by_no_whole_number_of_keys_has_another_cause():
+    powers = np.exp(SCORES[1]["x"].values().astype(np.float64))
+    sums = powers.sum(-1, keepdims=True)
+    assert [name for name, _ in _named(_more_keys, SCORES, powers / (sums + 5))] == [
+        "the softmax's sum has 5 keys more, of score 0 and value 0: padding is not hidden"
+    ]
+    assert not _named(_more_keys, SCORES, powers / (sums + 5.2))
+    assert not _named(_more_keys, SCORES, powers / (1.2 * sums))
+
+
+@pytest.mark.parametrize(
+    ("call", "read", "says"),
+    [
+        (
+            LINEAR,
+            {"x": lambda x: x.reshape(3, 20, 2, 3, 4).swapaxes(2, 3).reshape(x.shape)},
+            "x, axis K: its parts in the order 0, 3, 1, 4, 2, 5, as 2 devices cut their shares",
+        ),
+        (CONV, {"x": lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape)}, "x: axis C lies last in memory"),
+        (
+            CONV,
+            {"weight": lambda w: w.reshape(4, 3, 2, 3).transpose(0, 3, 1, 2)},
+            "weight: axis 1 is read as if it came last in memory",
+        ),
+    ],
+)
+def test_other_orders_of_an_input(call, read, says):
+    page, inputs, params = call
+    found = _with(call, **{name: change(inputs[name].values()) for name, change in read.items()})
+    told = [name for name, y in generated(page, inputs, params, {}) if np.allclose(y, found, atol=1e-5)]
+    assert says in told
+
+
 def test_other_numbers_of_heads():
     q, k, v = (_normal(2, 7, 4, 16) for _ in range(3))
     call = _call("attention", q=q, k=k, v=v)
@@ -156,9 +214,9 @@ def test_other_positions(change, says):
     assert [n for n, y in rope_steps("rope", values, params) if np.allclose(y, found, atol=1e-6)] == [says]
 
 
-def test_rows_at_another_stride_and_lanes_from_another_address():
+def test_rows_at_another_stride():
     x = _normal(2, 4, 11)
-    read = {name: change(x) for name, change in (*of_strides("x", x), *of_lanes("x", x))}
+    read = {name: change(x) for name, change in of_strides("x", x)}
     flat = x.ravel()
     np.testing.assert_array_equal(
         read["x: its rows are sought at a stride of 10 numbers, not 11"][0, 2], flat[20:31]
@@ -167,8 +225,6 @@ def test_rows_at_another_stride_and_lanes_from_another_address():
         read["x: its rows are sought at a stride of 1 number, not 11, from where the first item begins"][1, 3],
         flat[7:18],
     )
-    lanes = read["x, axis 2: 4 at a time, from an address that advances by 2 (lanes)"]
-    np.testing.assert_array_equal(lanes, x[..., [0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6]])
 
 
 def test_memory_that_is_not_moved():
