@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from refsd.causes.model.calls import Calls
 from refsd.causes.model.following import Following, Passing, Reached
 from refsd.causes.model.mutants import MUTANTS, Change, ChangedWeights
 from refsd.causes.model.observed import Observed
@@ -16,6 +15,7 @@ from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
 from refsd.golden.judge import NOTHING, Answer, Inputs, Judge, Standard
 from refsd.judges.case_components import PREFIX, Components, answer_if_taken, component_of
+from refsd.judges.model_calls import Calls
 from refsd.judges.scattered import Scattered, spread_of_runs
 from refsd.module import Module, Taps, WeightCache
 from refsd.numerics.arithmetic import Arithmetic

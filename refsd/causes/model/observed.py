@@ -85,11 +85,6 @@ class Call(NamedTuple):
                         wrong = op.answer(Arithmetic(FLOAT32), inputs, self.params)
                     yield f"{argument} is read from {part}{name}: the layers in between are skipped", wrong
 
-    def with_input(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Return the result with other values of an input, in float32; they may have another number of rows."""
-        inputs = {**self.inputs, name: stored(np.ascontiguousarray(values, np.float32))}
-        return OPERATIONS[self.op].answer(Arithmetic(FLOAT32), inputs, self.params)
-
     def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) for precisions lower than the declared one; requests that are ignored come first."""
         op = OPERATIONS[self.op]

@@ -31,6 +31,7 @@ from refsd.numerics.tensor import StoredTensor
 _WEIGHTS = 200
 # At most so many bugs are compared for the nearest one.
 _NEAREST = 60
+_HEADS = re.compile(r"\b(attention|rope)(\.\d+)?$")
 # Numbers that a tap must have to be known again.
 _KNOWN_AGAIN = 16
 # CPU seconds that the known bugs leave for the others.
@@ -122,7 +123,7 @@ class Place(NamedTuple):
         if moved is not None:
             call = moved in self.again
             return [f"it is the result of another call: {moved}" if call else f"it is what {moved} should be"]
-        gap = is_gap(found, truth, honest, channel_axis(truth))
+        gap = is_gap(found, truth, honest, self._channels(truth))
         unlisted = limit.within(self._unlisted(gap))
         of_size = ((name, y) for name, y in unlisted if y.size == truth.size)
         others = explaining(of_size, explains, tried)
@@ -130,7 +131,11 @@ class Place(NamedTuple):
             nearest = scene.nearest({name: {"y": y.reshape(truth.shape)} for name, y in others.items()})
             return [name for name in others if name in nearest]
         tried = {name: y.reshape(truth.shape) for name, y in tried.items()}
-        return of_outputs(changing) or fitted_causes(found, truth, honest, channel_axis(truth), tried)
+        return of_outputs(changing) or fitted_causes(found, truth, honest, self._channels(truth), tried)
+
+    def _channels(self, truth: np.ndarray) -> int:
+        """Return the axis of channels: the last of heads, [N, tokens, heads, channels]."""
+        return -1 if _HEADS.search(self.tap) else channel_axis(truth)
 
     def _other_taps(self, truth: np.ndarray) -> dict[str, np.ndarray]:
         """Return what the other taps and outputs should be, if this one has enough numbers to be known again."""
@@ -187,7 +192,7 @@ class Place(NamedTuple):
     def describe(self) -> list[str]:
         """Return phrases on how the tap differs from the truth, the surest first."""
         runs = self._runs()
-        return [] if runs is None else describe(self.found.reshape(runs[0].shape), *runs, channel_axis(runs[0]))
+        return [] if runs is None else describe(self.found.reshape(runs[0].shape), *runs, self._channels(runs[0]))
 
     def _runs(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the tap in float64 and under the engine's numerics; None if they cannot be compared with it."""

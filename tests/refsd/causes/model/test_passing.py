@@ -43,7 +43,7 @@ def test_what_is_passed_over_makes_no_difference(kind, name, numerics):
     taps, _ = kind._follow(case, inputs, found, whole)
     given = {other: y for other, y in taps.shaped.items() if other != tap}
     short = Observed(numerics)
-    passed, _ = kind._follow(case, inputs, found, short, tap, None, given)
+    passed, _ = kind._follow(case, inputs, found, short, tap, given=given)
     np.testing.assert_array_equal(passed[tap], taps[tap])
     assert passed.segments.keys() < taps.segments.keys() and short.ops == whole.ops[: len(short.ops)]
     assert sum(loss == 0 for loss in short.losses) >= 3

@@ -80,6 +80,15 @@ def test_only_known_bugs_that_change_the_tap_are_tried_on_the_outputs():
     assert asked == [MUTANTS[3].name]
 
 
+@pytest.mark.parametrize(("tap", "axis"), [("b.attention.1", 3), ("b.rope", 3), ("b.proj_in", 1)])
+def test_the_channels_of_heads_are_their_last_axis(tap, axis):
+    right = np.random.default_rng(1).standard_normal((2, 8, 8, 8))
+    wrong = np.moveaxis(right.copy(), axis, 0)
+    wrong[5] = np.random.default_rng(2).standard_normal(wrong[5].shape)
+    place = Place(tap, np.moveaxis(wrong, 0, axis), Segment(0, 0, (), 0.0), lambda *_: right, None, {}, FLOAT64)
+    assert f"axis {axis} (channels)" in " ".join(place.describe())
+
+
 @pytest.mark.parametrize(
     ("found", "truth"), [((3, 6), (3, 6)), ((3, 5), (3, 2))], ids=["not finite", "few numbers"]
 )

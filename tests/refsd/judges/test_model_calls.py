@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES
-from refsd.causes.model.calls import Calls
 from refsd.causes.model.mutants import MUTANTS, Change, ChangedWeights
+from refsd.judges.model_calls import Calls
 from refsd.models import flux, mistral
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32
