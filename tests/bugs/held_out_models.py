@@ -103,8 +103,8 @@ def _top_left(rows, height, width):
 _T5_BLOCK = t5.t5_block
 
 
-def _bias_once(m, x, bias):
-    return _T5_BLOCK(m, x, bias if m.prefix.endswith("block.0.") else np.zeros_like(bias))
+def _bias_once(m, x, bias, *more):
+    return _T5_BLOCK(m, x, bias if m.prefix.endswith("block.0.") else np.zeros_like(bias), *more)
 
 
 _COUNT = Module.count

@@ -5,8 +5,9 @@ import re
 import diffusers
 import pytest
 import torch
+from record_tokenizers import t5
 from test_conditioning import clip_pair
-from tiny_tokenizers import t5, unigram_trained
+from tiny_tokenizers import unigram_trained
 from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 from typer.testing import CliRunner
 
