@@ -1,7 +1,7 @@
 """Judge cases of model components: refsd's models give the truth, and taps locate an error."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -158,7 +158,12 @@ class ModelJudge(ModelRuns):
         limit = TimeLimit(_SEARCH)
         outputs = {name: found[name] for name in standard.truth if name in found}
         place = self.place(standard, found, tap)
-        known = lambda bugs: self._known(standard, outputs, [bug for bug in MUTANTS if bug.name in bugs], limit)
+
+        def known(changing: Collection[str]) -> list[str]:
+            """Those that change the tap come first; the others change it only through what is given."""
+            of = [[bug for bug in MUTANTS if (bug.name in changing) == first] for first in (True, False)]
+            return self._known(standard, outputs, of[0], limit) or self._known(standard, outputs, of[1], limit)
+
         causes = place.explain(known, limit) or other_shapes(outputs, standard.truth)
         return Explanation(causes) if causes else Explanation(causes, place.describe(), place.nearest())
 

@@ -74,8 +74,12 @@ def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
     yield from ([3 if price < PLAIN else 6, price, phrase] for price, phrase in solved_for)
     if any(price < PLAIN for price, _ in solved_for):
         return
-    looks = output_causes(scene, WHOLE) or _in_place(scene, known) or [*_channels_of_inputs(scene)]
-    looks = looks or _blames(scene) or output_causes(scene, PARTS)
+    looks = output_causes(scene, WHOLE) or _in_place(scene, known)
+    channels = [] if looks else [*_channels_of_inputs(scene)]
+    if channels and (changed := [*_changed_formulas(scene)]):
+        yield from changed
+        return
+    looks = looks or channels or _blames(scene) or output_causes(scene, PARTS)
     yield from ([4, 0.0, phrase] for phrase in looks)
     if not looks:
         yield from _changed_formulas(scene)
