@@ -21,10 +21,11 @@ _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL
 
 
 @contextmanager
-def connected(where: str, **options: Any) -> Iterator[Any]:
+def connected(where: str, silent: str = _SILENT, **options: Any) -> Iterator[Any]:
     """Yield a distributed.Client with at least one worker.
 
     where:   "tcp://HOST:PORT" of a scheduler; "local": a worker for each core of this machine; "3": so many
+    silent:  of a cluster on this machine: how long a worker may send nothing
     options: of a cluster on this machine, as distributed.LocalCluster takes them
 
     Raises BadInput for another text, without Dask, and if no scheduler or no worker answers.
@@ -55,7 +56,7 @@ def connected(where: str, **options: Any) -> Iterator[Any]:
             {
                 "distributed.scheduler.allowed-failures": _FAILURES,
                 "distributed.deploy.lost-worker-timeout": _RESTART,
-                "distributed.scheduler.worker-ttl": _SILENT,
+                "distributed.scheduler.worker-ttl": silent,
             }
         ),
         distributed.LocalCluster(**(settings | options)) as cluster,
