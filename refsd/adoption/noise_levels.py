@@ -1,7 +1,7 @@
 """Find the rule of a run's noise levels among those that `stage/sigmas` knows, from the levels alone."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy.optimize import brentq
@@ -12,7 +12,7 @@ from refsd.stages.stage import OP, StageInputs, case
 
 _STAGE = STAGES[f"{OP}sigmas"]
 # Schedulers multiply the signal's thousand shares in float32.
-_ALIKE = {"rtol": 1e-4, "atol": 1e-6}
+_RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 _SPACINGS = "leading", "leading_multistep", "trailing", "linspace", "linspace_multistep"
 # The last has two numbers to fit, so that it fits others, too.
 _FLOWS = "flow_uniform", "flow_linspace", "flow_sgm_uniform", "flow_below_one", "flow_terminal"
@@ -30,7 +30,7 @@ def case_of(name: str, sigmas: np.ndarray, timesteps: np.ndarray) -> Case | None
     for params in _rules(sigmas, steps):
         found = _levels(params)
         pairs = (found["sigmas"], sigmas), (found["timesteps"], timesteps)
-        if all(a.shape == b.shape and np.allclose(a, b, **_ALIKE) for a, b in pairs):
+        if all(a.shape == b.shape and np.allclose(a, b, _RELATIVE, _ABSOLUTE) for a, b in pairs):
             return case("sigmas", name, **params)
     return None
 
@@ -52,9 +52,11 @@ def _rules(sigmas: np.ndarray, steps: int) -> Iterator[dict[str, Any]]:
         def rule(shift: float, schedule=schedule, options=options) -> dict[str, Any]:
             return _params("flow", schedule, steps, shift=shift, options=options)
 
-        off = [_levels(rule(shift))["sigmas"][1] - sigmas[1] for shift in _SHIFTS]
-        if off[0] < 0 < off[1]:
-            yield rule(round(brentq(lambda shift: _levels(rule(shift))["sigmas"][1] - sigmas[1], *_SHIFTS), 6))
+        def off(shift: float, rule=rule) -> float:
+            return float(_levels(rule(shift))["sigmas"][1] - sigmas[1])
+
+        if off(_SHIFTS[0]) < 0 < off(_SHIFTS[1]):
+            yield rule(round(float(cast(Any, brentq(off, *_SHIFTS))), 6))
 
 
 def _params(levels: str, schedule: str, steps: int, **more: Any) -> dict[str, Any]:
