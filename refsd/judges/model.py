@@ -22,7 +22,7 @@ from refsd.golden.verdict import criteria, first_wrong, judge, judge_output
 from refsd.judges.answers import comparable, factor, scene_of
 from refsd.judges.known_deviations import Noting
 from refsd.judges.known_deviations import explaining as explaining_deviations
-from refsd.judges.model_runs import ModelRuns
+from refsd.judges.model_runs import ModelRuns, is_small
 from refsd.judges.scattered import RUNS
 from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, with_errors_kept
 from refsd.module import Taps
@@ -170,7 +170,7 @@ class ModelJudge(ModelRuns):
     def _nearest(self, standard: Standard, found: Answer) -> Nearest | None:
         """Return the nearest known bug; only for tiny models, and of as many bugs as time allows."""
         case = standard.case
-        if not comparable(standard, found) or case.model is None or not case.model.tiny:
+        if not comparable(standard, found) or not is_small(case):
             return None
         tried = TimeLimit(_NEAREST, noted=False).within(MUTANTS)
         answers = ((bug, self._changed(case, standard.inputs, change, standard.numerics)) for bug, change in tried)
@@ -204,7 +204,8 @@ class ModelJudge(ModelRuns):
 
         @functools.cache
         def others() -> Answer:
-            rest = {name: y for name, y in found.items() if name != tap}
+            # Of an adopted graph one result has the names of all modules that end with it.
+            rest = {name: y for name, y in found.items() if name != tap and not np.array_equal(y, found[tap])}
             right, outputs = self._follow(case, inputs, rest, Observed(FLOAT64), also=calls)
             return {**right, **outputs}
 
@@ -237,7 +238,7 @@ class ModelJudge(ModelRuns):
             self.answer(case, inputs, noting)
             return explaining_deviations(noting.met, deviating)
 
-        if case.model is not None and not case.model.tiny:
+        if not is_small(case):
             return known_deviations()
         size = factor(found, truth)
         if scene.explained_by({name: size * y for name, y in honest.items()}) and agrees(
@@ -256,11 +257,10 @@ class ModelJudge(ModelRuns):
     ) -> list[str]:
         """Return the known bugs that explain the outputs, the likeliest first; none if the outputs conform.
 
-        Only for tiny models.
+        Only for tiny models and adopted graphs.
         """
         case, inputs, _, _, numerics, _ = standard
-        small = case.model is not None and case.model.tiny
-        if not small or not comparable(standard, found) or judge(self.measure(standard, found)).passed:
+        if not is_small(case) or not comparable(standard, found) or judge(self.measure(standard, found)).passed:
             return []
         scene, suspects = scene_of(standard, found), {}
         for name, change in limit.within(mutants):

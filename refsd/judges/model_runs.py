@@ -26,6 +26,11 @@ from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
 _NO_CHANGE = Change()
 
 
+def is_small(case: Case) -> bool:
+    """Return True for tiny models and adopted graphs, on which a search runs the reference many times."""
+    return case.model.tiny if case.model is not None else COMPONENTS[component_of(case)].part is None
+
+
 class ModelRuns(Judge):
     """The reference's answers to cases of model components.
 
@@ -72,8 +77,7 @@ class ModelRuns(Judge):
         key = case, numerics, deviations
         if self._scattered is None or self._scattered[0] != key:
             spreads: Answer = NOTHING
-            small = case.model.tiny if case.model is not None else COMPONENTS[component_of(case)].part is None
-            if numerics.compute != "float64" and small:
+            if numerics.compute != "float64" and is_small(case):
                 truth = self.answer(case, inputs, Arithmetic(FLOAT64, deviations))
                 spreads = self._spreads(case, inputs, NOTHING, truth, numerics, deviations, NOTHING)
             self._scattered = key, spreads

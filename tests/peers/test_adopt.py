@@ -95,6 +95,37 @@ def test_complex_rows_are_exported(tmp_path):
     assert judged(case, port).conforms
 
 
+class Attends(torch.nn.Module):
+    """Attention that is given its usual scale, as AuraFlow writes it, and is wrong by another."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.proj, self.scale = torch.nn.Linear(32, 96), torch.nn.Linear(32, 32), 0.25
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 16)).permute(2, 0, 3, 1, 4)
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        return self.proj(y.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(
+    ("scale", "taps", "named"),
+    [
+        (1.0, True, "attention before it: scale missing"),
+        (1 / 16, True, "attention before it: scale 1/D"),
+        (0.4, True, "attention before it: scale is 0.4, not 0.25"),
+        (1.0, False, "attention's scores are multiplied by 1 for 1/sqrt(D), or the reverse"),
+        (1 / 16, False, "attention's scores are multiplied by 1/D"),
+    ],
+)
+def test_a_wrong_scale_of_attention_is_named(tmp_path, scale, taps, named):
+    case, port = adopted("attends", tmp_path, lambda: (Attends(), {"x": torch.randn(2, 11, 32)}))
+    assert judged(case, port).conforms
+    port._module.scale, whole = scale, port.run_tapped
+    port.run_tapped = lambda *asked: (whole(*asked)[0], whole(*asked)[1] if taps else {})
+    assert judged(case, port).causes == (named,)
+
+
 class Branches(torch.nn.Module):
     def forward(self, x):
         return x if x.sum() > 0 else -x

@@ -205,6 +205,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("sines and cosines of the time stand in the other order", Change(operations.SinesFirst)),
     Mutant("the time has the other shift of frequencies (0, 1)", Change(operations.ShiftedFrequencies)),
     Mutant("attention's scores are multiplied by 1 for 1/sqrt(D), or the reverse", Change(operations.OtherScale)),
+    Mutant("attention's scores are multiplied by 1/D", Change(operations.ScaleWithoutRoot)),
     Mutant("attention has no mask", Change(operations.NoMask)),
     Mutant("heads of keys are taken in turn, not in groups", Change(operations.HeadsInTurn)),
     Mutant("going down a level pads both sides", Change(operations.PadsBothSides)),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.causes.operation.fitted_constants import fitted_through
 from refsd.causes.operation.precisions import broken_requests, in_precisions
 from refsd.causes.operation.unlisted import most_bugs, unlisted
 from refsd.golden.judge import Mutant
@@ -58,6 +59,13 @@ class Call(NamedTuple):
         shape = op.answer(Arithmetic(FLOAT32), self.inputs, self.params).shape
         if found.size == np.prod(shape, dtype=np.int64):
             yield from unlisted(op, self.inputs, op.complete(self.inputs, self.params), found.reshape(shape), gap)
+
+    def fitted(
+        self, through: Callable[[np.ndarray], np.ndarray], found: np.ndarray
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, what later operations make of it) of other numbers of the parameters, as fitted_through."""
+        op = OPERATIONS[self.op]
+        yield from fitted_through(op, self.inputs, op.complete(self.inputs, self.params), through, found)
 
     def from_elsewhere(self, tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) where one input is another tensor, or one of the equal parts of another tensor.

@@ -148,6 +148,8 @@ class Place(NamedTuple):
     def _unlisted(self, gap: bool) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result): the last operation with another tap as input, or with a bug that no page lists.
 
+        Then those before it with other numbers as their parameters.
+
         gap: as refsd/causes/operation/unlisted.py takes it; no other tap is an input then
         """
         calls: list[Call] = []
@@ -159,6 +161,18 @@ class Place(NamedTuple):
                 continue
             yield from call.from_elsewhere(self.earlier)
             yield from call.unlisted(self.found)
+        shape = np.shape(self.run(Arithmetic(FLOAT64), Change()))
+        for at, call in self.calls() if not gap and math.prod(shape) == self.found.size else ():
+            if at == last:
+                continue
+
+            def through(y: np.ndarray, at=at) -> np.ndarray:
+                moved = self.run(Observed(self.numerics, at=at, instead=lambda call: y), Change())
+                return np.zeros(0) if moved is None else moved
+
+            op = self.segment.ops[at - self.segment.first]
+            for name, moved in call.fitted(through, self.found.reshape(shape)):
+                yield f"{op} before it: {name}", moved
 
     def _agrees(self, near: np.ndarray, noisy: np.ndarray) -> bool:
         """Return True if the tap would pass with the bug's answer as truth, by the rule of golden/taps.py.

@@ -1,5 +1,7 @@
 """Arithmetic with bugs that engines have had; a model's code runs on it unchanged."""
 
+import math
+
 import numpy as np
 
 from refsd.numerics.arithmetic import Arithmetic
@@ -89,7 +91,13 @@ class ShiftedFrequencies(Arithmetic):
 
 class OtherScale(Arithmetic):
     def attention(self, q, k, v, scale=None, mask=None, diagonal=None, sinks=None):
-        return super().attention(q, k, v, 1.0 if scale is None else None, mask, diagonal, sinks)
+        usual = scale is None or math.isclose(scale, q.shape[-1] ** -0.5)
+        return super().attention(q, k, v, 1.0 if usual else None, mask, diagonal, sinks)
+
+
+class ScaleWithoutRoot(Arithmetic):
+    def attention(self, q, k, v, scale=None, mask=None, diagonal=None, sinks=None):
+        return super().attention(q, k, v, 1 / q.shape[-1], mask, diagonal, sinks)
 
 
 class NoMask(Arithmetic):

@@ -5,7 +5,7 @@ the answer comes nearest to the engine's, and report it, and the usual constants
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from typing import NamedTuple
 
@@ -50,9 +50,24 @@ def fitted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> 
 
     params: complete; found: the engine's answer, finite
     """
+    yield from _turned(_knobs(op, inputs, params), found)
+
+
+def fitted_through(
+    op: Operation, inputs: Inputs, params: Params, through: Callable[[np.ndarray], np.ndarray], found: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the same of the operation's parameters, where later operations follow it.
+
+    through: the operation's answer -> what they make of it; found: the engine's result of them, in that shape
+    """
+    knobs = _parameters(op, inputs, params)
+    yield from _turned((k._replace(turned=lambda v, k=k: through(k.turned(v))) for k in knobs), found)
+
+
+def _turned(knobs: Iterable[Knob], found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     if not np.isfinite(found).all():
         return
-    for knob in _knobs(op, inputs, params):
+    for knob in knobs:
         fit = _best(knob, found)
         if fit is None:
             continue
@@ -86,7 +101,7 @@ def _apart(value: float, best: float) -> float:
     return abs(math.log10(value / best)) if value * best > 0 else math.inf
 
 
-def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
+def _parameters(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
     sizes = _sizes(op, inputs)
     for name, value in params.items():
         own = _own(op, inputs, name, value)
@@ -98,6 +113,11 @@ def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
             return answer(op, inputs, {**params, name: v})
 
         yield Knob(f"{name} is {{}}, not {own:.4g}", own, turned, _around(own), usual)
+
+
+def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
+    yield from _parameters(op, inputs, params)
+    sizes = _sizes(op, inputs)
     right = answer(op, inputs, params)
     yield Knob(
         "the result is multiplied by {}",

@@ -10,10 +10,13 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 from refsd.adoption.folder import drawn, read
+from refsd.causes.model.wrong_operations import GeluForSilu
 from refsd.cli import app
 from refsd.engines.reference import Reference
 from refsd.golden.store import Store
+from refsd.judges.model import ModelJudge
 from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32
 from tests.refsd.adoption.conftest import ROOT
 
 ENGINE = ROOT / "examples/adopt/engine.py"
@@ -78,6 +81,13 @@ def test_a_dump_is_compared(tiny, tmp_path):
     assert done.exit_code == 1 and "at norm" in done.output and "eps ten times too large" in done.output
 
 
+def test_outputs_alone_are_explained_by_known_bugs_of_models(tiny, tmp_path):
+    case = read(tiny)
+    save_file(ModelJudge().answer(case, case.realize(), GeluForSilu(FLOAT32)), tmp_path / "wrong.safetensors")
+    done = run("compare", tmp_path / "wrong.safetensors", tiny)
+    assert done.exit_code == 1 and "SiLU is GELU" in done.output, done.output
+
+
 def test_a_dump_under_its_own_names_is_known_again(tiny, tmp_path):
     found = dump(tiny, tmp_path, "--bug")
     others = {"out": found["out"]} | {f"blk.{i}": found[name] for i, name in enumerate(("conv_in", "norm"))}
@@ -91,8 +101,6 @@ def test_a_dump_under_its_own_names_is_known_again(tiny, tmp_path):
 
 
 def test_reference_taps_have_the_names_of_the_module_tree(tiny):
-    from refsd.judges.model import ModelJudge
-
     case = read(tiny)
     assert [*ModelJudge().reference_taps(case, case.realize())] == TAPS
 
