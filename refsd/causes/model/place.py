@@ -161,8 +161,10 @@ class Place(NamedTuple):
                 continue
             yield from call.from_elsewhere(self.earlier)
             yield from call.unlisted(self.found)
-        shape = np.shape(self.run(Arithmetic(FLOAT64), Change()))
-        for at, call in self.calls() if not gap and math.prod(shape) == self.found.size else ():
+        whole = self.run(Arithmetic(FLOAT64), Change())
+        if gap or whole is None or whole.size != self.found.size:
+            return
+        for at, call in self.calls():
             if at == last:
                 continue
 
@@ -171,7 +173,7 @@ class Place(NamedTuple):
                 return np.zeros(0) if moved is None else moved
 
             op = self.segment.ops[at - self.segment.first]
-            for name, moved in call.fitted(through, self.found.reshape(shape)):
+            for name, moved in call.fitted(through, self.found.reshape(whole.shape)):
                 yield f"{op} before it: {name}", moved
 
     def _agrees(self, near: np.ndarray, noisy: np.ndarray) -> bool:
