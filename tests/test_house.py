@@ -33,8 +33,8 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 12_400,
-    "kernels": 11_200,
+    "golden": 12_750,
+    "kernels": 11_300,
     "numerics": 1_650,
     "refsd": 1_150,
     "refsd/adoption": 1_850,
@@ -50,7 +50,7 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_100,
     "refsd/disagreement": 1_100,
-    "refsd/engines": 11_150,
+    "refsd/engines": 11_200,
     "refsd/export": 350,
     "refsd/families": 2_100,
     "refsd/files": 3_400,

@@ -68,6 +68,15 @@ def attention_bound(run: Run, cap: float | None = None) -> Bound:
     terms.add(dmask).add(3 * u * finite)
     if u_store > u:
         terms.add(u_store * finite)
+    return mixed_bound(run, scores, terms, v, dv)
+
+
+def mixed_bound(run: Run, scores, terms: Terms, v, dv) -> Bound:
+    """Bound y = softmax(scores, sinks) v: sum p rho |v|, rho the relative error of p; p dv; the sum over J keys.
+
+    scores: [B, H, L, J], and terms their error; v: [B, H, J, E], and dv its error
+    """
+    flash, u, u_store = run.numerics.flash, run.u, unit(run.numerics.storage_dtype)
     J = scores.shape[-1]
     p, rho, rho_spread = (
         t[..., :J] for t in softmax_terms(u, *with_sinks(run, scores, terms.limit, np.sqrt(terms.square)))

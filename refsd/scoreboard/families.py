@@ -14,7 +14,7 @@ _TABLE = {
     "convolution": ("conv2d", "conv3d", "im2col"),
     "linear": ("linear", "embedding"),
     "block types": ("dequantize",),
-    "attention": ("attention", "attention_softcap", "softmax"),
+    "attention": ("attention", "attention_int8", "attention_softcap", "softmax"),
     "norms": (
         "group_norm",
         "group_norm_silu",

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import record_sageattention as sageattention
 from naive.quant import activation_codes as naive
 from naive.quant import svdquant as naive_svdquant
 from naive.quant import w4a8 as naive_w4a8
@@ -12,6 +13,7 @@ from naive.quant.scaled import hadamard, rotate
 from record_comfy_kitchen import RECORDED, RECORDS, places
 
 from refsd.cases import CASES
+from refsd.engines.sageattention import NUMERICS as SAGEATTENTION
 from refsd.golden.few_bits import moved_to_few_bits, moves
 from refsd.golden.mutations import with_bug
 from refsd.golden.operations import OPERATIONS, bound, run
@@ -176,6 +178,20 @@ def test_recorded_answers_of_comfy_kitchen(name):
     assert (abs(theirs - truth.ravel()[at]) <= limit.ravel()[at]).all()
     integers = case.op in ("linear_int8", "linear_w4a8")
     assert not integers or (theirs == ours.ravel()[at]).all()
+
+
+@pytest.mark.parametrize("name", sageattention.RECORDS)
+def test_recorded_answers_of_sageattention(name):
+    """SageAttention 1.0.6, weights and values in float16: within the bound, far from attention without codes."""
+    case = CASES[name]
+    inputs = case.realize()
+    truth = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    limit = bound(case.op, SAGEATTENTION, inputs, case.params, truth).limit.ravel()[:: sageattention.STRIDE]
+    theirs = np.array(json.loads(sageattention.RECORDED.read_text())["answers"][name])
+    error = abs(theirs - truth.ravel()[:: sageattention.STRIDE])
+    assert (error <= limit).all()
+    unrounded = run("attention", Arithmetic(FLOAT64), inputs, {"scale": case.params.get("scale")})["y"]
+    assert np.linalg.norm(error) < 0.05 * np.linalg.norm(theirs - unrounded.ravel()[:: sageattention.STRIDE])
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,8 @@ def test_weights_that_are_missing_are_an_error(tmp_path, op):
         engine.run(case, case.realize())
 
 
-# Torch has no block types; and no product of 4 bits on a CPU.
-REFUSED = {"dequantize", "linear_nvfp4", "linear_w4a8", "linear_svdquant"}
+# Torch has no block types, no attention in int8, and no product of 4 bits on a CPU.
+REFUSED = {"dequantize", "linear_nvfp4", "linear_w4a8", "linear_svdquant", "attention_int8"}
 
 
 def test_float32_takes_every_other_operation(engines):
