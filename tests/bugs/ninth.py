@@ -26,9 +26,9 @@ def _text_on_each_device():
         return ids(J)
 
     def twice(m, q, k, v, angle):
-        J, turned = words[0], m.rope(k, angle)
-        k, v = (np.concatenate([t[:, :J], t], axis=1) for t in (turned, v))
-        return m.attention(m.rope(q, angle), k, v).reshape(*q.shape[:2], -1)
+        q, k = m.rope(q, angle), m.rope(k, angle)
+        k, v = (np.concatenate([t[:, : words[0]], t], axis=1) for t in (k, v))
+        return m.attention(q, k, v).reshape(*q.shape[:2], -1)
 
     def single(*given, **named):
         with patch.object(flux2, "rotary_attention", twice):
@@ -104,7 +104,7 @@ _TABLE = {
         _model(
             Bug(patched=_patch(qwen_image, "transformer", _filled_up)),
             "attn|attention|img",
-            "zeros|padd|more (tokens|keys)|filled|multiple of",
+            "zeros|padd|more (tokens|keys|lies? behind)|filled|multiple of",
             "qwen-image/qwen-image/first-step",
         ),
     ),

@@ -118,7 +118,7 @@ _TABLE = {
     "c-lora-01": (
         "loader",
         "huggingface/peft#3111",
-        wrong_answer("adapter/lora-*", "merged", "twice|squared?|alpha|rank", _scaled_twice),
+        wrong_answer("adapter/lora-*", "merged", r"twice|once more|\(alpha / rank\)", _scaled_twice),
     ),
     "c-ld-01": (
         "loader",
