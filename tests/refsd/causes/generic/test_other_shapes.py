@@ -27,3 +27,7 @@ TRUTH = RNG.standard_normal((2, 3, 8, 6)).astype(np.float32)
 )
 def test_slices_are_told(found, says):
     assert other_shape(np.asarray(found), TRUTH) == says
+
+
+def test_slices_of_one_constant_tell_nothing():
+    assert not other_shape(np.zeros((3, 6)), np.zeros((3, 2)))
