@@ -327,6 +327,7 @@ _KNOWN = (
     part("alpha over the root of the rank", modules=_scaled(lambda rank, has: rank**0.5, True)),
     part("no alpha taken for 1", modules=_scaled(lambda rank, has: 1 / rank, False)),
     part("alpha over the rank squared", modules=_scaled(lambda rank, has: 1 / rank, True)),
+    part("alpha over the rank once more", parts=_other(alpha=lambda p: np.array(p["alpha"] ** 2 / _rank(p)))),
     part("the learned scalar left out", parts=_without("scalar")),
     part(
         "the learned scalar in place of alpha over the rank",

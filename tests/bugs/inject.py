@@ -14,6 +14,7 @@
     uv run python tests/bugs/inject.py --held-out sixth
     uv run python tests/bugs/inject.py --held-out seventh
     uv run python tests/bugs/inject.py --held-out eighth
+    uv run python tests/bugs/inject.py --held-out ninth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -56,6 +57,7 @@ from injected_stages import STAGES
 from injected_steps import STEPS
 from injection import Injected, Injection
 from mechanisms import Named, splits
+from ninth import NINTH
 from other_words import OTHER_WORDS
 from second_models import SECOND_MODELS
 from second_operations import SECOND_OPERATIONS
@@ -101,6 +103,7 @@ HELD_OUT_SETS = {
     "sixth": SIXTH,
     "seventh": SEVENTH,
     "eighth": EIGHTH,
+    "ninth": NINTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -118,6 +121,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(SIXTH),
     **injections(SEVENTH),
     **injections(EIGHTH),
+    **injections(NINTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)

@@ -30,15 +30,8 @@ _ALIKE = {
     "lstrip": ("strip",),
     "rstrip": ("strip",),
 }
-_OPERATORS: dict[type, tuple[type, ...]] = {
-    ast.Add: (ast.Sub,),
-    ast.Sub: (ast.Add,),
-    ast.Mult: (ast.Div,),
-    ast.Div: (ast.Mult,),
-    ast.FloorDiv: (ast.Div,),
-    ast.Pow: (),
-    ast.MatMult: (),
-}
+_OPERATORS: dict[type, tuple[type, ...]] = {ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Div,)}
+_OPERATORS |= {ast.Div: (ast.Mult,), ast.FloorDiv: (ast.Div,), ast.Pow: (), ast.MatMult: ()}
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.Pow: "**"}
 _COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq}
 # Functions that are left out together, throughout a text: as where logarithms should be interpolated.
@@ -149,6 +142,14 @@ def _of_call(node: ast.Call) -> Iterator[tuple[str, ast.AST, str]]:
         yield "argument", ast.Call(node.func, swapped, node.keywords), ""
     for i in range(len(node.keywords)):
         yield "argument", ast.Call(node.func, node.args, node.keywords[:i] + node.keywords[i + 1 :]), ""
+    if node.args and isinstance(node.args[0], ast.BinOp):
+        first, rest = node.args[0], node.args[1:]
+        for side in ("left", "right"):
+            part = getattr(first, side)
+            again = ast.Call(of, [part, *rest], node.keywords)
+            parts: dict[str, Any] = {"left": first.left, "op": first.op, "right": first.right, side: again}
+            whole = ast.Call(of, [ast.BinOp(**parts), *rest], node.keywords)
+            yield "function", whole, f"{name} of {quoted(part)}, too"
     yield "term", ast.BinOp(node, ast.Pow(), ast.Constant(2)), f"{quoted(node)} squared"
 
 

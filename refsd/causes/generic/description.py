@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from refsd.causes.generic.error_places import Places, border, contents, flat_tail, joined, places
-from refsd.causes.generic.moved_values import Arrangement, rearranged, stored_in_another_order
+from refsd.causes.generic.error_places import Places, border, contents, flat_tail, joined, places, seen
+from refsd.causes.generic.moved_values import moved
 from refsd.causes.generic.simple_relations import coarser, formula, formula_of_each, limited
 from refsd.golden.evidence import Evidence
 from refsd.golden.wording import counted
@@ -23,11 +23,8 @@ def describe(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: 
     truth:   float64; honest: the reference under the engine's numerics; all of one shape
     channel: the axis of channels
     """
-    found, truth, honest = (np.atleast_1d(np.asarray(y, np.float64)) for y in (found, truth, honest))
-    if not truth.size or not (np.isfinite(truth) & np.isfinite(honest)).all():
-        return []
-    evidence = Evidence(found, truth, honest)
-    if evidence.rough:
+    evidence = seen(found, truth, honest)
+    if evidence is None or evidence.rough:
         return []
     cut = limited(evidence)
     if cut is not None:
@@ -48,24 +45,16 @@ def describe(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: 
             return [relation.phrase]
     if inside is not None:
         return [_standing(evidence, where, inside, place)]
-    arrangement = _rearranged(evidence, channel)
+    arrangement = moved(evidence, channel)
     if arrangement is not None:
         return [arrangement.phrase]
     if not where.phrases:
         relation = formula_of_each(evidence, channel) or coarser(evidence)
         return [relation.phrase] if relation else place
     part = evidence.part(where.inside)
-    relation = formula(part) or _rearranged(part, channel) or formula_of_each(part, channel)
+    relation = formula(part) or moved(part, channel) or formula_of_each(part, channel)
     relation = relation or coarser(part)
     return [*place, *([f"there {relation.phrase}"] if relation and not flat else [])]
-
-
-def _rearranged(evidence: Evidence, channel: int) -> Arrangement | None:
-    found = stored_in_another_order(evidence, channel)
-    axes = iter(range(evidence.truth.ndim))
-    while found is None and (axis := next(axes, None)) is not None:
-        found = rearranged(evidence, axis, channel)
-    return found
 
 
 def _not_finite(evidence: Evidence, where: Places, located: Sequence[str]) -> list[str]:

@@ -37,6 +37,13 @@ class Places(NamedTuple):
         return np.ix_(*self.box)
 
 
+def seen(found: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> Evidence | None:
+    """Return the evidence of arrays of any floating type; None if the reference gives no finite numbers."""
+    found, truth, honest = (np.atleast_1d(np.asarray(y, np.float64)) for y in (found, truth, honest))
+    finite = truth.size and (np.isfinite(truth) & np.isfinite(honest)).all()
+    return Evidence(found, truth, honest) if finite else None
+
+
 def places(evidence: Evidence, channel: int) -> Places:
     """Return the smallest box of slices outside which the error is no larger than an honest run's."""
     phrases, box = [], []
@@ -214,9 +221,8 @@ def _periodic(chosen: np.ndarray, n: int, axis: str) -> str | None:
 
 
 def _few(chosen: np.ndarray, n: int, axis: str) -> str | None:
-    return (
-        f"indices {joined([int(i) for i in chosen], 'and')} of {n} along {axis}" if chosen.size <= _LISTED else None
-    )
+    indices = joined([int(i) for i in chosen], "and") if chosen.size <= _LISTED else ""
+    return f"indices {indices} of {n} along {axis}" if indices else None
 
 
 def _fill(value: float) -> str | None:

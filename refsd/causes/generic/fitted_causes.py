@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from refsd.causes.generic.error_places import Places, contents, index_set, joined, places
-from refsd.causes.generic.moved_values import rearranged, stored_in_another_order
-from refsd.causes.generic.reshaped import reshaped
+from refsd.causes.generic.error_places import Places, contents, index_set, joined, places, seen
+from refsd.causes.generic.moved_values import rearranged
+from refsd.causes.generic.reshaped import other_order
 from refsd.causes.generic.simple_relations import coarser
 from refsd.golden.evidence import Evidence
 from refsd.golden.unwritten_memory import UNWRITTEN, unwritten
@@ -43,19 +43,16 @@ def fitted_causes(
     found:    the engine's; truth: float64; honest: the reference under the engine's numerics; all of one shape
     suspects: known bug -> the answer with it, of the same shape
     """
-    found, truth, honest = (np.atleast_1d(np.asarray(y, np.float64)) for y in (found, truth, honest))
-    if not truth.size or not (np.isfinite(truth) & np.isfinite(honest)).all():
+    evidence = seen(found, truth, honest)
+    if evidence is None or evidence.rough:
         return []
-    evidence = Evidence(found, truth, honest)
-    if evidence.rough:
-        return []
-    suspects = {name: np.reshape(y, truth.shape) for name, y in suspects.items()}
+    suspects = {name: np.reshape(y, evidence.truth.shape) for name, y in suspects.items()}
     where = places(evidence, channel)
     place = f", in {joined(where.phrases, 'and')}" if where.phrases else ""
     garbage = unwritten(evidence)
     if garbage:
         return [f"{UNWRITTEN}{place}: {garbage}"]
-    if not np.isfinite(found).any():
+    if not np.isfinite(evidence.found).any():
         return _not_finite_alike(evidence, suspects)
     if not evidence.finite:
         same = _not_finite_alike(evidence, suspects) or _overflow(evidence)
@@ -72,9 +69,9 @@ def fitted_causes(
         return []
     if inside is not None:
         return [f"nothing is written{place}: {inside}"]
-    order = _other_order(evidence, channel)
+    order = other_order(evidence, channel)
     if order:
-        return [order]
+        return [f"the right numbers in another order: {order}"]
     part = evidence.part(where.inside) if where.phrases else evidence
     if where.phrases and part.truth.size > 1 and np.ptp(part.truth) == 0:
         largest = float(np.abs(part.found).max())
@@ -89,9 +86,9 @@ def fitted_causes(
     grid = coarser(part)
     if grid is not None and grid.phrase.startswith("its values"):
         return [f"computed in a smaller type: {grid.phrase}{place}"]
-    if _beginning_of_rows(where, truth.shape):
+    if _beginning_of_rows(where, evidence.truth.shape):
         return [f"rows are written over at their beginning, as by the end of the row before{place}"]
-    elsewhere = _written_elsewhere(evidence, channel) if evidence.finite else None
+    elsewhere = _written_elsewhere(evidence, channel)
     return [elsewhere] if elsewhere else []
 
 
@@ -100,12 +97,11 @@ def is_gap(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: in
 
     The wrong part is nearly all of it, or a box of slices. found, truth, honest, channel: as for `fitted_causes`
     """
-    found, truth, honest = (np.atleast_1d(np.asarray(y, np.float64)) for y in (found, truth, honest))
     if not np.isfinite(found).all():
         return True
-    if not truth.size or not (np.isfinite(truth) & np.isfinite(honest)).all():
+    evidence = seen(found, truth, honest)
+    if evidence is None:
         return False
-    evidence = Evidence(found, truth, honest)
     where = places(evidence, channel)
     whole = where.phrases or np.mean(evidence.wrong()) > _NEARLY_ALL
     return bool(whole and contents(evidence, where.inside) is not None)
@@ -131,18 +127,6 @@ def _overflow(evidence: Evidence) -> list[str]:
     if float(size[~infinite].max()) > 1.01 * least:
         return []
     return [f"numbers overflow: infinite where the truth is beyond {least:.4g}"]
-
-
-def _other_order(evidence: Evidence, channel: int) -> str | None:
-    """Describe an answer that is the truth in another order throughout; else return None."""
-    found = stored_in_another_order(evidence, channel)
-    axes = iter(range(evidence.truth.ndim))
-    while found is None and (axis := next(axes, None)) is not None:
-        found = rearranged(evidence, axis, channel)
-    if found is not None and (found.source >= 0).all():
-        return f"the right numbers in another order: {found.phrase}"
-    split = reshaped(evidence) if found is None else None
-    return f"the right numbers in another order: {split[0]}" if split is not None else None
 
 
 def _written_elsewhere(evidence: Evidence, channel: int) -> str | None:
@@ -206,14 +190,10 @@ def _factors_of_rows(part: Evidence) -> str | None:
     n = part.truth.shape[-1]
     if part.truth.ndim < 2 or n < 2 * _ROWS or part.truth.size < _ROWS * n:
         return None
-    truth, found = part.truth.reshape(-1, n), part.found.reshape(-1, n)
-    square = (truth**2).sum(axis=1, keepdims=True)
-    if not square.all():
+    factor = _factors(part, n)
+    if factor is None:
         return None
-    factor = (truth * found).sum(axis=1, keepdims=True) / square
     off = float(np.abs(factor - 1).max())
-    if not part.fits((truth * factor).reshape(part.truth.shape)):
-        return None
     kind = "float16" if off <= 2.0**-9 else "bfloat16" if off <= 2.0**-5 else ""
     # Most factors must be off: a single one is a wrong row, which has another cause.
     if np.mean(np.abs(factor - 1) > off / 16) < 0.5:
@@ -228,12 +208,17 @@ def _block_of_scales(part: Evidence) -> int | None:
     for block in _BLOCKS:
         if n % block or n == block or part.truth.size < 2 * block:
             continue
-        truth, found = part.truth.reshape(-1, block), part.found.reshape(-1, block)
-        square = (truth**2).sum(axis=1, keepdims=True)
-        if not square.all():
-            continue
-        scale = (truth * found).sum(axis=1, keepdims=True) / square
-        scaled = truth * scale
-        if np.std(scale) > _VARIED * np.abs(scale).mean() and part.fits(scaled.reshape(part.truth.shape)):
+        scale = _factors(part, block)
+        if scale is not None and np.std(scale) > _VARIED * np.abs(scale).mean():
             return block
     return None
+
+
+def _factors(part: Evidence, n: int) -> np.ndarray | None:
+    """Return the numbers [rows, 1] by which rows of n elements are multiplied; None if they are not."""
+    truth, found = part.truth.reshape(-1, n), part.found.reshape(-1, n)
+    square = (truth**2).sum(axis=1, keepdims=True)
+    if not square.all():
+        return None
+    factor = (truth * found).sum(axis=1, keepdims=True) / square
+    return factor if part.fits((truth * factor).reshape(part.truth.shape)) else None

@@ -21,16 +21,8 @@ from refsd.causes.generic.changed_expressions import TOGETHER, Without, changes,
 
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.AnnAssign)
 _LEAST_FIRST = (
-    "variable",
-    "argument",
-    "term",
-    "index",
-    "function",
-    "sign",
-    "constant",
-    "condition",
-    "statement",
-    "exchange",
+    *("variable", "argument", "term", "index", "function"),
+    *("sign", "constant", "condition", "statement", "exchange"),
 )
 
 _Site = tuple[Any, str, int | None]
@@ -285,10 +277,8 @@ def _code(node: Any, right: CodeType) -> CodeType | None:
     else:
         bare = _function(node.name, _without_defaults(node.args), node.body)
         inside = [bare]
-    free = [ast.arg(name) for name in right.co_freevars]
-    arguments = ast.arguments([], free, None, [], [], None, [])
-    outer = _function("_outer", arguments, inside)
-    module = ast.fix_missing_locations(ast.Module([outer], []))
+    arguments = ast.arguments([], [ast.arg(name) for name in right.co_freevars], None, [], [], None, [])
+    module = ast.fix_missing_locations(ast.Module([_function("_outer", arguments, inside)], []))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         compiled = compile(module, right.co_filename, "exec")
@@ -305,18 +295,12 @@ def _function(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.
 
 
 def _without_defaults(arguments: ast.arguments) -> ast.arguments:
-    def bare(a: ast.arg | None) -> Any:
-        return None if a is None else ast.arg(a.arg)
-
-    return ast.arguments(
-        [bare(a) for a in arguments.posonlyargs],
-        [bare(a) for a in arguments.args],
-        bare(arguments.vararg),
-        [bare(a) for a in arguments.kwonlyargs],
-        [None] * len(arguments.kwonlyargs),
-        bare(arguments.kwarg),
-        [],
-    )
+    own = copy.deepcopy(arguments)
+    own.defaults, own.kw_defaults = [], [None] * len(own.kwonlyargs)
+    for argument in ast.walk(own):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    return own
 
 
 def _raises(statement: ast.If) -> bool:

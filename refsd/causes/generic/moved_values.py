@@ -31,38 +31,31 @@ class Arrangement(NamedTuple):
     source: np.ndarray
 
 
+def moved(evidence: Evidence, channel: int) -> Arrangement | None:
+    """Find exchanged axes; else slices along one axis that are other slices of the truth."""
+    along = (rearranged(evidence, axis, channel) for axis in range(evidence.truth.ndim))
+    return stored_in_another_order(evidence, channel) or next(filter(None, along), None)
+
+
 def stored_in_another_order(evidence: Evidence, channel: int) -> Arrangement | None:
     """Find exchanged axes: the truth transposed, or its flat data read with the axes in another order."""
     shape = evidence.truth.shape
     if evidence.truth.size < _LEAST or sum(n > 1 for n in shape) < 2:
         return None
-    tried = set()
+    flat, tried = np.arange(evidence.truth.size).reshape(shape), set()
     for order in _orders(shape):
-        inverse = np.argsort(order)
         turned = tuple(shape[a] for a in order)
-        for read in (False, True):
-            at = np.unravel_index(evidence.sample, shape if read else turned)
-            # read is False: found's flat data is truth.transpose(order). read is True: the truth's flat data is
-            # taken for a tensor of the turned shape, and its axes are then transposed back.
-            source = (
-                np.ravel_multi_index([at[a] for a in order], turned)
-                if read
-                else np.ravel_multi_index([at[a] for a in inverse], shape)
-            )
-            key = np.asarray(source).tobytes()
-            if key in tried:
+        # Found's flat data is truth.transpose(order); or the truth's flat data is taken for a tensor of the turned
+        # shape, whose axes are then transposed back.
+        views = flat.transpose(order), flat.reshape(turned).transpose(np.argsort(order))
+        for read, view in enumerate(views):
+            source = view.flat[evidence.sample]
+            if source.tobytes() in tried:
                 continue
-            tried.add(key)
-            if not evidence.may_fit(np.asarray(source)):
-                continue
-            flat = np.arange(evidence.truth.size)
-            where = (
-                flat.reshape(turned).transpose(inverse)
-                if read
-                else flat.reshape(shape).transpose(order).reshape(shape)
-            )
-            if evidence.fits(evidence.truth.ravel()[where]):
-                return Arrangement(_order_phrase(order, shape, read, channel), where)
+            tried.add(source.tobytes())
+            where = view.reshape(shape) if evidence.may_fit(source) else None
+            if where is not None and evidence.fits(evidence.truth.ravel()[where]):
+                return Arrangement(_order_phrase(order, shape, bool(read), channel), where)
     return None
 
 

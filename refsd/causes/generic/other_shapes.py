@@ -19,13 +19,18 @@ def other_shape(found: np.ndarray, truth: np.ndarray) -> str:
     """Return which slices are missing or too many; "" if the shape is right, or the numbers are others."""
     if found.ndim != truth.ndim or found.shape == truth.shape or not found.size or found.size > _MOST:
         return ""
+    if not truth.size or not np.ptp(truth):  # every slice is like every other
+        return ""
     limit = _NEAR * float(np.sqrt(np.mean(np.square(truth, dtype=np.float64))))
     axes = [a for a in range(truth.ndim) if found.shape[a] != truth.shape[a]]
     for chosen in itertools.product(*(_slices(truth.shape[a], found.shape[a]) for a in axes)):
         y = truth
         for axis, (_, read) in zip(axes, chosen, strict=True):
             y = y.take(read, axis)
-        if (np.abs(y - found) <= limit).all():
+        fits = np.abs(y - found) <= limit
+        for axis, (_, read) in zip(axes, chosen, strict=True):
+            fits = fits.take(np.flatnonzero(read >= 0), axis)
+        if fits.all():
             told = (
                 f"of axis {a}, {truth.shape[a]} long, {words}" for a, (words, _) in zip(axes, chosen, strict=True)
             )
@@ -34,7 +39,7 @@ def other_shape(found: np.ndarray, truth: np.ndarray) -> str:
 
 
 def _slices(n: int, m: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, index of the right slice at each of m places)."""
+    """Yield (phrase, index of the right slice at each of m places, -1 where any may stand)."""
     i = np.arange(m)
     if m < n:
         yield f"the first {m} alone are there", i
@@ -48,3 +53,6 @@ def _slices(n: int, m: int) -> Iterator[tuple[str, np.ndarray]]:
     if m % n == 0:
         yield f"each stands there {m // n} times", i // (m // n)
         yield f"all stand there {m // n} times, one after the other", i % n
+    more = "1 more lies" if m == n + 1 else f"{m - n} more lie"
+    for where, first in (("behind", 0), ("in front of", m - n)):
+        yield f"{more} {where} the right ones", np.where((i >= first) & (i < first + n), i - first, -1)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from refsd.causes.generic.moved_values import moved
 from refsd.golden.evidence import Evidence
 
 # An axis is split into so many parts, or into parts of so many.
@@ -17,6 +18,15 @@ _LEAST = 32
 _MOST = 1 << 20
 
 _Axes = tuple[tuple[int, int, int], ...]  # (axis of the truth, its part, length)
+
+
+def other_order(evidence: Evidence, channel: int) -> str:
+    """Say how the truth stands in another order throughout; "" if it does not."""
+    found = moved(evidence, channel)
+    if found is not None:
+        return found.phrase if (found.source >= 0).all() else ""
+    split = reshaped(evidence)
+    return split[0] if split is not None else ""
 
 
 def reshaped(evidence: Evidence) -> tuple[str, np.ndarray] | None:

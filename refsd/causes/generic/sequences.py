@@ -64,9 +64,8 @@ def _difference(found: np.ndarray, truth: np.ndarray, unit: str) -> str | None:
         same = min(len(found), len(truth))
         rest = f"{len(found)} rows of {unit}s for {len(truth)}"
         if found.shape[1] == truth.shape[1] and np.array_equal(found[:same], truth[:same]):
-            return (
-                f"{rest}: the last {abs(len(found) - len(truth))} {'left out' if same < len(truth) else 'too many'}"
-            )
+            how = "left out" if same < len(truth) else "too many"
+            return f"{rest}: the last {abs(len(found) - len(truth))} {how}"
         return f"{rest}: {_of_rows(found.ravel(), truth.ravel(), unit, truth)}"
     row = int(np.argmax([not np.array_equal(a, b) for a, b in zip(found, truth, strict=True)]))
     where = f" in row {row}" if len(truth) > 1 else ""

@@ -115,9 +115,8 @@ class Following(ShownTaps):
         layouts: dict[str, tuple[int, ...]] | None = None,
         also: Collection[str] = (),
     ):
-        super().__init__(
-            label, ops=True, names={*also} | (found.keys() - given.keys()) if until is None else (until,)
-        )
+        names = {*also} | (found.keys() - given.keys()) if until is None else (until,)
+        super().__init__(label, ops=True, names=names)
         self.segments: dict[str, Segment] = {}
         self.shaped: dict[str, np.ndarray] = {}
         self.inputs: dict[str, np.ndarray] = {}
@@ -183,9 +182,8 @@ def _passing(method: str) -> Callable[..., Any]:
         follows = isinstance(self.taps, Following) and name is not None
         given = self.taps.next_given(self.prefix + name) if follows else None
         if given is None:
-            product = (
-                self.taps.product_of(self.prefix + name, arguments[0]) if follows and method in _PRODUCTS else None
-            )
+            reused = follows and method in _PRODUCTS
+            product = self.taps.product_of(self.prefix + name, arguments[0]) if reused else None
             return computed(self, name, *arguments, **named) if product is None else self._tap(name, product)
         if isinstance(self.arithmetic, Observed):
             self.arithmetic.pass_over(method)
@@ -196,16 +194,6 @@ def _passing(method: str) -> Callable[..., Any]:
 
 # Layers whose result depends only on their input: a change to another operation leaves them as they are.
 _PRODUCTS = ("linear", "text_projection", "conv2d", "conv3d")
-_LAYERS = (
-    "linear",
-    "text_projection",
-    "conv2d",
-    "conv3d",
-    "group_norm",
-    "layer_norm",
-    "rms_norm",
-    "rms_norm_apart",
-    "embedding",
-)
+_LAYERS = (*_PRODUCTS, "group_norm", "layer_norm", "rms_norm", "rms_norm_apart", "embedding")
 for _method in _LAYERS:
     setattr(Passing, _method, _passing(_method))

@@ -20,14 +20,13 @@ _NUMBERED = re.compile(r"(.*?\.\d+)\.")
 
 def _memory(*axes: int) -> Callable[[Inputs], Inputs | None]:
     """4-D outputs written to memory in another order of axes, and read in the right one."""
+    return _of_some(lambda y: y.ndim == 4, lambda y: np.ascontiguousarray(y.transpose(axes)).reshape(y.shape))
 
-    def changed(outputs):
-        if not any(y.ndim == 4 for y in outputs.values()):
-            return None
-        return {
-            name: np.ascontiguousarray(y.transpose(axes)).reshape(y.shape) if y.ndim == 4 else y
-            for name, y in outputs.items()
-        }
+
+def _of_some(which: Callable[..., bool], change: Callable[..., np.ndarray]) -> Callable[[Inputs], Inputs | None]:
+    def changed(tensors):
+        met = {name: change(x) for name, x in tensors.items() if which(x)}
+        return {**tensors, **met} if met else None
 
     return changed
 
@@ -63,13 +62,8 @@ def _one_less(mask: np.ndarray) -> np.ndarray:
 
 
 _MODULATION = (
-    "img_mod.1",
-    "txt_mod.1",
-    "norm_out.linear",
-    "mod.lin",
-    "adaLN_modulation.0",
-    "adaLN_modulation.1",
-    "modulation.lin",
+    *("img_mod.1", "txt_mod.1", "norm_out.linear", "mod.lin"),
+    *("adaLN_modulation.0", "adaLN_modulation.1", "modulation.lin"),
 )
 
 
@@ -121,12 +115,7 @@ def _no_bias(name: str, values: np.ndarray) -> np.ndarray | None:
 
 def _pictures(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
     """Change the tensors with three channels: pictures and videos."""
-
-    def changed(tensors):
-        met = {name: change(x) for name, x in tensors.items() if x.ndim in (4, 5) and x.shape[1] == 3}
-        return {**tensors, **met} if met else None
-
-    return changed
+    return _of_some(lambda x: x.ndim in (4, 5) and x.shape[1] == 3, change)
 
 
 def _of_thousand(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
@@ -161,11 +150,8 @@ def _flip(name: str, values: np.ndarray) -> np.ndarray | None:
 _Q_K = (("q_proj", "k_proj"), ("to_q", "to_k"), ("Attention.q.", "Attention.k."), (".q.", ".k."))
 _K_V = (("k_proj", "v_proj"), ("to_k", "to_v"), ("Attention.k.", "Attention.v."), (".k.", ".v."))
 _HEAD_NORMS = (
-    ("norm_q", "norm_k"),
-    ("norm_added_q", "norm_added_k"),
-    ("query_norm", "key_norm"),
-    ("q_norm", "k_norm"),
-    ("ln_q", "ln_k"),
+    *(("norm_q", "norm_k"), ("norm_added_q", "norm_added_k"), ("query_norm", "key_norm")),
+    *(("q_norm", "k_norm"), ("ln_q", "ln_k")),
 )
 # Where the names of a stream's weights have one of these; "" is in every name.
 _OF_STREAM = {"": ("",), ", of the text's stream": ("txt", "added"), ", of the picture's stream": ("img",)}
@@ -184,11 +170,8 @@ def _norms_of_heads(stream: tuple[str, ...], one_way: bool, turned: bool) -> Cha
 
 
 _NORMS = (
-    *(
-        ("layer_norm1", "layer_norm2"),
-        ("input_layernorm", "post_attention_layernorm"),
-        ("in_layers.0", "out_layers.0"),
-    ),
+    *(("layer_norm1", "layer_norm2"), ("input_layernorm", "post_attention_layernorm")),
+    ("in_layers.0", "out_layers.0"),
     *(("attention_norm1", "attention_norm2"), ("ffn_norm1", "ffn_norm2"), ("norm1", "norm2")),
 )
 

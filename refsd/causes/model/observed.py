@@ -103,11 +103,8 @@ class Call(NamedTuple):
     def with_weights(self, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
         """Return the result with other weights of the same shape, in float32. bias: None keeps the call's own."""
         others = {"weight": weight} | ({} if bias is None else {"bias": bias})
-        op, inputs = (
-            OPERATIONS[self.op],
-            self.inputs | {name: stored(np.asarray(y, np.float32)) for name, y in others.items()},
-        )
-        return op.answer(Arithmetic(FLOAT32), inputs, self.params)
+        inputs = self.inputs | {name: stored(np.asarray(y, np.float32)) for name, y in others.items()}
+        return OPERATIONS[self.op].answer(Arithmetic(FLOAT32), inputs, self.params)
 
 
 class _Row(NamedTuple):
@@ -137,22 +134,16 @@ def _group(a: Arguments) -> int:
     return math.prod(np.shape(a["x"])[1:]) // a["num_groups"]
 
 
-_AFFINE = _same("x", "weight", "bias")
+def _window(a: Arguments) -> int:
+    return math.prod(np.shape(a["weight"])[1:])
+
+
+_AFFINE, _STEPS = _same("x", "weight", "bias"), ("stride", "padding", "dilation", "groups")
 _ROWS = {
     "linear": _Row("linear", _AFFINE, terms=_last("x")),
     "text_projection": _Row("linear", _same("x", "weight"), terms=_last("x")),
-    "conv2d": _Row(
-        "conv2d",
-        _AFFINE,
-        ("stride", "padding", "dilation", "groups"),
-        lambda a: math.prod(np.shape(a["weight"])[1:]),
-    ),
-    "conv3d": _Row(
-        "conv3d",
-        _AFFINE,
-        ("stride", "padding", "dilation", "groups"),
-        lambda a: math.prod(np.shape(a["weight"])[1:]),
-    ),
+    "conv2d": _Row("conv2d", _AFFINE, _STEPS, _window),
+    "conv3d": _Row("conv3d", _AFFINE, _STEPS, _window),
     "group_norm": _Row("group_norm", _AFFINE, ("num_groups", "eps"), _group),
     "group_norm_silu": _Row("group_norm_silu", _AFFINE, ("num_groups", "eps"), _group),
     "layer_norm": _Row("layer_norm", _AFFINE, ("eps",), _last("x")),
@@ -205,10 +196,8 @@ def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.nda
     """Yield (phrase, values): one slice of a tensor, or its first or last, if all but one axis have the shape."""
     for axis, n in enumerate(y.shape):
         if (*y.shape[:axis], *y.shape[axis + 1 :]) == shape:
-            chosen = (("the first slice", 0), ("the last slice", n - 1))
-            yield from (
-                (f"{words} along axis {axis} of ", y.take(i, axis).astype(np.float32)) for words, i in chosen
-            )
+            for words, i in (("the first slice", 0), ("the last slice", n - 1)):
+                yield f"{words} along axis {axis} of ", y.take(i, axis).astype(np.float32)
         m = shape[axis] if y.ndim == len(shape) else n
         if m < n and (*y.shape[:axis], m, *y.shape[axis + 1 :]) == shape:
             for words, first in (("the first", 0), ("the last", n - m)):
@@ -219,13 +208,8 @@ def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.nda
 _PARTS = 6
 _NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
 # Method -> key of its products in Numerics.sums.
-_SUMS = {
-    "linear": "linear",
-    "text_projection": "linear",
-    "conv2d": "conv",
-    "conv3d": "conv",
-    "attention": "attention",
-}
+_SUMS = {"attention": "attention", **dict.fromkeys(("linear", "text_projection"), "linear")}
+_SUMS |= dict.fromkeys(("conv2d", "conv3d"), "conv")
 _UNIT = 2.0**-24  # half a unit in the last place of float32
 
 
@@ -298,8 +282,8 @@ class Observed(Arithmetic):
                 return {**arguments, **made_of, "halves": method == "rope_halves"}
         for one, made_of in self._angles:
             for other, more in self._angles:
-                joined = one.shape[0] == other.shape[0] and one.shape[2:] == other.shape[2:]
-                if joined and np.array_equal(np.concatenate([one, other], axis=1), angle):
+                alike = one.shape[0] == other.shape[0] and one.shape[2:] == other.shape[2:]
+                if alike and np.array_equal(np.concatenate([one, other], axis=1), angle):
                     ids = np.concatenate([made_of["ids"], more["ids"]], axis=-2)
                     return {**arguments, **made_of, "ids": ids, "halves": method == "rope_halves"}
         return arguments

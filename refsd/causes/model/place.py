@@ -12,6 +12,7 @@ import numpy as np
 
 from refsd.causes.generic.description import describe
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
+from refsd.causes.generic.other_shapes import other_shape
 from refsd.causes.generic.solved_numbers import is_plain, shown, solved
 from refsd.causes.model.following import Segment
 from refsd.causes.model.mutants import MUTANTS, Change
@@ -90,7 +91,9 @@ class Place(NamedTuple):
         """
         runs = self._runs()
         if runs is None:
-            return [*self._of_another_size(limit)]
+            right = self.run(Arithmetic(FLOAT64), Change())
+            shape = "" if right is None else other_shape(self.found, right)
+            return [*self._of_another_size(limit)] or [shape] * bool(shape)
         truth, honest = runs
         scene = self._scene(truth, honest)
         found = scene.found["y"]
@@ -261,10 +264,8 @@ class Place(NamedTuple):
             bias = other.removesuffix("weight") + "bias"
             with_bias = "bias" in call.inputs and bias in self.weights
             values = self.weights[bias].values() if with_bias else None
-            yield (
-                f"it takes the weights of {other.removesuffix(end)}",
-                call.with_weights(self.weights[other].values(), values),
-            )
+            wrong = call.with_weights(self.weights[other].values(), values)
+            yield f"it takes the weights of {other.removesuffix(end)}", wrong
 
     def _of_the_model(self) -> Iterator[tuple[str, np.ndarray]]:
         for mutant in MUTANTS:

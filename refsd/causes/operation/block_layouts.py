@@ -73,7 +73,5 @@ def grid_entries(tensor: StoredTensor, found: np.ndarray) -> Named:
     read = right * np.where(np.isin(entry, other), factor[entry], 1)
     if 0 < len(other) < np.count_nonzero(square) / 2 and np.allclose(read, y, rtol=_NEAR, atol=0):
         ratios = ", ".join(f"{f:.5g}" for f in np.unique(np.round(factor[other], 6))[:3])
-        yield (
-            f"{tensor.type}: {len(other)} entries of its grid are {ratios} times the right ones",
-            read.reshape(tensor.shape),
-        )
+        phrase = f"{tensor.type}: {len(other)} entries of its grid are {ratios} times the right ones"
+        yield phrase, read.reshape(tensor.shape)

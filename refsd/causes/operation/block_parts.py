@@ -93,16 +93,8 @@ def _q3_k_scales(b: np.ndarray) -> np.ndarray:
 
 
 def _q2_k(b):
-    return Parts(
-        _half(b, 80),
-        b[:, :16] & 15,
-        _half(b, 82),
-        b[:, :16] >> 4,
-        _two_bits(b[:, 16:80]),
-        0 * _two_bits(b[:, 16:80]),
-        2,
-        0,
-    )
+    low = _two_bits(b[:, 16:80])
+    return Parts(_half(b, 80), b[:, :16] & 15, _half(b, 82), b[:, :16] >> 4, low, 0 * low, 2, 0)
 
 
 def _q3_k(b):
@@ -127,17 +119,8 @@ def _q5_k(b):
 def _q6_k(b):
     low = _nibbles(b[:, :128], 64)
     high = (b[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6])[:, None] & 3).reshape(len(b), 256)
-    none = np.zeros((len(b), 1))
-    return Parts(
-        _half(b, 208),
-        b[:, 192:208].view(np.int8).astype(np.int64),
-        none,
-        none + np.zeros((1, 16)),
-        low,
-        high,
-        4,
-        32,
-    )
+    s, none = b[:, 192:208].view(np.int8).astype(np.int64), np.zeros((len(b), 1))
+    return Parts(_half(b, 208), s, none, 0.0 * s, low, high, 4, 32)
 
 
 def _iq4_xs(b):
@@ -176,10 +159,8 @@ def _misread_bytes(type: str, blocks: np.ndarray, parts: Parts) -> Iterator[tupl
             for twice in (1, 2):
                 own = {"d": scale / twice} if raw.shape[1] == 1 else {"s": scale / twice}
                 words = " of twice the unit" if twice == 1 else ""
-                yield (
-                    f"the scale's {name}, not as an exponent or a small float{words}",
-                    parts._replace(**own).values(),
-                )
+                phrase = f"the scale's {name}, not as an exponent or a small float{words}"
+                yield phrase, parts._replace(**own).values()
     first = _CODES.get(type, 0)
     for by in (by for by in (-4, -2, -1, 1, 2, 4) if first and first + by >= 0):
         moved = blocks.copy()
@@ -195,15 +176,9 @@ _READ: dict[str, Callable[[np.ndarray], Parts]] = {
     "q5_1": lambda b: _simple(_half(b, 0), _nibbles(b[:, 8:24], 16), _bits(b[:, 4:8], 32), minimum=-_half(b, 2)),
     "q8_0": lambda b: _simple(_half(b, 0), b[:, 2:34].view(np.int8).astype(np.int64), bits=8),
     "iq4_nl": lambda b: _simple(_half(b, 0), _nibbles(b[:, 2:18], 16), table=_LINEAR4),
-    "q2_k": _q2_k,
-    "q3_k": _q3_k,
-    "q4_k": _q4_k,
-    "q5_k": _q5_k,
-    "q6_k": _q6_k,
-    "iq4_xs": _iq4_xs,
-    "mxfp4": _mxfp4,
-    "nvfp4": _nvfp4,
 }
+_READ |= {"q2_k": _q2_k, "q3_k": _q3_k, "q4_k": _q4_k, "q5_k": _q5_k, "q6_k": _q6_k}
+_READ |= {"iq4_xs": _iq4_xs, "mxfp4": _mxfp4, "nvfp4": _nvfp4}
 
 
 def parts_of(type: str, blocks: np.ndarray) -> Parts | None:
@@ -292,10 +267,8 @@ def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
             if p.high.shape[1] % (2 * run) == 0:
                 yield f"the high bits of neighbouring {run}s swapped", p._replace(high=_swap_runs(p.high, run))
             if p.high.shape[1] % run == 0:
-                yield (
-                    f"the high bits of the first {run} read for all",
-                    p._replace(high=np.tile(p.high[:, :run], p.high.shape[1] // run)),
-                )
+                first = np.tile(p.high[:, :run], p.high.shape[1] // run)
+                yield f"the high bits of the first {run} read for all", p._replace(high=first)
         yield "the high bits one place too low", p._replace(high=0 * p.high, low=p.low | p.high << (p.bits - 1))
     if p.table:
         yield "codes as numbers less 8, not through the table", p._replace(table=(), z=8)
@@ -329,9 +302,10 @@ def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:
         yield "the groups' scales without their sign", p._replace(s=np.abs(p.s))
         yield "the groups' scales without 32 taken off", p._replace(s=p.s + 32)
         yield "the groups' scales 1 too small", p._replace(s=p.s - 1)
-    yield "the groups' scales read as signed", p._replace(s=np.where(p.s > 31, p.s - 64, p.s))
-    low = p.s + 32 if signed else p.s
-    yield "the groups' scales of four bits alone", p._replace(s=(low & 15) - (32 if signed else 0))
+    if p.s.dtype.kind in "iu":  # NVFP4's are small floats
+        low = p.s + 32 if signed else p.s
+        yield "the groups' scales read as signed", p._replace(s=np.where(p.s > 31, p.s - 64, p.s))
+        yield "the groups' scales of four bits alone", p._replace(s=(low & 15) - (32 if signed else 0))
     if np.any(p.m):
         yield "scales and minimums of four bits alone", p._replace(s=p.s & 15, m=p.m & 15)
     for by, word in ((1, "before"), (-1, "after")):
@@ -345,14 +319,11 @@ def _swap_runs(x: np.ndarray, run: int) -> np.ndarray:
 def _other_orders(p: Parts) -> Iterator[tuple[str, np.ndarray]]:
     """Yield values with the codes permuted: alone, together with their scales, and only their lower bits."""
     q, K = p.low, p.low.shape[1]
-    orders = {
-        "reversed": np.arange(K)[::-1],
-        "halves swapped": np.roll(np.arange(K), K // 2),
-        "neighbours swapped": np.arange(K) ^ 1,
-    }
+    i = np.arange(K)
+    orders = {"reversed": i[::-1], "halves swapped": np.roll(i, K // 2), "neighbours swapped": i ^ 1}
     for run in (32, 64, 128, 256):
         if K % run == 0:
-            inside = np.arange(K).reshape(-1, run)
+            inside = i.reshape(-1, run)
             orders[f"halves of {run} interleaved"] = inside.reshape(-1, 2, run // 2).swapaxes(1, 2).ravel()
             orders[f"even and odd of {run} apart"] = inside.reshape(-1, run // 2, 2).swapaxes(1, 2).ravel()
             orders[f"halves of {run} swapped"] = inside.reshape(-1, 2, run // 2)[:, ::-1].ravel()
@@ -372,10 +343,8 @@ def _later(p: Parts) -> Iterator[tuple[str, np.ndarray]]:
     K = y.shape[1]
     for count in dict.fromkeys((K // 2, K // 4, 3 * K // 4, K - 32, K - 16)):
         if 0 < count < K:
-            yield (
-                f"only the first {count} of each {K} expanded, the others zero",
-                np.where(np.arange(K) < count, y, 0),
-            )
+            phrase = f"only the first {count} of each {K} expanded, the others zero"
+            yield phrase, np.where(np.arange(K) < count, y, 0)
     yield "the first half of each block twice", np.concatenate([y[:, : K // 2]] * 2, axis=1)
     yield "values rounded to float16", y.astype(np.float16).astype(np.float64)
     scale = (p.d * p.s).astype(np.float16).astype(np.float64)

@@ -26,6 +26,8 @@ _NOTHING = 1e-6
 _FLAT = 1e-4
 # The best value must leave less than this share of the error.
 _CLEARLY = 0.3
+# Powers of an axis's length that engines multiply by.
+_POWERS = {"1/sqrt({})": -0.5, "1/({})": -1.0, "sqrt({})": 0.5, "{}": 1.0, "({})^(-1/4)": -0.25}
 
 
 class Knob(NamedTuple):
@@ -119,28 +121,19 @@ def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
     yield from _parameters(op, inputs, params)
     sizes = _sizes(op, inputs)
     right = answer(op, inputs, params)
-    yield Knob(
-        "the result is multiplied by {}",
-        1.0,
-        lambda k: (k * right).astype(np.float32),
-        _around(1.0),
-        _factors(sizes),
-    )
+    around, factors = _around(1.0), _factors(sizes)
+    yield Knob("the result is multiplied by {}", 1.0, lambda k: (k * right).astype(np.float32), around, factors)
     for name, tensor in inputs.items():
         x = tensor.values()
         if x.dtype.kind != "f" or not np.isfinite(x).all():
             continue
 
-        def times(k, name=name, x=x):
-            return answer(op, {**inputs, name: stored((k * x).astype(np.float32))}, params)
+        def changed(y, name=name):
+            return answer(op, {**inputs, name: stored(y.astype(np.float32))}, params)
 
-        yield Knob(f"{name} is multiplied by {{}}", 1.0, times, _around(1.0), _factors(sizes))
-
-        def plus(k, name=name, x=x):
-            return answer(op, {**inputs, name: stored((x + k).astype(np.float32))}, params)
-
-        grid = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
-        yield Knob(f"{{}} is added to {name}", 0.0, plus, grid, {v: f"{v:g}" for v in (-1.0, -0.5, 0.5, 1.0)})
+        yield Knob(f"{name} is multiplied by {{}}", 1.0, lambda k, x=x, c=changed: c(k * x), around, factors)
+        usual = {v: f"{v:g}" for v in (-1.0, -0.5, 0.5, 1.0)}
+        yield Knob(f"{{}} is added to {name}", 0.0, lambda k, x=x, c=changed: c(x + k), _around(0), usual)
 
 
 def _own(op: Operation, inputs: Inputs, name: str, value: object) -> float | None:
@@ -171,33 +164,16 @@ def _roots(sizes: dict[str, int]) -> dict[float, str]:
     for count in (1, 2):
         for chosen in combinations(sizes, count):
             n, text = math.prod(sizes[letter] for letter in chosen), " ".join(chosen)
-            for power, how in (
-                (-0.5, "1/sqrt({})"),
-                (-1.0, "1/({})"),
-                (0.5, "sqrt({})"),
-                (1.0, "{}"),
-                (-0.25, "({})^(-1/4)"),
-            ):
+            for how, power in _POWERS.items():
                 called.setdefault(float(n) ** power, f"{how.format(text)} = {float(n) ** power:.4g}")
     return {value: name for value, name in called.items() if not is_plain(value)}
 
 
 def _usual(own: float) -> dict[float, str]:
-    values = [0.0, 1.0, own**2, math.sqrt(own) if own > 0 else 0.0, 2 * own, own / 2, -own]
+    root = math.sqrt(2.0)
+    values = [0.0, 1.0, own**2, math.sqrt(max(own, 0.0)), -own, root * own, own / root, 256.0, 500000.0, 0.2]
     values += [float(f"{own * 10.0**k:.12g}") for k in range(-8, 9)] + [float(f"1e{k}") for k in range(-12, 7)]
-    values += [
-        math.sqrt(2.0) * own,
-        own / math.sqrt(2.0),
-        256.0,
-        1000.0,
-        10000.0,
-        500000.0,
-        1000000.0,
-        0.01,
-        0.2,
-        0.1,
-    ]
-    values += [3 * own, own / 3, 4 * own, own / 4, 8 * own, own / 8, 16 * own, own / 16, 32 * own, own / 32]
+    values += [value for k in (2, 3, 4, 8, 16, 32) for value in (k * own, own / k)]
     return {value: f"{value:.6g}" for value in values}
 
 
@@ -244,7 +220,8 @@ def _best(knob: Knob, found: np.ndarray) -> tuple[float, Callable[[float], float
     log = low > 0
     low, high = (math.log(low), math.log(high)) if log else (low, high)
     value = _golden(lambda v: error(math.exp(v) if log else v), low, high)
-    value = math.exp(value) if log else value
+    # Where the answer waves, only the grid may meet the value.
+    value = min(float(grid[i]), math.exp(value) if log else value, key=error)
     return (value, error) if error(value) < _CLEARLY * own else None
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from refsd.causes.generic.orders import BLOCKS, in_order, orders, tiles
 from refsd.causes.operation.memory_layouts import (
     of_groups,
+    of_other_strides,
     of_slices,
     of_strides,
     of_tokens,
@@ -99,18 +100,24 @@ def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], 
     yield from _exchanged(op, inputs, params)
     yield from (
         (name, lambda changed=changed: _with(op, inputs, params, changed))
-        for name, changed in of_slices({name: t.values() for name, t in inputs.items()})
+        for of in (of_slices, of_other_strides)
+        for name, changed in of({name: t.values() for name, t in inputs.items()})
     )
     yield from _lengths(op, inputs, params)
     yield from _left_out(op, inputs, params, right)
     yield from _other_operations(op, inputs, params, others)
 
 
+def _axes(shape: str) -> list[str]:
+    """Return the axes of a declared shape."""
+    found = re.search(r"\[([^\]]*)\]", shape)
+    return [part.strip() for part in found[1].split(",")] if found else []
+
+
 def letters(op: Operation, name: str, ndim: int) -> list[str]:
     """Return the page's names of an input's axes, or of the output's (""): "H" of [N, C, H, W]; "" for no name."""
     declared = next((shape for key, shape in {**op.inputs, "": op.output}.items() if key.rstrip("?") == name), "")
-    found = re.search(r"\[([^\]]*)\]", declared)
-    parts = [part.strip() for part in found[1].split(",")] if found else []
+    parts = _axes(declared)
     if "..." in parts:
         parts = parts[parts.index("...") + 1 :]
     parts = [""] * (ndim - len(parts)) + parts[max(0, len(parts) - ndim) :]
@@ -171,10 +178,8 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
         yield f"{which} lies last in memory", lambda x: np.moveaxis(x, 1, -1).reshape(x.shape)
     for block in BLOCKS if x.ndim > 1 and x.shape[-2] > 1 else ():
         if x.shape[-1] % block:
-            yield (
-                f"{name}: its rows are sought at a stride of whole {block}s of numbers",
-                lambda x, b=block: strided(x, -(-x.shape[-1] // b) * b),
-            )
+            phrase = f"{name}: its rows are sought at a stride of whole {block}s of numbers"
+            yield phrase, lambda x, b=block: strided(x, -(-x.shape[-1] // b) * b)
 
 
 def _exchanged(op, inputs, params):
@@ -182,17 +187,18 @@ def _exchanged(op, inputs, params):
         a, b = inputs[one], inputs[other]
         if a.shape != b.shape or a.type != b.type:
             continue
-        yield (
-            f"{one} and {other} swapped",
-            lambda o=one, p=other: answer(op, {**inputs, o: inputs[p], p: inputs[o]}, params),
-        )
-        yield f"{other} read for {one}", lambda o=one, p=other: answer(op, {**inputs, o: inputs[p]}, params)
-        yield f"{one} read for {other}", lambda o=one, p=other: answer(op, {**inputs, p: inputs[o]}, params)
+        for phrase, changed in (
+            (f"{one} and {other} swapped", {one: b, other: a}),
+            (f"{other} read for {one}", {one: b}),
+            (f"{one} read for {other}", {other: a}),
+        ):
+            yield phrase, lambda changed=changed: answer(op, {**inputs, **changed}, params)
         if len(a.shape) < 2 or a.values().dtype.kind != "f":
             continue
         for to, of in ((one, other), (other, one)):
             for part, chosen in _parts_of_last(a.shape[-1]).items():
-                yield f"{part} of {to} read from {of}", _mixed(op, inputs, params, to, of, chosen)
+                mixed = np.where(chosen, inputs[of].values(), inputs[to].values())
+                yield f"{part} of {to} read from {of}", lambda to=to, y=mixed: _with(op, inputs, params, {to: y})
 
 
 def _parts_of_last(n: int) -> dict[str, np.ndarray]:
@@ -202,24 +208,12 @@ def _parts_of_last(n: int) -> dict[str, np.ndarray]:
     return parts | {"the even channels": i % 2 == 0, "the odd channels": i % 2 == 1}
 
 
-def _mixed(op, inputs, params, to: str, of: str, chosen: np.ndarray):
-    def make():
-        mixed = np.where(chosen, inputs[of].values(), inputs[to].values())
-        return _with(op, inputs, params, {to: mixed})
-
-    return make
-
-
 def _lengths(op, inputs, params):
     """Pad with zeros, or cut, an axis that the output does not have, in all inputs that have it."""
     out = re.findall(r"[A-Z]\w*", op.output)
     # Skip an axis that is part of another's length, and operations with integer inputs, which point into an axis.
-    out += [
-        letter
-        for shape in op.inputs.values()
-        for part in _compound(shape)
-        for letter in re.findall(r"[A-Z]\w*", part)
-    ]
+    parts = [part for shape in op.inputs.values() for part in _axes(shape) if not re.fullmatch(r"[A-Z]\w*", part)]
+    out += re.findall(r"[A-Z]\w*", " ".join(parts))
     if any(tensor.values().dtype.kind in "iu" for tensor in inputs.values()):
         return
     held: dict[str, list[tuple[str, int]]] = {}
@@ -230,35 +224,15 @@ def _lengths(op, inputs, params):
     for letter, where in held.items():
         n = max(inputs[name].shape[axis] for name, axis in where)
         where = [(name, axis) for name, axis in where if inputs[name].shape[axis] == n]
+        which = f"axis {letter} of {' and '.join(name for name, _ in where)}"
         for block in BLOCKS:
             if n % block:
-                yield (
-                    f"axis {letter} of {_joined(where)} padded with zeros to a multiple of {block}, which are read",
-                    _resized(op, inputs, params, where, -n % block),
-                )
-        tails = {
-            n % block: f"the last {n % block} of axis {letter} of {_joined(where)}, behind whole {block}s, not read"
-            for block in BLOCKS
-            if n % block and n > block
-        }
-        tails |= {
-            k: f"the last {k} of axis {letter} of {_joined(where)} not read"
-            for k in (1, 2, 3, 32)
-            if k < n and k not in tails
-        }
+                phrase = f"{which} padded with zeros to a multiple of {block}, which are read"
+                yield phrase, _resized(op, inputs, params, where, -n % block)
+        behind = {n % block: f", behind whole {block}s," for block in BLOCKS if n % block and n > block}
+        tails = {k: f"the last {k} of {which}{behind.get(k, '')} not read" for k in [*behind, 1, 2, 3, 32] if k < n}
         for less, phrase in tails.items():
             yield phrase, _resized(op, inputs, params, where, -less)
-
-
-def _joined(where: list[tuple[str, int]]) -> str:
-    return " and ".join(name for name, _ in where)
-
-
-def _compound(shape: str) -> list[str]:
-    """Return the axes of a declared shape that are not a single name: "C/groups"."""
-    found = re.search(r"\[([^\]]*)\]", shape)
-    parts = [part.strip() for part in found[1].split(",")] if found else []
-    return [part for part in parts if not re.fullmatch(r"[A-Z]\w*", part)]
 
 
 def _resized(op, inputs, params, where, by: int):
@@ -342,7 +316,5 @@ def _other_operations(op, inputs, params, others):
             continue
         given = {name: tensor for name, tensor in inputs.items() if name in shapes}
         shared = {name: value for name, value in params.items() if name in other.params}
-        yield (
-            f"{other.name} in place of {op.name}",
-            lambda other=other, given=given, shared=shared: answer(other, given, other.complete(given, shared)),
-        )
+        phrase = f"{other.name} in place of {op.name}"
+        yield phrase, lambda o=other, given=given, own=shared: answer(o, given, o.complete(given, own))

@@ -1,6 +1,7 @@
 """Read a tensor's memory as that of another layout: axes exchanged, rows at another stride, groups for items."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
 
 import numpy as np
 
@@ -39,15 +40,11 @@ def of_strides(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
     L, n = x.shape[-2:]
     for stride in dict.fromkeys((1, n - 1, n + 1, 2 * n, L)):
         if stride != n and stride > 0:
-            yield (
-                f"{name}: its rows are sought at a stride of {stride} numbers, not {n}",
-                lambda x, s=stride: _read_on(x, s, L),
-            )
+            phrase = f"{name}: its rows are sought at a stride of {stride} numbers, not {n}"
+            yield phrase, lambda x, s=stride: _read_on(x, s, L)
     if x.ndim > 2:
-        yield (
-            f"{name}: its rows are sought at a stride of 1 number, not {n}, from where the first item begins",
-            lambda x: _read_on(x, 1, x.size // x.shape[-1]),
-        )
+        phrase = f"{name}: its rows are sought at a stride of 1 number, not {n}, from where the first item begins"
+        yield phrase, lambda x: _read_on(x, 1, x.size // x.shape[-1])
 
 
 def _read_on(x: np.ndarray, stride: int, L: int) -> np.ndarray:
@@ -57,6 +54,18 @@ def _read_on(x: np.ndarray, stride: int, L: int) -> np.ndarray:
     first = np.arange(x.size // (L * n))[:, None] * L * n + np.arange(L) * stride
     at = first[..., None] + np.arange(n)
     return np.where(at < flat.size, flat[np.minimum(at, flat.size - 1)], 0).reshape(x.shape)
+
+
+def of_other_strides(inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Yield two inputs whose rows are as many but not as long, each read at the distance of the other's rows."""
+    for one, other in combinations([name for name, x in inputs.items() if x.ndim > 2 and x.dtype.kind == "f"], 2):
+        rows = {name: inputs[name].reshape(*inputs[name].shape[:2], -1) for name in (one, other)}
+        long = {name: x.shape[2] for name, x in rows.items()}
+        if inputs[one].shape[:2] == inputs[other].shape[:2] and long[one] != long[other]:
+            strides = {one: long[other], other: long[one]}
+            read = {name: _read_on(x, strides[name], x.shape[1]) for name, x in rows.items()}
+            phrase = f"rows of {one} are sought at the stride of {other}'s, and the reverse"
+            yield phrase, {name: x.reshape(inputs[name].shape) for name, x in read.items()}
 
 
 def of_groups(name: str, x: np.ndarray, params: Params, axes: list[str]) -> Iterator[tuple[str, Callable]]:
@@ -75,17 +84,13 @@ def of_groups(name: str, x: np.ndarray, params: Params, axes: list[str]) -> Iter
 def of_tokens(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
     """Yield changes of what belongs to tokens: positions counted, a mask whose streams are in the other order."""
     if x.dtype.kind in "iu" and x.ndim > 1 and x.shape[-2] > 1:
-        yield (
-            f"{name} not read: positions are counted, 0, 1, 2, ...",
-            lambda x: np.broadcast_to(np.arange(x.shape[-2])[:, None], x.shape).astype(x.dtype),
-        )
+        count = lambda x: np.broadcast_to(np.arange(x.shape[-2])[:, None], x.shape).astype(x.dtype)
+        yield f"{name} not read: positions are counted, 0, 1, 2, ...", count
     square = x.ndim > 2 and 1 < x.shape[-1] == x.shape[-2] <= _TOKENS
     if square and np.isneginf(x).any():
         for by in range(1, x.shape[-1]):
-            yield (
-                f"{name}: of two streams in the other order, its first token is token {by}",
-                lambda x, by=by: np.roll(x, (by, by), (-2, -1)),
-            )
+            phrase = f"{name}: of two streams in the other order, its first token is token {by}"
+            yield phrase, lambda x, by=by: np.roll(x, (by, by), (-2, -1))
 
 
 def of_slices(inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:

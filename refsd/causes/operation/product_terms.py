@@ -38,7 +38,7 @@ def product_terms(
     x, found = (np.moveaxis(t, 1, -1) if pixels else t for t in (values["x"], found))
     weight, bias = values["weight"].reshape(len(values["weight"]), -1), values.get("bias", np.zeros(1))
     rows, (O, K) = x.reshape(-1, x.shape[-1]), weight.shape
-    if K > _TERMS or len(rows) * O < 2 * K or len(rows) * K * O > _MOST:
+    if K > _TERMS or len(rows) * K * O > _MOST:
         return
     y = (found - bias).reshape(-1, O)
     for phrase, wrong in chain(_counted(rows, weight, y), _read_on(rows, weight, y)):
@@ -47,20 +47,37 @@ def product_terms(
 
 
 def _counted(rows: np.ndarray, weight: np.ndarray, y: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    square = (rows.T @ rows) * (weight.T @ weight)
-    unit = 1 / np.sqrt(np.maximum(np.diag(square), np.finfo(float).tiny))
-    along = ((rows.T @ y) * weight.T).sum(axis=1)
-    counts = unit * np.linalg.lstsq(square * unit[:, None] * unit, along * unit, rcond=1e-12)[0]
-    counts = np.where(np.abs(counts - np.rint(counts)) < _NEAR, np.rint(counts), np.round(counts, 3))
-    phrase = _told(counts)
-    if phrase:
-        yield phrase, (rows * counts) @ weight.T
+    """Solve for each term's count; where there are too few sums for that, for that of each block of terms.
+
+    Blocks are read on behind the ends of both rows, where each counts 0 times in the right sum.
+    """
+    K = rows.shape[1]
+    for block in (1, 16, 32) if y.size >= 2 * K else (16, 32):
+        n = K // block
+        if K % block or y.size < 2 * n or n < 2:
+            continue
+        x, w = (np.concatenate([t, _behind(t)[:, :block]], axis=1) if block > 1 else t for t in (rows, weight))
+        x, w = (t.reshape(len(t), -1, block) for t in (x, w))
+        square = np.einsum("mni,mkj->nikj", x, x) * np.einsum("oni,okj->nikj", w, w)
+        square, along = square.sum(axis=(1, 3)), np.einsum("mni,mo,oni->n", x, y, w, optimize=True)
+        unit = 1 / np.sqrt(np.maximum(np.diag(square), np.finfo(float).tiny))
+        counts = unit * np.linalg.lstsq(square * unit[:, None] * unit, along * unit, rcond=1e-12)[0]
+        counts = np.where(np.abs(counts - np.rint(counts)) < _NEAR, np.rint(counts), np.round(counts, 3))
+        phrase, more = told_counts(np.repeat(counts[:n], block)), counts[n:].any()
+        if phrase:
+            words = f", and {block} terms behind the ends of the rows {_times(counts[n])}" if more else ""
+            yield phrase + words, np.einsum("mni,n,oni->mo", x, counts, w, optimize=True)
+
+
+def _behind(t: np.ndarray) -> np.ndarray:
+    """Return what lies in memory behind each row; behind the last lie zeros."""
+    return np.pad(t.ravel()[t.shape[1] :], (0, t.shape[1])).reshape(t.shape)
 
 
 def _read_on(rows: np.ndarray, weight: np.ndarray, y: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Sums that go on behind the ends of both rows, into the next ones; behind the last lie zeros."""
     limit, most = _NEAR * np.abs(y).max(), min(rows.shape[1], _BEYOND)
-    behind = [np.pad(t.ravel()[t.shape[1] :], (0, t.shape[1])).reshape(t.shape)[:, :most] for t in (rows, weight)]
+    behind = [_behind(t)[:, :most] for t in (rows, weight)]
     some = np.unravel_index(np.linspace(0, y.size - 1, min(y.size, _SAMPLE)).astype(int), y.shape)
     right = np.einsum("sk,sk->s", rows[some[0]], weight[some[1]])
     sums = right[:, None] + np.cumsum(behind[0][some[0]] * behind[1][some[1]], axis=1)
@@ -72,12 +89,10 @@ def _read_on(rows: np.ndarray, weight: np.ndarray, y: np.ndarray) -> Iterator[tu
             return
 
 
-def _told(counts: np.ndarray) -> str:
-    """Say which inputs count how often; "" if all count once, or in more ways than few."""
+def told_counts(counts: np.ndarray, of: str = "the inputs") -> str:
+    """Say which terms count how often; "" if all count once, or in more ways than few."""
     kinds = [kind for kind in np.unique(counts) if kind != 1]
-    sets = [
-        (kind, index_set(np.flatnonzero(counts == kind), len(counts), "the inputs")) for kind in kinds[:_LISTED]
-    ]
+    sets = [(kind, index_set(np.flatnonzero(counts == kind), len(counts), of)) for kind in kinds[:_LISTED]]
     told = 0 < len(kinds) <= _LISTED and all(where for _, where in sets)
     return " and ".join(f"{where} {_times(kind)}" for kind, where in sets) if told else ""
 
@@ -85,6 +100,6 @@ def _told(counts: np.ndarray) -> str:
 def _times(count: float) -> str:
     if count == 0:
         return "are not summed"
-    return {2: "are summed twice", -1: "are subtracted"}.get(
+    return {1: "are summed", 2: "are summed twice", -1: "are subtracted"}.get(
         int(count) if count % 1 == 0 else 0, f"count {shown(count)} times"
     )

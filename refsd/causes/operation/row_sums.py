@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.causes.generic.error_places import index_set
 from refsd.causes.generic.sources import rules
+from refsd.causes.operation.product_terms import told_counts
 from refsd.golden.operation import Inputs, Operation, Params
 
 # With what every phrase begins.
@@ -30,6 +32,8 @@ _MOST = 1 << 22
 _FITTING = 6
 # Rows by which a run of keys is known.
 _SHARES = 256
+# The most keys whose counts are solved for, and how near to whole numbers they must be.
+_MOST_KEYS, _ROUND = 1024, 0.01
 # Pixels that a layout may keep free around a channel.
 _MARGINS = (1, 2, 3)
 # Numbers, at the least, up to which a row may be read on.
@@ -138,6 +142,58 @@ def softmax_sums(
                 return
 
 
+def key_counts(
+    op: Operation, inputs: Inputs, params: Params, found: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, wrong answer) if an attention counts keys otherwise than once, with their values.
+
+    With weights p_j before a mask, sum_j c_j p_j (v_j - y) = 0 in every row: the counts c_j are the only direction
+    in which all these sums vanish. A key that is hidden counts 0 times.
+    """
+    if op.name not in ("attention", "attention_softcap") or "sinks" in inputs or not np.isfinite(found).all():
+        return
+    B, J = inputs["k"].shape[:2]
+    mask = inputs["mask"].values() if "mask" in inputs else np.zeros((1, 1, 1, 1))
+    alike = (mask == mask[:, :1, :1]).all() and np.isin(mask, (0, -np.inf)).all()
+    if J > _MOST_KEYS or params.get("causal") or not alike:
+        return
+    bare = {name: tensor for name, tensor in inputs.items() if name != "mask"}
+    weights, _, y = attention_weights(op, bare, params)
+    weights = weights.reshape(*y.shape[:3], J)
+    v = np.repeat(inputs["v"].values().astype(np.float64), y.shape[2] // inputs["v"].shape[2], axis=2)
+    seen = np.broadcast_to(mask[:, 0, 0] == 0, (B, J))
+    counts = np.stack([_null(*t) for t in zip(weights, v, np.asarray(found, np.float64), strict=True)])
+    counts /= np.array([[np.median(c[s]) if s.any() else 1.0] for c, s in zip(counts, seen, strict=True)])
+    near = np.rint(counts)
+    if not np.isfinite(counts).all() or np.abs(counts - near).max() > _ROUND or (near == seen).all():
+        return
+    told = [_told_keys(*t) for t in zip(near, seen, strict=True)]
+    if all(told) and len({*told}) == 1:
+        told = told[:1]
+    else:
+        told = [f"in item {i}, {words}" for i, words in enumerate(told) if words]
+    shares = weights * near[:, None, None]
+    shares = shares / np.maximum(shares.sum(axis=-1, keepdims=True), np.finfo(float).tiny)
+    yield "; ".join(told), np.einsum("blhj,bjhe->blhe", shares, v).astype(np.float32)
+
+
+def _null(p: np.ndarray, v: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the c [J] with the least sum_j c_j p_j (v_j - y). p: [L, H, J], v: [J, H, E], y: [L, H, E]"""
+    vv, vy, yy = np.einsum("jhe,khe->hjk", v, v), np.einsum("jhe,lhe->lhj", v, y), (y**2).sum(axis=-1)
+    cross = np.einsum("lhj,lhj,lhk->jk", p, vy, p, optimize=True)
+    square = np.einsum("lhj,lhk,hjk->jk", p, p, vv, optimize=True) - cross - cross.T
+    square += np.einsum("lhj,lh,lhk->jk", p, yy, p, optimize=True)
+    unit = 1 / np.sqrt(np.maximum(np.diag(square), np.finfo(float).tiny))
+    return unit * np.linalg.eigh(square * unit[:, None] * unit)[1][:, 0]
+
+
+def _told_keys(counts: np.ndarray, seen: np.ndarray) -> str:
+    at = np.flatnonzero(~seen & (counts != 0))
+    hidden = index_set(at, len(counts), "the keys") if len(at) else ""
+    parts = [told_counts(np.where(seen, counts, 1), "the keys"), f"{hidden}, which the mask hides, are seen"]
+    return " and ".join(part for part in (parts if hidden else parts[:1]) if part)
+
+
 def _affine(name: str, inputs: Inputs, ndim: int) -> tuple[np.ndarray, np.ndarray]:
     values = {key: tensor.values().astype(np.float64) for key, tensor in inputs.items()}
     if name == "adaptive_layer_norm":
@@ -196,10 +252,11 @@ def _other_statistics(
             yield f"{STATISTICS} of a row: {rule}", (own[0][read], own[1][read])
     square = (rows**2).sum(axis=1)
     count = round(float(np.median(square / np.maximum(variance + mean**2, np.finfo(float).tiny))))
-    if count > rows.shape[1]:
-        centre = rows.sum(axis=1) / count * centred
-        words = f"{count} numbers for {rows.shape[1]}: zeros fill up a row"
-        yield f"{STATISTICS} are those of {words}", (centre, square / count - centre**2)
+    n, centre = rows.shape[1], rows.sum(axis=1) / max(count, 1) * centred
+    words = f"those of {count} numbers for {n}: zeros fill up a row"
+    words = words if count > n else f"sums over {n} numbers, divided by {count}"
+    if count > 0 and (centred or count != n - 1):  # that is a step of norms
+        yield f"{STATISTICS} are {words}", (centre, square / count - centre**2)
     logs = np.log(own[1] + eps), np.log(np.maximum(variance + eps, np.finfo(float).tiny))
     power = float(np.polyfit(*logs, 1)[0]) if np.ptp(logs[0]) > _NEAR else 1.0
     power = round(2 * power) / 2

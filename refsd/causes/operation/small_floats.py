@@ -70,10 +70,8 @@ def _misread(bits: np.ndarray, of: _Layout) -> Iterator[tuple[str, np.ndarray]]:
     right = sign * np.where(special, np.where(of.ieee & (m == 0), np.inf, np.nan), plain)
     yield "subnormals (exponent 0) taken for zero", np.where(small, 0.0, right)
     with_one = sign * 2.0**-bias * (1 + m / 2.0**M)
-    yield (
-        "subnormals (exponent 0) read with the 1 before the point that they lack",
-        np.where(small & (m > 0), with_one, right),
-    )
+    phrase = "subnormals (exponent 0) read with the 1 before the point that they lack"
+    yield phrase, np.where(small & (m > 0), with_one, right)
     yield "exponent 0 read with the 1 before the point: zeros and subnormals", np.where(small, with_one, right)
     yield "subnormals (exponent 0) halved: 2^-bias for 2^(1 - bias)", np.where(small, right / 2, right)
     yield "subnormals without their sign", np.where(small, np.abs(right), right)

@@ -195,10 +195,8 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     yield "products of queries and keys added up in float16", made(scores=_sums_in(np.float16))
     if "mask" in values:
         yield "the first item's mask is used for all", made(masked=lambda s: scale * s + mask[:1] + causal)
-        yield (
-            "the first head's mask is used for all",
-            made(masked=lambda s: scale * s + (mask[:, :1] if mask.ndim == 4 else mask) + causal),
-        )
+        first = mask[:, :1] if mask.ndim == 4 else mask
+        yield "the first head's mask is used for all", made(masked=lambda s: scale * s + first + causal)
     if not params["causal"] and q.shape[2] == k.shape[2]:
         later = np.where(np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None], -np.inf, 0.0)
         yield "later keys are hidden, as of a decoder", made(masked=lambda s: scale * s + mask + later)

@@ -5,16 +5,18 @@ input is left out, exchanged with another input, or taken from another item.
 """
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterator
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any
+from unicodedata import combining, normalize
 
 import ml_dtypes  # noqa: F401  (its types by name)
 import numpy as np
 
+from refsd.causes.generic.error_places import joined
 from refsd.causes.generic.orders import in_order, orders
 from refsd.causes.generic.relations import ELEMENTWISE
+from refsd.causes.operation.memory_layouts import reread
 from refsd.golden.judge import Mutant
 from refsd.golden.operation import REQUIRED
 from refsd.stages.stage import Change, Params, Stage, Tensors
@@ -26,6 +28,8 @@ _NUMBERS: dict[str, Callable[[float], float]] = {
     "of the other sign": lambda v: -v,
     "doubled": lambda v: 2 * v,
     "halved": lambda v: v / 2,
+    "taken four times": lambda v: 4 * v,
+    "a quarter of it": lambda v: v / 4,
     "1 less it": lambda v: 1 - v,
     "one more": lambda v: v + 1,
     "one less": lambda v: v - 1,
@@ -42,12 +46,10 @@ _TEXTS: dict[str, Callable[[str], str]] = {
     "without its white space": lambda text: re.sub(r"\s+", "", text),
     "without its line ends": lambda text: re.sub(r"[\r\n]+", "", text),
     "up to its first line end": lambda text: text.partition("\n")[0],
-    "in composed characters (NFC)": lambda text: unicodedata.normalize("NFC", text),
-    "in decomposed characters (NFD)": lambda text: unicodedata.normalize("NFD", text),
-    "in compatible characters (NFKC)": lambda text: unicodedata.normalize("NFKC", text),
-    "without accents": lambda text: "".join(
-        c for c in unicodedata.normalize("NFD", text) if not unicodedata.combining(c)
-    ),
+    "in composed characters (NFC)": lambda text: normalize("NFC", text),
+    "in decomposed characters (NFD)": lambda text: normalize("NFD", text),
+    "in compatible characters (NFKC)": lambda text: normalize("NFKC", text),
+    "without accents": lambda text: "".join(c for c in normalize("NFD", text) if not combining(c)),
     "in ASCII alone": lambda text: text.encode("ascii", "ignore").decode(),
     "with its UTF-8 bytes read as Latin-1": lambda text: text.encode().decode("latin-1"),
     "without its emoji": lambda text: "".join(c for c in text if ord(c) < 0x10000),
@@ -91,11 +93,8 @@ def numbers(params: Params) -> Iterator[tuple[str, float, Callable[[float], Call
         elif isinstance(own, dict):
             for key, value in own.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
-                    yield (
-                        f"{key}",
-                        float(value),
-                        lambda v, name=name, key=key: lambda p: {**p, name: {**p[name], key: v}},
-                    )
+                    change = lambda v, name=name, key=key: lambda p: {**p, name: {**p[name], key: v}}
+                    yield str(key), float(value), change
 
 
 def exchanged(tensors: Tensors) -> Iterator[Mutant[Change]]:
@@ -117,6 +116,14 @@ def exchanged(tensors: Tensors) -> Iterator[Mutant[Change]]:
                 yield Mutant(f"{other} in place of {name}", Change(tensors=_replaced(name, other)))
                 if other > name:
                     yield Mutant(f"{name} and {other} swapped", Change(tensors=_swapped(name, other)))
+    matrices = [name for name, y in tensors.items() if y.ndim == 2 and min(y.shape) > 1 and y.dtype.kind == "f"]
+    for some in (*combinations(matrices, 1), *combinations(matrices, 2)):
+        phrase = f"{joined(some, 'and')} read in the other order of memory, as the transposed"
+        yield Mutant(phrase, Change(tensors=_reread_all(some)))
+
+
+def _reread_all(names: tuple[str, ...]) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {**tensors, **{name: reread(tensors[name], 0, 1) for name in names}}
 
 
 def scaled(name: str) -> Callable[[float], Callable[[Tensors], Tensors]]:
@@ -180,9 +187,7 @@ def _others(stage: Stage, name: str, own: Any) -> Iterator[tuple[str, Any]]:
         values = [] if default is REQUIRED else [default]
         values += [case.params[name] for case in stage.cases if name in case.params]
         for value in values:
-            short = isinstance(value, int | float | list | None) or (
-                isinstance(value, str) and len(value) <= _SHORT
-            )
+            short = len(value) <= _SHORT if isinstance(value, str) else isinstance(value, int | float | list | None)
             if short and new(value):
                 yield f"{name} is {value} for {own}", value
 

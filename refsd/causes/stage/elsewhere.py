@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from refsd.causes.generic.moved_values import rearranged, stored_in_another_order
 from refsd.causes.generic.relations import relation
-from refsd.causes.generic.reshaped import reshaped
+from refsd.causes.generic.reshaped import other_order
 from refsd.causes.generic.solved_numbers import shown
 from refsd.causes.stage.scene import Scene
 from refsd.golden.evidence import Evidence
@@ -115,23 +114,11 @@ def wrong_term(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) ->
             what = f"{shown(factor)} times what it should be{told}" if abs(factor) > 1e-6 else "left out"
             yield f"what is added to {other} is {what}"
             return
-        order = _order(Evidence(own, right, honest - y))
+        added = Evidence(own, right, honest - y)
+        order = other_order(added, -1) if added.finite and not added.rough else ""
         if order:
             yield f"what is added to {other} stands in another order: {order}"
             return
-
-
-def _order(evidence: Evidence) -> str:
-    """Return how the truth stands in another order throughout; "" if it does not."""
-    if evidence.rough or not evidence.finite:
-        return ""
-    found = stored_in_another_order(evidence, -1)
-    for axis in range(evidence.truth.ndim) if found is None else ():
-        found = found or rearranged(evidence, axis, -1)
-    if found is not None:
-        return found.phrase if (found.source >= 0).all() else ""
-    split = reshaped(evidence)
-    return split[0] if split is not None else ""
 
 
 def constant_in_part(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from refsd.causes.generic.orders import in_order, orders
 from refsd.causes.generic.relations import ELEMENTWISE, relation
-from refsd.causes.generic.solved_numbers import shown
+from refsd.causes.generic.solved_numbers import bits, shown
 from refsd.causes.stage.elsewhere import constant_in_part, masked, wrong_term
 from refsd.causes.stage.scene import Scene
 
@@ -41,12 +41,13 @@ def _linear(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> It
     least = 3 if t.size < _EACH else 1
     if t.size >= least + 1 and (t @ t) > 0:
         factor = float(t @ y / (t @ t))
-        if scene.agrees(name, factor * truth, 4 * max(abs(factor), 1)):
+        near = scene.agrees(name, factor * truth, 4 * max(abs(factor), 1))
+        if near and scene.gain(name, factor * truth) > bits(factor):
             times = f"{shown(factor)} times what it should be{_told(factor, 1.0, scene.numbers)}"
             yield f"{name} is {times if factor else '0 throughout'}"
             return
         offset = float(np.mean(y - t))
-        if scene.agrees(name, truth + offset, 4):
+        if scene.agrees(name, truth + offset, 4) and scene.gain(name, truth + offset) > bits(offset):
             yield f"{shown(offset)} is added to {name}"
             return
         if np.ptp(t) > 0 and t.size >= _EACH:
@@ -141,9 +142,8 @@ def _of_inputs(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) ->
                 parts.append(f"{other} is left out")
             else:
                 weights = {f"the factor of {o}": w for o, w in zip(terms, right, strict=True) if o != other and w}
-                parts.append(
-                    f"{other} is multiplied by {shown(a)} for {shown(b)}{_told(a, b, scene.numbers | weights)}"
-                )
+                told = _told(a, b, scene.numbers | weights)
+                parts.append(f"{other} is multiplied by {shown(a)} for {shown(b)}{told}")
     if parts:
         yield f"in {name} {' and '.join(parts)}"
 
@@ -247,15 +247,5 @@ def _few(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Itera
     yield f"{name}: {which} is {shown(float(found[i]))}{like}, not {shown(float(truth[i]))}"
 
 
-WHOLE = (
-    _counted,
-    _few,
-    _linear,
-    _function,
-    _of_inputs,
-    wrong_term,
-    _reordered,
-    _more_slices,
-    _reshaped,
-)
+WHOLE = (_counted, _few, _linear, _function, _of_inputs, wrong_term, _reordered, _more_slices, _reshaped)
 PARTS = (constant_in_part, _multiple_in_part)

@@ -5,6 +5,7 @@ variable, a term dropped, a statement left out. The cause is quoted in the solve
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -25,6 +26,15 @@ _SECONDS, _ONE = 8.0, 0.3
 _HISTORY = 4.0
 _MOST = 4
 _NOT = ("refsd.samplers.latents", "refsd.samplers.step")
+# What a step may take for its end: the share to / sigma of the start -> another share.
+_ENDS: dict[str, Callable[[float], float]] = {
+    "sigma exp(to / sigma - 1), as if the rate 1 / sigma stood still during the step": lambda r: math.exp(r - 1),
+    "the mean of both, as of half a step": lambda r: (1 + r) / 2,
+    "their geometric mean": lambda r: math.sqrt(r),
+    "the step done twice": lambda r: r * r,
+    "twice the difference": lambda r: 2 * r - 1,
+    "sigma / (2 - to / sigma), the slope taken at the end": lambda r: 1 / (2 - r),
+}
 
 
 class Told(NamedTuple):
@@ -182,7 +192,10 @@ def _other_sigma(form: Forms, k: int, state: np.ndarray, limit: np.ndarray, y: D
     if not (rest <= 4 * limit + 2.0**-18 * np.abs(state).max()).all():
         return ""
     where, sigma = f"x[{k}]" if k < len(y.x) else "latent", float(form.sigmas[k - 1])
-    return f"{where} goes to sigma {shown(share * sigma)}, where it should go to {shown(right[k - 1] * sigma)}"
+    own, told = right[k - 1], ""
+    for words, other in _ENDS.items():
+        told = f": {words}" if abs(other(own) - share) <= 2e-5 * abs(share) else told
+    return f"{where} goes to sigma {shown(share * sigma)}, where it should go to {shown(own * sigma)}{told}"
 
 
 def _fitted(

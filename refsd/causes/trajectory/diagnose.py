@@ -63,14 +63,9 @@ def diagnose(
         return ["the last step is of second order, where it should be of first"]
     if named:
         return named
-    told = Told(
-        case,
-        y,
-        right_sigmas,
-        lambda form: _explains(case, form, y, noise, u, slopes, Change()),
-        lambda sigmas: _near(case, y.sigmas, sigmas, u),
-    )
-    changed = changed_solvers(told)
+    explains = lambda form: _explains(case, form, y, noise, u, slopes, Change())
+    near = lambda sigmas: _near(case, y.sigmas, sigmas, u)
+    changed = changed_solvers(Told(case, y, right_sigmas, explains, near))
     if changed or not right_sigmas:
         return changed or sigma_causes(case, y.sigmas, numerics)
     expected, limits = forced(form, y, noise, u, slopes)

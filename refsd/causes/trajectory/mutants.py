@@ -108,15 +108,6 @@ def _bare(case: Case) -> str:
     return case.params["sampler"].removeprefix(FLOW)
 
 
-def _past(rows: np.ndarray, form: Forms, change: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
-    """Apply `change` to each row's coefficients on the current and earlier latents, and on the model outputs."""
-    rows = rows.copy()
-    for k in range(2, len(rows)):
-        for start in range(0, form.known, form.calls):
-            rows[k, start : start + k] = change(rows[k, start : start + k].copy(), k)
-    return rows
-
-
 def _history_of_noise(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
     """Extrapolate eps = (x - denoised) / sigma where denoised is extrapolated: DPM-Solver for DPM-Solver++.
 
@@ -138,14 +129,21 @@ def _history_of_noise(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray
     return rows
 
 
+def _scheduled(name: str, case: Case) -> np.ndarray | None:
+    """Return another schedule's sigmas; None if it has not as many, or they do not fall."""
+    try:
+        sigmas = SCHEDULES[name](case.params["steps"], levels_of(case))
+    except ValueError:
+        return None
+    return sigmas if len(sigmas) == case.params["steps"] + 1 and (np.diff(sigmas) < 0).all() else None
+
+
 def _on_its_own(name: str) -> Mutant[Change]:
     """Make a bug in which the sampler ignores the given sigmas and uses those of the schedule `name`."""
 
     def sigmas(case: Case) -> np.ndarray | None:
-        if solver_of(case).flow or case.params["schedule"] == name:
-            return None
-        other = SCHEDULES[name](case.params["steps"], levels_of(case))
-        return other if len(other) == case.params["steps"] + 1 and (np.diff(other) < 0).all() else None
+        same = solver_of(case).flow or case.params["schedule"] == name
+        return None if same else _scheduled(name, case)
 
     def rows(case: Case, form: Forms, told: np.ndarray) -> np.ndarray | None:
         other = sigmas(case)
@@ -158,12 +156,14 @@ def _on_its_own(name: str) -> Mutant[Change]:
 
 
 def _forgotten(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
-    """Move the weight of earlier outputs to the current one."""
-
-    def change(c: np.ndarray, k: int) -> np.ndarray:
-        return np.append(np.zeros(k - 1), c.sum())
-
-    return _past(form.rows, form, change) if _bare(case) in _MULTISTEP else None
+    """Move the weight of earlier latents and outputs to the current one."""
+    if _bare(case) not in _MULTISTEP:
+        return None
+    rows = form.rows.copy()
+    for k in range(2, len(rows)):
+        for start in range(0, form.known, form.calls):
+            rows[k, start : start + k] = np.append(np.zeros(k - 1), rows[k, start : start + k].sum())
+    return rows
 
 
 def _unfinished(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
@@ -207,14 +207,8 @@ def _shifted_twice(case: Case) -> np.ndarray | None:
 
 def _another_schedule(name: str) -> Mutant[Change]:
     def sigmas(case: Case) -> np.ndarray | None:
-        levels = levels_of(case)
-        try:
-            other = SCHEDULES[name](case.params["steps"], levels)
-        except ValueError:
-            return None
-        if len(other) != case.params["steps"] + 1 or not (np.diff(other) < 0).all():
-            return None
-        if levels is not FLOW_LEVELS:
+        other = _scheduled(name, case)
+        if other is None or levels_of(case) is not FLOW_LEVELS:
             return other
         return from_one(other) if from_one(other)[0] <= 1 else None
 
@@ -230,24 +224,17 @@ def _shifted(case: Case) -> np.ndarray | None:
     return longer[1:] if len(longer) == case.params["steps"] + 2 else None
 
 
-def guided_by(change: Callable[[float], float]) -> Answers:
-    """Return the analytic model's outputs under a changed guidance scale."""
+def guided_by(change: Callable[[float], float], without: Callable = analytic.uncond) -> Answers:
+    """Return the analytic model's outputs under a changed guidance scale. without: what stands for uncond"""
 
     def answers(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
         x, sigma, _, guidance, signal = call
-        return analytic.denoised(x, sigma, change(guidance), signal), analytic.uncond(x, sigma, signal)
+        return analytic.denoised(x, sigma, change(guidance), signal), without(x, sigma, signal)
 
     return answers
 
 
-def _swapped(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
-    x, sigma, _, guidance, signal = call
-    return analytic.denoised(x, sigma, 1 - guidance, signal), analytic.cond(x, sigma, signal)
-
-
-def _with_prompt(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
-    x, sigma, _, guidance, signal = call
-    return analytic.denoised(x, sigma, guidance, signal), analytic.cond(x, sigma, signal)
+_with_prompt = guided_by(lambda guidance: guidance, analytic.cond)
 
 
 def _told_next(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
@@ -294,7 +281,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
         Change(_unguided_noise_scaled, of=lambda solver: _flow(solver) and _asks_twice(solver)),
     ),
     Mutant("guidance has the wrong sign", Change(answers=guided_by(lambda g: -g))),
-    Mutant("cond and uncond are swapped", Change(answers=_swapped)),
+    Mutant("cond and uncond are swapped", Change(answers=guided_by(lambda g: 1 - g, analytic.cond))),
     Mutant("guidance is added to cond", Change(answers=guided_by(lambda g: 1 + g))),
     Mutant("there is no guidance", Change(answers=guided_by(lambda g: 1.0))),
     Mutant("the model is told the next sigma", Change(answers=_told_next)),

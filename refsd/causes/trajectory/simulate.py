@@ -44,12 +44,7 @@ def answer(
         other = change.steps_on(case)
         assert other is not None
         sigma, sigmas = float(forms(solver_of(case), other).sigmas[k]), other
-    call = ModelCall(
-        x,
-        float(sigma),
-        float(sigmas[form.steps[k] + 1]),
-        float(case.params["guidance"]),
-        signal_of(solver_of(case), float(sigma)),
-    )
+    to, guidance = float(sigmas[form.steps[k] + 1]), float(case.params["guidance"])
+    call = ModelCall(x, float(sigma), to, guidance, signal_of(solver_of(case), float(sigma)))
     answers = guided_by(lambda g: g) if change is None or change.answers is None else change.answers
     return answers(call)[: form.answers]

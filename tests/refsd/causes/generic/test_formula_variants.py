@@ -22,6 +22,10 @@ def _slope(x, denoised, sigma, sigma_next, share=0.25):
     return x + d * (sigma_next - sigma) * share
 
 
+def _rounded(x, denoised, sigma):
+    return float(x - denoised) + float(sigma)
+
+
 def _loop(n):
     while n > 0:
         n -= 1
@@ -51,6 +55,14 @@ def test_a_function_with_one_thing_changed(phrase, value):
     with swapped(_slope, _phrases()[phrase].code):
         assert _slope(8.0, 2.0, 4.0, 1.0) == pytest.approx(value)
     assert _slope(8.0, 2.0, 4.0, 1.0) == pytest.approx(8 + 6 / 4 * -3 * 0.25)
+
+
+def test_a_function_of_a_part_of_its_argument_too():
+    variants = {variant.phrase: variant for variant in Text(_rounded).variants()}
+    (phrase,) = [phrase for phrase in variants if "float of denoised, too" in phrase]
+    with swapped(_rounded, variants[phrase].code):
+        assert _rounded(np.float64(8), "2", 4) == 10
+    assert not [phrase for phrase in variants if "float of sigma, too" in phrase]
 
 
 def test_a_number_in_a_text_is_another():

@@ -7,7 +7,22 @@ from refsd.causes.operation.block_parts import parts_of, wrong_values
 from refsd.golden.recipe import Recipe, realize
 from refsd.kernels.quant import BLOCK_TYPES
 
-TYPES = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+TYPES = (
+    "q4_0",
+    "q4_1",
+    "q5_0",
+    "q5_1",
+    "q8_0",
+    "iq4_nl",
+    "iq4_xs",
+    "q2_k",
+    "q3_k",
+    "q4_k",
+    "q5_k",
+    "q6_k",
+    "mxfp4",
+    "nvfp4",
+)
 
 
 @pytest.mark.parametrize("type", TYPES)

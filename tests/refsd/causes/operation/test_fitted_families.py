@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from refsd.causes.generic.fitted_causes import fitted_causes
-from refsd.causes.operation.function_steps import NAMES, other_functions
+from refsd.causes.operation.function_steps import NAMES, other_functions, straight_lines
 from refsd.causes.operation.generated_mutants import generated
 from refsd.causes.operation.head_counts import head_counts
-from refsd.causes.operation.memory_layouts import of_strides
+from refsd.causes.operation.memory_layouts import of_other_strides, of_strides
 from refsd.causes.operation.product_steps import rope_steps
-from refsd.causes.operation.row_sums import row_sums, softmax_sums
+from refsd.causes.operation.row_sums import key_counts, row_sums, softmax_sums
 from refsd.golden.mutations import answer
 from refsd.golden.operations import OPERATIONS
 from refsd.numerics.tensor import stored
@@ -127,6 +127,51 @@ def test_a_sum_with_more_by_no_whole_number_of_keys_has_another_cause():
 
 
 @pytest.mark.parametrize(
+    ("count", "says"),
+    [
+        (np.repeat([1, 2, 1], [3, 2, 4]), "indices 3 to 4 of 9 along the keys are summed twice"),
+        (np.repeat([1, 0], [6, 3]), "the last 3 of 9 along the keys are not summed"),
+    ],
+)
+def test_keys_count_otherwise_than_once(count, says):
+    """A tile of keys that is read twice, with its values; a tile that is lost."""
+    call = _call("attention", q=_normal(2, 7, 2, 8), k=_normal(2, 9, 2, 8), v=_normal(2, 9, 2, 8))
+    q, k, v = (call[1][name].values().astype(np.float64) for name in "qkv")
+    powers = count * np.exp(np.einsum("blhd,bjhd->bhlj", q, k) / math.sqrt(8))
+    found = np.einsum("bhlj,bjhe->blhe", powers / powers.sum(-1, keepdims=True), v)
+    ((phrase, y),) = _named(key_counts, call, found)
+    assert phrase == says
+    np.testing.assert_allclose(y, found, rtol=1e-4, atol=1e-5)
+    assert not _named(key_counts, call, answer(*call))
+    assert not _named(key_counts, call, found + 0.1 * _normal(*found.shape))
+
+
+def test_keys_that_a_mask_hides_are_seen():
+    hidden = np.zeros((2, 1, 1, 9), np.float32)
+    hidden[0, ..., 6:], hidden[1, ..., 4:] = -np.inf, -np.inf
+    q, k, v = (_normal(2, 7, 2, 8) if name == "q" else _normal(2, 9, 2, 8) for name in "qkv")
+    call = _call("attention", q=q, k=k, v=v, mask=hidden)
+    found = _with(call, mask=np.where(np.arange(9) == 5, 0, hidden).astype(np.float32))
+    told = [phrase for phrase, _ in _named(key_counts, call, found)]
+    assert told == ["in item 1, index 5 of 9 along the keys, which the mask hides, are seen"]
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [(_call("gelu", x=2 * _normal(40, 60)), 1), (_call("geglu", x=2 * _normal(40, 120)), 2)],
+)
+def test_an_activation_of_straight_lines(call, parts):
+    """A table of places -2, -0.5, 1 and 2 for GELU, or for the gate's."""
+    first, *rest = np.split(call[1]["x"].values().astype(np.float64), parts, -1)
+    gate, value = (rest[0], first) if rest else (first, np.ones_like(first))
+    table = np.interp(gate, [-2, -0.5, 1, 2], [0, -0.15, 0.84, 2]) + np.maximum(gate - 2, 0)
+    ((phrase, y),) = _named(straight_lines, call, value * table)
+    assert phrase == "GELU (erf) is made of straight lines, which meet at -2, -0.5, 1 and 2"
+    np.testing.assert_allclose(y, value * table, rtol=1e-4, atol=1e-5)
+    assert not _named(straight_lines, call, answer(*call))
+
+
+@pytest.mark.parametrize(
     ("call", "read", "says"),
     [
         (
@@ -225,6 +270,15 @@ def test_rows_at_another_stride():
         read["x: its rows are sought at a stride of 1 number, not 11, from where the first item begins"][1, 3],
         flat[7:18],
     )
+
+
+def test_rows_of_two_inputs_at_the_stride_of_the_other():
+    x, y = _normal(2, 4, 11), _normal(2, 4, 3)
+    ((phrase, read),) = of_other_strides({"x": x, "y": y, "flat": _normal(4, 3)})
+    assert phrase == "rows of x are sought at the stride of y's, and the reverse"
+    np.testing.assert_array_equal(read["x"][1, 2], x.ravel()[44 + 6 :][:11])
+    np.testing.assert_array_equal(read["y"][0, 2], [*y.ravel()[22:], 0])
+    assert not [*of_other_strides({"x": x, "y": x})]
 
 
 def test_memory_that_is_not_moved():

@@ -115,6 +115,27 @@ def test_terms_of_a_product(call, chosen, count, says):
     np.testing.assert_allclose(told[0][1], found, rtol=1e-3, atol=1e-4)
 
 
+def test_few_sums_tell_the_counts_of_blocks():
+    """One row of 16 sums over 192 terms: a lane of 32 is added twice, another is lost."""
+    call = _call("linear", x=(1, 192), weight=(16, 192), bias=(16,))
+    v, count = _values(call), np.ones(192)
+    count[32:64], count[160:] = 2, 0
+    found = (v["x"] * count) @ v["weight"].T + v["bias"]
+    told = _named(product_terms, call, found)
+    assert told and "the last 32 of 192 along the inputs" in told[0][0] and "are not summed" in told[0][0], told
+    assert "indices 32 to 63 of 192 along the inputs are summed twice" in told[0][0], told
+    np.testing.assert_allclose(told[0][1], found, rtol=1e-3, atol=1e-3)
+
+
+def test_sums_divided_by_another_count():
+    """The mean of 33 numbers is their sum over 32, that of whole blocks; the variance as well."""
+    v = _values(NORM)
+    mean, square = v["x"].sum(-1, keepdims=True) / 32, (v["x"] ** 2).sum(-1, keepdims=True) / 32
+    found = (v["x"] - mean) / np.sqrt(square - mean**2 + NORM[2]["eps"]) * v["weight"] + v["bias"]
+    told = _named(row_sums, NORM, found)
+    assert told[0][0] == "mean and variance are sums over 33 numbers, divided by 32", told
+
+
 def _never(*_):
     raise AssertionError("this is computed although what comes before it explains the answer")
     yield

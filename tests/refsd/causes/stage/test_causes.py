@@ -7,11 +7,17 @@ import pytest
 from forgetting import forgotten, listed
 
 from refsd.cases import CASES
+from refsd.causes.generic.solved_numbers import bits
+from refsd.causes.stage.candidates import exchanged
+from refsd.causes.stage.scene import Scene
 from refsd.engines.reference import Reference
 from refsd.golden.judge import Standard
+from refsd.golden.rounding import Bound
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.samplers.noise import RNGS
+from refsd.stages import STAGES
+from refsd.stages.stage import StageInputs
 
 pytestmark = pytest.mark.jitted
 
@@ -131,6 +137,7 @@ def _drawn_anew(y, item):
             "latent: each channel is multiplied by 1 to 1.5, and 0 to 0.04 is added",
         ),
         ("stage/noising/ve-sdcpp", lambda c, v, y: {"start": 3 * y["start"]}, "start is 3 times what it should be"),
+        ("stage/noising/flow-a1111", _start(1 - 0.1125, 0.1125), "sigma a quarter of it: 0.1125 for 0.45"),
         ("stage/prediction/v", lambda c, v, y: {"t": y["t"] * np.pi / 2}, "t is 1.5708 (pi / 2) times"),
         (
             "stage/sigmas/sd-exponential-n6",
@@ -220,6 +227,28 @@ def test_a_mechanism_is_named_where_no_bug_is_listed(case, change, cause):
 def test_a_cause_is_found_where_processes_cannot_be_forked(monkeypatch):
     monkeypatch.delattr(os, "fork")
     assert _causes("stage/noising/flow-a1111", _start(0.4, 0.6))[0] == "sigma is 0.6 for 0.45"
+
+
+def test_matrices_in_the_other_order_of_memory():
+    ids = np.arange(6).reshape(2, 3)
+    tensors = {"a": 1.0 * ids, "b": np.arange(8.0).reshape(4, 2), "ids": ids}
+    changes = {name: change for name, change in exchanged(tensors) if "other order of memory" in name}
+    assert [name.partition(" read")[0] for name in changes] == ["a", "b", "a and b"]
+    *_, both = changes.values()
+    assert both.tensors is not None
+    read = both.tensors(tensors)
+    assert read is not None
+    np.testing.assert_array_equal(read["a"], [[0, 2, 4], [1, 3, 5]])
+    np.testing.assert_array_equal(read["b"], [[0, 4], [1, 5], [2, 6], [3, 7]])
+
+
+def test_a_factor_must_gain_more_bits_than_it_has():
+    """Some factor agrees with any error that is little more than is allowed."""
+    truth = np.linspace(1, 2, 9)
+    limits, inputs = {"y": Bound(np.full(9, 1e-4), np.full(9, 1e-5))}, StageInputs({}, {}, np.dtype(np.float64))
+    for found, factor, gains in ((truth + 1.5e-4 * np.eye(9)[4], 1.0001, False), (3 * truth, 3.0, True)):
+        scene = Scene(STAGES["stage/sigmas"], inputs, {"y": found}, {"y": truth}, {"y": truth}, limits)
+        assert (scene.gain("y", factor * truth) > bits(factor)) == gains
 
 
 def test_noise_is_not_explained():

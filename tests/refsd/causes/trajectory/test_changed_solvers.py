@@ -59,6 +59,25 @@ def test_a_wrong_sigma_is_told_and_a_division_by_the_last():
     assert named.startswith("the last step gives NaN: it divides by the last sigma")
 
 
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        (lambda sigma, to: to * to / sigma, "the step done twice"),
+        (lambda sigma, to: (sigma + to) / 2, "the mean of both, as of half a step"),
+        (lambda sigma, to: to + 0.1 * (sigma - to), ""),
+    ],
+)
+def test_what_is_taken_for_the_end_of_a_step_is_told(end, says):
+    case = CASES["trajectory/euler/karras"]
+    inputs = case.realize()
+    found = answer(case, inputs, np.dtype(np.float32))
+    sigma, to = (float(s) for s in found["sigmas"][:2])
+    x = found["x"].copy()
+    x[1] = found["denoised"][0] + (found["x"][0] - found["denoised"][0]) * np.float32(end(sigma, to) / sigma)
+    (named,) = diagnose(case, inputs, {**found, "x": x}, FLOAT32)
+    assert named.startswith("x[1] goes to sigma") and named.partition(": ")[2] == says, named
+
+
 @pytest.mark.parametrize("case", ["euler/karras", "dpmpp2m/karras", "lms/karras"])
 def test_of_dependent_terms_the_fewest_are_told(case):
     """Latents of a trajectory are sums of one another: one wrong weight must not be told as several."""
