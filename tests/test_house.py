@@ -48,7 +48,7 @@ BUDGETS = {
     "refsd/components": 500,
     "refsd/conventions": 1_100,
     "refsd/corpus": 350,
-    "refsd/diagnosis": 2_100,
+    "refsd/diagnosis": 2_150,
     "refsd/disagreement": 1_100,
     "refsd/engines": 11_150,
     "refsd/export": 350,

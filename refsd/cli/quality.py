@@ -52,9 +52,10 @@ def quality(
     Drift is the relative distance of the last latent from that of the exact weights, after --steps of Euler from
     the same noise under the same conditions. Effect is what is left of a LoRA once it is merged and quantized, in
     the layer that keeps the least and in the one that keeps the most: changes below the steps of a file's blocks
-    are lost. With --cache the run is repeated with each cache: the table shows how many steps took something from
-    it, and how far the latent is after the last step from that of the run without it. Memory: one layer at a time,
-    and quantized matrices up to a quarter of the machine's.
+    are lost. Below the table stands which types turned whole groups of weights into zeros, and which cover fewer
+    layers than others. With --cache the run is repeated with each cache: the table shows how many steps took
+    something from it, and how far the latent is after the last step from that of the run without it. Memory: one
+    layer at a time, and quantized matrices up to a quarter of the machine's.
     """
     import json
 
@@ -64,7 +65,7 @@ def quality(
     from refsd.components import resolve
     from refsd.diagnosis.cache_drift import cache_drift
     from refsd.diagnosis.html_pages import quality_page, save
-    from refsd.diagnosis.quality import decibels, measure
+    from refsd.diagnosis.quality import decibels, measure, remarks
     from refsd.diagnosis.ranges import drawn_inputs
     from refsd.diagnosis.sampling_run import drawn_run
     from refsd.diagnosis.storage import storage_of
@@ -118,6 +119,9 @@ def quality(
                 drift = f"{row.drift[-1]:.3g}" if row.drift else ""
                 effect = f"{_range(row.effects):>12}" if lora else ""
                 typer.echo(f"{start} {errors} {drift:>9} {effect}  {worst}")
+    if not as_json:
+        for remark in remarks(rows):
+            typer.echo(remark)
     if html is not None:
         save(html, quality_page(rows, model))
     if as_json:
