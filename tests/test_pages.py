@@ -1,6 +1,7 @@
 """What the pages say can be done: commands exist, the cheap ones run, pictures are of real runs."""
 
 import fnmatch
+import json
 import re
 import runpy
 import shlex
@@ -83,17 +84,38 @@ def test_the_cheap_commands_run(tmp_path, monkeypatch):
 
 
 def links(page: Path) -> list[str]:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    text = re.sub(r"```.*?```", "", prose(page), flags=re.S)
     return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+
+
+def prose(page: Path) -> str:
+    """The text of a page of Markdown, or of a notebook's cells of Markdown."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix != ".ipynb":
+        return text
+    return "\n\n".join(
+        "".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"
+    )
 
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub writes them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_every_path_in_a_notebooks_prose_is_a_link(page):
+    named = re.findall(r"(\[?)`([^`\s]*(?:/|\.py|\.md)[^`\s]*)`(?:\]\(\.\./(\S+?)\))?", prose(page))
+    assert named
+    for opened, path, target in named:
+        assert opened and path == target, f"{page.name}: {path} is no link to that file"
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page):
     for target in links(page):
         path, _, anchor = target.partition("#")
