@@ -111,6 +111,8 @@ def _headline(found: dict[str, Any]) -> str:
     if found["inversion"]:
         count = counted(found["inversion"]["vectors"], "vector")
         return f"{found['family']}, {count}, which txt2img reads with --embd-dir, {kinds}; {volume}"
+    if found["results"]:
+        return f"{found['results']}, {kinds}; {volume}; by prefix:"
     if found["family"]:
         return f"{found['family']}, which refsd does not run, {kinds}; {volume}"
     return f"no model that refsd knows, {kinds}; {volume}; by prefix:"

@@ -62,7 +62,7 @@ def run(options: Options) -> None:
     if options.output is not None:
         check_name(options.output, tensors)
         Outputs().add("--output", options.output)
-        write_arrays(options.output, tensors, record)
+        write_arrays(options.output, tensors, {"tool": "refsd tokenize"} | record)
     if options.json:
         values = {name: tensor.tolist() for name, tensor in tensors.items()}
         typer.echo(json.dumps(record | {"lengths": mask.sum(axis=1).tolist()} | values))
