@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 12_400,
+    "golden": 12_450,
     "kernels": 11_200,
     "numerics": 1_650,
     "refsd": 1_150,
@@ -42,9 +42,9 @@ BUDGETS = {
     "refsd/caches": 750,
     "refsd/cases": 550,
     "refsd/causes": 8_550,
-    "refsd/cli": 4_500,
+    "refsd/cli": 4_550,
     "refsd/cluster": 1_300,
-    "refsd/commands": 1_300,
+    "refsd/commands": 1_350,
     "refsd/components": 500,
     "refsd/conventions": 1_100,
     "refsd/corpus": 350,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from refsd.cli.parts import Html
+from refsd.cli.parts import CHECKPOINT, Html
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
 
 
 def quality(
-    model: Annotated[Path, typer.Argument(help="Checkpoint: a .safetensors or .gguf file, or a diffusers folder.")],
+    model: Annotated[Path, typer.Argument(help=CHECKPOINT)],
     types: Annotated[
         str,
         typer.Option(
@@ -78,9 +78,10 @@ def quality(
     from refsd.progress.compiling import compile_progress
     from refsd.weights import open_checkpoint
     from refsd.weights.loras import open_loras
+    from refsd.weights.model_files import model_path
 
     storages = [storage_of(name) for name in types.split(",")]
-    checkpoint = open_checkpoint(model)
+    checkpoint = open_checkpoint(model_path(model))
     part = resolve(checkpoint, component)
     loaded = load_component(checkpoint, part, named("float32", []), open_loras(lora or [], checkpoint))
     m = loaded.module
