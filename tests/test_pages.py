@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 import refsd
 from refsd.cases import CASES
 from refsd.cli import app
+from refsd.families.flux import shift_by_tokens
 from refsd.numerics.profiles import PROFILES
+from refsd.samplers.levels import FlowLevels, shift_snr
+from refsd.samplers.schedules.flow import flux
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -123,6 +126,26 @@ def test_every_link_leads_somewhere(page):
         assert there.exists(), f"{page}: {target}"
         if anchor:
             assert anchor in anchors(there), f"{page}: {target}"
+
+
+def test_the_glossarys_shifts_are_those_of_the_schedules():
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) x \1 \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.M)
+    assert len(rows) == 4
+    for side, tokens, shift, half in rows:
+        assert int(tokens) == (int(side) // 16) ** 2
+        levels = FlowLevels(shift_by_tokens(int(tokens), 20))
+        assert f"{levels.shift:.2f}" == shift
+        assert f"{flux(20, int(tokens))[10]:.3f}" == half == f"{shift_snr(0.5, levels.shift):.3f}"
+    assert f"by {shift_by_tokens(4096, 20) / shift_by_tokens(256, 20):.2f} where the root gives 4" in page
+
+
+def test_a_shift_by_the_root_keeps_the_uncertainty_of_a_grey_picture():
+    """The mean of n pixels (1 - t) c + t noise tells c up to t / ((1 - t) sqrt(n)): the glossary's formula."""
+    uncertainty = lambda t, pixels: t / ((1 - t) * pixels**0.5)
+    for t in (0.1, 0.5, 0.9):
+        larger = shift_snr(t, (4096 / 256) ** 0.5)
+        assert larger > t and uncertainty(larger, 4096) == pytest.approx(uncertainty(t, 256), rel=1e-12)
 
 
 @pytest.mark.jitted
