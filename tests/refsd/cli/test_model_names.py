@@ -64,11 +64,3 @@ def test_a_text_encoder_that_could_be_several_is_asked_for():
     for other in ("unet", "diffusion", "clip_x"):
         with pytest.raises(BadInput, match=f"--component {other}: expected one of .*clip_l, t5xxl, llm"):
             _encoder(_options(other))
-
-
-def test_the_components_are_a_list_of_their_own():
-    code, output = called("forward", "--components")
-    assert code == 0
-    assert "\nunet: x [N, C, H, W]" in output and "clip_l is clip" in output
-    code, output = called("forward", "--help")
-    assert code == 0 and "unet: x" not in output and "--components" in output
