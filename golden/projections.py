@@ -12,6 +12,7 @@ counts if it is larger, and so does the RMS size over runs with random roundings
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -34,13 +35,17 @@ _FEWEST = 12
 # Least positions to measure a channel's gain, least channels to measure a tile's.
 _ELEMENTS = 16
 _TILE = 8
+# A change that has an opposite, which a negative size is of, and how much too large it makes a number.
+_TOO_LARGE = " too large"
+_AMOUNT = re.compile(rf"( \S+ (times|%))?{_TOO_LARGE}$")
 
 
 class Projection(msgspec.Struct, frozen=True):
     """A tap's error projected on one change.
 
     change: "gain", "bias", "gain of channel 7", "gain of the tile at [8, 0]", or a known bug's name
-    size:   the multiple of the change's effect that fits best; a gain of 0.002: 1.002; a bias: a share of the RMS
+    size:   the multiple of the change's effect that fits best; a gain of 0.002: 1.002; a bias: a share of the RMS;
+            negative: of the opposite change
     error:  its standard error
     honest: the same multiple in the honest run
     least:  the size that an honest float32 engine may have
@@ -60,7 +65,11 @@ class Projection(msgspec.Struct, frozen=True):
 
     @property
     def phrase(self) -> str:
-        return f"{self.change}: {self.size:.3g} +- {self.error:.1g}"
+        """Return "gain: 0.002 +- 1e-05", or "eps too small: -0.0986 +- 0.001 of eps ten times too large"."""
+        size = f"{self.size:.3g} +- {self.error:.1g}"
+        if self.size < 0 and self.change.endswith(_TOO_LARGE):
+            return f"{_AMOUNT.sub('', self.change)} too small: {size} of {self.change}"
+        return f"{self.change}: {size}"
 
 
 class _Tap(NamedTuple):

@@ -1,6 +1,7 @@
 """What the pages say can be done: commands exist, the cheap ones run, pictures are of real runs."""
 
 import fnmatch
+import json
 import re
 import runpy
 import shlex
@@ -13,7 +14,10 @@ from typer.testing import CliRunner
 import refsd
 from refsd.cases import CASES
 from refsd.cli import app
+from refsd.families.flux import shift_by_tokens
 from refsd.numerics.profiles import PROFILES
+from refsd.samplers.levels import FlowLevels, shift_snr
+from refsd.samplers.schedules.flow import flux
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -83,17 +87,38 @@ def test_the_cheap_commands_run(tmp_path, monkeypatch):
 
 
 def links(page: Path) -> list[str]:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    text = re.sub(r"```.*?```", "", prose(page), flags=re.S)
     return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+
+
+def prose(page: Path) -> str:
+    """The text of a page of Markdown, or of a notebook's cells of Markdown."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix != ".ipynb":
+        return text
+    return "\n\n".join(
+        "".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"
+    )
 
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub writes them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_every_path_in_a_notebooks_prose_is_a_link(page):
+    named = re.findall(r"(\[?)`([^`\s]*(?:/|\.py|\.md)[^`\s]*)`(?:\]\(\.\./(\S+?)\))?", prose(page))
+    assert named
+    for opened, path, target in named:
+        assert opened and path == target, f"{page.name}: {path} is no link to that file"
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page):
     for target in links(page):
         path, _, anchor = target.partition("#")
@@ -101,6 +126,26 @@ def test_every_link_leads_somewhere(page):
         assert there.exists(), f"{page}: {target}"
         if anchor:
             assert anchor in anchors(there), f"{page}: {target}"
+
+
+def test_the_glossarys_shifts_are_those_of_the_schedules():
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) x \1 \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.M)
+    assert len(rows) == 4
+    for side, tokens, shift, half in rows:
+        assert int(tokens) == (int(side) // 16) ** 2
+        levels = FlowLevels(shift_by_tokens(int(tokens), 20))
+        assert f"{levels.shift:.2f}" == shift
+        assert f"{flux(20, int(tokens))[10]:.3f}" == half == f"{shift_snr(0.5, levels.shift):.3f}"
+    assert f"by {shift_by_tokens(4096, 20) / shift_by_tokens(256, 20):.2f} where the root gives 4" in page
+
+
+def test_a_shift_by_the_root_keeps_the_uncertainty_of_a_grey_picture():
+    """The mean of n pixels (1 - t) c + t noise tells c up to t / ((1 - t) sqrt(n)): the glossary's formula."""
+    uncertainty = lambda t, pixels: t / ((1 - t) * pixels**0.5)
+    for t in (0.1, 0.5, 0.9):
+        larger = shift_snr(t, (4096 / 256) ** 0.5)
+        assert larger > t and uncertainty(larger, 4096) == pytest.approx(uncertainty(t, 256), rel=1e-12)
 
 
 @pytest.mark.jitted

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from refsd.cli.numerics import Profile
 from refsd.cli.parts import (
+    CHECKPOINT,
     T5XXL,
     ClipG,
     ClipL,
@@ -22,30 +22,25 @@ from refsd.cli.parts import (
 )
 
 
-class _ForwardCommand(TyperCommand):
-    """Append a list of each component's tensors to --help; the table is imported only then."""
+def register(app: typer.Typer) -> None:
+    app.command("forward")(forward)
 
-    def format_help(self, ctx, formatter):
+
+def _list_components(wanted: bool) -> None:
+    if wanted:
         from refsd.components import components_help
 
-        self.epilog = components_help()
-        super().format_help(ctx, formatter)
-
-
-def register(app: typer.Typer) -> None:
-    app.command("forward", cls=_ForwardCommand)(forward)
+        typer.echo(components_help())
+        raise typer.Exit()
 
 
 def forward(
-    component: Annotated[str, typer.Option(help="diffusion, clip_l, vae-decoder, ...: see the list below.")],
+    component: Annotated[str, typer.Option(help="diffusion, clip_l, vae-decoder, ...: --components lists them.")],
     inputs: Annotated[Path, typer.Option("--inputs", "-i", help="Safetensors file with the arguments by name.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="A .safetensors, .npz or .npy file for the outputs.")],
     model: Annotated[
         Path | None,
-        typer.Argument(
-            help="Checkpoint: a .safetensors or .gguf file, a diffusers folder, or recipe:FAMILY[:TYPE][:tiny]: "
-            "drawn weights."
-        ),
+        typer.Argument(help=CHECKPOINT),
     ] = None,
     diffusion_model: DiffusionModel = None,
     vae: Vae = None,
@@ -73,6 +68,15 @@ def forward(
     tap: Annotated[str, typer.Option(help="Glob that selects the taps to write.")] = "*",
     tap_ops: Annotated[bool, typer.Option("--tap-ops", help="Also tap every operation, not only blocks.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the outputs' shapes and statistics as JSON.")] = False,
+    components: Annotated[
+        bool,
+        typer.Option(
+            "--components",
+            callback=_list_components,
+            is_eager=True,
+            help="List the components with their inputs, outputs and other names, and exit.",
+        ),
+    ] = False,
 ) -> None:
     """Run one component of a model once on the tensors of a file."""
     from refsd.commands.forward import ForwardRequest, run

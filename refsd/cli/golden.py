@@ -167,9 +167,11 @@ def show(
         _print_json(msgspec.to_builtins({"case": case, "manifest": manifest}))
         return
     typer.echo(f"{case.name}\n  {case.op}: {judges().of(case).what(case)}")
+    meanings = _meanings(case.op)
     for argument, recipe in case.inputs.items():
         exponent = f"2**{recipe.exponent}" + (f" + {recipe.offset:g}" if recipe.offset else "")
-        typer.echo(f"  {argument:8} {recipe.type} {list(recipe.shape)}  {recipe.data}, {exponent}")
+        what = f"; {meanings[argument]}" if argument in meanings else ""
+        typer.echo(f"  {argument:8} {recipe.type} {list(recipe.shape)}  {recipe.data}, {exponent}{what}")
     for parameter, value in case.params.items():
         typer.echo(f"  {parameter} = {value}")
     if manifest is None:
@@ -180,6 +182,18 @@ def show(
     made_by = ", ".join(f"{key} {value}" for key, value in manifest.generator.items())
     typer.echo(f"  blob {manifest.blob}.safetensors, {manifest.bytes} bytes")
     typer.echo(printable(f"  made by {made_by}"))
+
+
+def _meanings(op: str) -> dict[str, str]:
+    """Return argument -> what it is: in words for a model's component, its axes for an operation or a stage."""
+    from refsd.components import COMPONENTS
+    from refsd.golden.operations import OPERATIONS
+    from refsd.stages import STAGES
+
+    if op in OPERATIONS or op in STAGES:
+        return {argument.rstrip("?"): axes for argument, axes in {**OPERATIONS, **STAGES}[op].inputs.items()}
+    of = COMPONENTS.get(op.removeprefix("model/"))
+    return {argument: each.what for argument, each in of.arguments.items()} if of is not None else {}
 
 
 def _show_taps(case: "Case", glob: str, json: bool) -> None:
@@ -250,8 +264,8 @@ def _show_component(name: str, json: bool) -> None:
     typer.echo(
         f"{name}: one component of a model; `refsd forward --component {name.removeprefix('model/')}` runs it"
     )
-    for argument, shape in inputs.items():
-        typer.echo(f"  {argument:8} {shape}")
+    for argument, each in of.arguments.items():
+        typer.echo(f"  {argument:8} {each.shape:8} {each.what}{', optional' if each.optional else ''}")
     for output, shape in of.outputs.items():
         typer.echo(f"  -> {output:5} {shape}")
     typer.echo(f"{counted(len(cases), 'case')}: {', '.join(cases)}")

@@ -14,7 +14,8 @@ def register(app: typer.Typer) -> None:
 
 def info(
     file: Annotated[
-        Path, typer.Argument(help="A .safetensors or .gguf file, an index of shards, a diffusers folder.")
+        Path,
+        typer.Argument(help="A .safetensors or .gguf file, an index of shards, a diffusers folder, recipe:FAMILY."),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
@@ -38,8 +39,9 @@ def info(
     from refsd.diagnosis.health import examine
     from refsd.weights.checkpoint import survey
     from refsd.weights.describe import describe, list_tensors
+    from refsd.weights.model_files import model_path
 
-    checkpoint = survey(file)
+    checkpoint = survey(model_path(file))
     found = describe(checkpoint)
     with bar("reading values", found["bytes"]) as advance:
         health = examine(checkpoint, values, advance)
@@ -111,6 +113,8 @@ def _headline(found: dict[str, Any]) -> str:
     if found["inversion"]:
         count = counted(found["inversion"]["vectors"], "vector")
         return f"{found['family']}, {count}, which txt2img reads with --embd-dir, {kinds}; {volume}"
+    if found["results"]:
+        return f"{found['results']}, {kinds}; {volume}; by prefix:"
     if found["family"]:
         return f"{found['family']}, which refsd does not run, {kinds}; {volume}"
     return f"no model that refsd knows, {kinds}; {volume}; by prefix:"

@@ -46,7 +46,7 @@ def noise(
     if output:
         from refsd.files.tensor_files import write_arrays
 
-        write_arrays(output, {"noise": y}, {"seed": str(seed), "like": like.value})
+        write_arrays(output, {"noise": y}, {"tool": "refsd noise", "seed": str(seed), "like": like.value})
     if json:
         import json as encoder
 

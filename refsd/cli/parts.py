@@ -36,6 +36,9 @@ Tokenizer = Annotated[
         rich_help_panel="Parts",
     ),
 ]
+CHECKPOINT = (
+    "Checkpoint: a .safetensors or .gguf file, a diffusers folder, or recipe:FAMILY[:TYPE][:tiny]: drawn weights."
+)
 LoraRule = Annotated[
     str,
     typer.Option(
@@ -70,5 +73,10 @@ FLAGS = (
 
 
 def part_files(*files: Path | None) -> dict[str, Path]:
-    """Return flag -> file for the parts that were given. files: in the order of FLAGS, the last may be left out"""
-    return {flag: file for flag, file in zip(FLAGS, files, strict=False) if file is not None}
+    """Return flag -> file for the parts that were given. files: in the order of FLAGS, the last may be left out
+
+    A part may be recipe:FAMILY[:TYPE][:tiny], as a model may.
+    """
+    from refsd.weights.model_files import model_path
+
+    return {flag: model_path(file) for flag, file in zip(FLAGS, files, strict=False) if file is not None}

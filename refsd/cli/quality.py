@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from refsd.cli.parts import Html
+from refsd.cli.parts import CHECKPOINT, Html
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
 
 
 def quality(
-    model: Annotated[Path, typer.Argument(help="Checkpoint: a .safetensors or .gguf file, or a diffusers folder.")],
+    model: Annotated[Path, typer.Argument(help=CHECKPOINT)],
     types: Annotated[
         str,
         typer.Option(
@@ -52,9 +52,10 @@ def quality(
     Drift is the relative distance of the last latent from that of the exact weights, after --steps of Euler from
     the same noise under the same conditions. Effect is what is left of a LoRA once it is merged and quantized, in
     the layer that keeps the least and in the one that keeps the most: changes below the steps of a file's blocks
-    are lost. With --cache the run is repeated with each cache: the table shows how many steps took something from
-    it, and how far the latent is after the last step from that of the run without it. Memory: one layer at a time,
-    and quantized matrices up to a quarter of the machine's.
+    are lost. Below the table stands which types turned whole groups of weights into zeros, and which cover fewer
+    layers than others. With --cache the run is repeated with each cache: the table shows how many steps took
+    something from it, and how far the latent is after the last step from that of the run without it. Memory: one
+    layer at a time, and quantized matrices up to a quarter of the machine's.
     """
     import json
 
@@ -64,7 +65,7 @@ def quality(
     from refsd.components import resolve
     from refsd.diagnosis.cache_drift import cache_drift
     from refsd.diagnosis.html_pages import quality_page, save
-    from refsd.diagnosis.quality import decibels, measure
+    from refsd.diagnosis.quality import decibels, measure, remarks
     from refsd.diagnosis.ranges import drawn_inputs
     from refsd.diagnosis.sampling_run import drawn_run
     from refsd.diagnosis.storage import storage_of
@@ -77,9 +78,10 @@ def quality(
     from refsd.progress.compiling import compile_progress
     from refsd.weights import open_checkpoint
     from refsd.weights.loras import open_loras
+    from refsd.weights.model_files import model_path
 
     storages = [storage_of(name) for name in types.split(",")]
-    checkpoint = open_checkpoint(model)
+    checkpoint = open_checkpoint(model_path(model))
     part = resolve(checkpoint, component)
     loaded = load_component(checkpoint, part, named("float32", []), open_loras(lora or [], checkpoint))
     m = loaded.module
@@ -118,6 +120,9 @@ def quality(
                 drift = f"{row.drift[-1]:.3g}" if row.drift else ""
                 effect = f"{_range(row.effects):>12}" if lora else ""
                 typer.echo(f"{start} {errors} {drift:>9} {effect}  {worst}")
+    if not as_json:
+        for remark in remarks(rows):
+            typer.echo(remark)
     if html is not None:
         save(html, quality_page(rows, model))
     if as_json:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from refsd.cli.parts import T5XXL, ClipG, ClipL, Html, Llm, Tokenizer, Vae, Vocab, part_files
+from refsd.cli.parts import CHECKPOINT, T5XXL, ClipG, ClipL, Html, Llm, Tokenizer, Vae, Vocab, part_files
 
 _LINES = 20
 
@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 
 def range_(
-    model: Annotated[Path, typer.Argument(help="Checkpoint: a .safetensors or .gguf file, or a diffusers folder.")],
+    model: Annotated[Path, typer.Argument(help=CHECKPOINT)],
     component: Annotated[str, typer.Option(help="diffusion, clip_l, vae-decoder, ...")] = "diffusion",
     inputs: Annotated[
         Path | None,
@@ -56,9 +56,10 @@ def range_(
     from refsd.golden.wording import counted
     from refsd.numerics.errors import BadInput
     from refsd.weights import open_checkpoint
+    from refsd.weights.model_files import model_path
 
     parts = part_files(None, vae, None, clip_l, clip_g, t5xxl, llm, None)
-    checkpoint = open_checkpoint(model, parts)
+    checkpoint = open_checkpoint(model_path(model), parts)
     if prompt is None:
         every, source = _of_one(checkpoint, component, inputs), str(inputs or "drawn inputs")
     elif inputs is not None or component != "diffusion":

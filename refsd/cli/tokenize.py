@@ -23,7 +23,9 @@ def register(app: typer.Typer) -> None:
 
 
 def tokenize(
-    component: Annotated[str, typer.Option(help="A text encoder: clip, t5, ...: see the list below.")],
+    component: Annotated[
+        str, typer.Option(help="A text encoder: clip or clip_l, t5 or t5xxl, ...: see the list below.")
+    ],
     prompt: Annotated[list[str], typer.Option("-p", "--prompt", help="A prompt; repeat it for more rows.")],
     model: Annotated[
         Path | None,

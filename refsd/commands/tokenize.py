@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import typer
 
+from refsd.components import ALIASES
 from refsd.conventions import OF_ALL_MODELS
 from refsd.families import FAMILIES
 from refsd.files.tensor_files import check_name, write_arrays
@@ -43,8 +44,7 @@ class Options(NamedTuple):
 
 def run(options: Options) -> None:
     """Tokenize the prompts and print or write the ids. Raises BadInput, in one line, before writing anything."""
-    if options.component not in DEFAULT_FAMILY:
-        raise BadInput(f"--component {options.component}: expected one of {', '.join(DEFAULT_FAMILY)}")
+    options = options._replace(component=_encoder(options))
     family = options.family or DEFAULT_FAMILY[options.component]
     users = {name: of for name, of in FAMILIES.items() if options.component in of.encoders}
     if family not in users or options.like not in OF_ALL_MODELS:
@@ -62,7 +62,7 @@ def run(options: Options) -> None:
     if options.output is not None:
         check_name(options.output, tensors)
         Outputs().add("--output", options.output)
-        write_arrays(options.output, tensors, record)
+        write_arrays(options.output, tensors, {"tool": "refsd tokenize"} | record)
     if options.json:
         values = {name: tensor.tolist() for name, tensor in tensors.items()}
         typer.echo(json.dumps(record | {"lengths": mask.sum(axis=1).tolist()} | values))
@@ -70,6 +70,19 @@ def run(options: Options) -> None:
     typer.echo(f"{options.component} of {family}, as {options.like}: {source}")
     for row, seen in zip(ids, mask, strict=True):
         typer.echo(f"{seen.sum()} of {len(row)}: {' '.join(map(str, row[seen != 0]))}")
+
+
+def _encoder(options: Options) -> str:
+    """Return the text encoder that a name or an alias of `refsd forward` stands for. Raises BadInput."""
+    names = [name for name in ALIASES.get(options.component, (options.component,)) if name in DEFAULT_FAMILY]
+    if len(names) > 1 and options.family in FAMILIES:
+        names = [name for name in names if name in FAMILIES[options.family].encoders]
+    if len(names) == 1:
+        return names[0]
+    if names:
+        raise BadInput(f"--component {options.component} is {' or '.join(names)}: name one of them, or a --family")
+    known = ", ".join([*DEFAULT_FAMILY, *(alias for alias, of in ALIASES.items() if DEFAULT_FAMILY.keys() & {*of})])
+    raise BadInput(f"--component {options.component}: expected one of {known}")
 
 
 def _tokenizer(options: Options):

@@ -151,7 +151,7 @@ def _admit(m: Module, x: np.ndarray, kind: str) -> np.ndarray:
 
 
 def components_help() -> str:
-    """Return the help text: a paragraph on each component's tensors, then the aliases."""
+    """Return the list of components: a paragraph on each component's tensors, then the aliases."""
     paragraphs = []
     for name, component in COMPONENTS.items():
         if component.part is not None:

@@ -57,6 +57,8 @@ def examine(
     read = read_values(checkpoint, not whole, progress)
     never_read = {name for component in checkpoint.components.values() for name in component.extras}
     found = judge(read, adapter is not None)
+    if checkpoint.results is not None:  # unlike weights, results may be zero, constant or equal
+        found = [one for one in found if one.kind == "not finite"]
     if adapter is not None:
         found += effects(adapter.modules, _confirmed(checkpoint, read))
     findings += [one for one in found if one.kind != "constant" or not never_read.issuperset(one.tensors)]

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 from refsd.diagnosis.difference import STORAGE, Row
 from refsd.diagnosis.health import Health
-from refsd.diagnosis.quality import Quality, decibels
+from refsd.diagnosis.quality import Quality, decibels, remarks
 from refsd.diagnosis.ranges import FLOAT16, Range, in_order
 from refsd.golden.output_file import write_file
 from refsd.golden.wording import counted
@@ -114,7 +114,8 @@ def quality_page(rows: Sequence[Quality], model: Path) -> str:
             shown = _thinned([Dot(layer, error, error == worst) for layer, error in order])
             caption = f"Relative L2 error of each layer's product on the model's own inputs. Red: {_worst(row)}."
             parts.append(_section(f"Layers: {name}", dots(shown, caption, f"{len(order)} layers, by name")))
-    return page(title, True, [element("p", str(model), class_="dim")], parts)
+    head = [element("p", str(model), class_="dim"), *(element("p", remark) for remark in remarks(rows))]
+    return page(title, True, head, parts)
 
 
 def _variant(row: Quality) -> str:

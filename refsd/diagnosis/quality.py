@@ -10,7 +10,8 @@ import numpy as np
 from refsd.adapters import Adapters, Merged
 from refsd.components import forward
 from refsd.diagnosis.sampling_run import Run
-from refsd.diagnosis.storage import Storage
+from refsd.diagnosis.storage import Storage, storage_of
+from refsd.golden.wording import counted
 from refsd.kernels.quant.block_type import Importance
 from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
@@ -33,6 +34,8 @@ class Quality(NamedTuple):
     drift:      relative L2 distance of the latent from the exact run's, after each step; empty without a run
     effects:    layer -> the share of its merged adapter that is left once quantized, the least first: how far the
                 quantized weight moved along the adapter's change. A change far below a block's steps is lost
+    lost:       layer -> the share of its weights that became zeros in whole groups of 16, where that is more than
+                1 %; the largest first. The scale of such a group is below the smallest that the type holds
     """
 
     type: str
@@ -44,6 +47,7 @@ class Quality(NamedTuple):
     layers: dict[str, float]
     drift: tuple[float, ...] = ()
     effects: Mapping[str, float] = {}
+    lost: Mapping[str, float] = {}
 
 
 class Quantized(Mapping[str, StoredTensor]):
@@ -110,8 +114,9 @@ def measure(
             for adapter, exact, adapters in _ways(m):
                 weights = Quantized(exact, storage, matrix, budget)
                 layers: dict[str, float] = {}
+                lost: dict[str, float] = {}
                 arithmetic = _rounding(m.arithmetic, storage)
-                y = _output(part, _compared(m, weights, arithmetic, adapters, layers), inputs, params)
+                y = _output(part, _compared(m, weights, arithmetic, adapters, layers, lost), inputs, params)
                 drift: tuple[float, ...] = ()
                 if run is not None:
                     ours = run.latents(Module(weights, arithmetic, m.prefix, adapters=adapters))
@@ -126,6 +131,7 @@ def measure(
                     dict(sorted(layers.items(), key=lambda item: -item[1])),
                     drift,
                     dict(sorted(_effects(weights).items(), key=lambda item: item[1])),
+                    dict(sorted(lost.items(), key=lambda item: -item[1])),
                 )
 
 
@@ -186,9 +192,14 @@ def _rounding(arithmetic: Arithmetic, storage: Storage) -> Arithmetic:
 
 
 def _compared(
-    m: Module, weights: Quantized, arithmetic: Arithmetic, adapters: Adapters, layers: dict[str, float]
+    m: Module,
+    weights: Quantized,
+    arithmetic: Arithmetic,
+    adapters: Adapters,
+    layers: dict[str, float],
+    lost: dict[str, float],
 ) -> Module:
-    """Return the module with quantized weights, which notes each quantized layer's own error."""
+    """Return the module with quantized weights, which notes each quantized layer's own error and lost weights."""
 
     class Compared(Module):
         def linear(self, name, x):
@@ -201,10 +212,36 @@ def _compared(
                 power = float(np.linalg.norm(product))
                 entering = self.arithmetic.activation(weights[key].product_type)(rows)
                 error = float(np.linalg.norm(entering @ ours.T - product)) / power if power else 0.0
-                layers[key.removesuffix(".weight")] = max(error, layers.get(key.removesuffix(".weight"), 0.0))
+                layer = key.removesuffix(".weight")
+                layers[layer] = max(error, layers.get(layer, 0.0))
+                if (share := _lost(exact, ours)) > 0.01:
+                    lost[layer] = share
             return y
 
     return Compared(weights, arithmetic, m.prefix, adapters=adapters)
+
+
+def _lost(exact: np.ndarray, ours: np.ndarray) -> float:
+    """Return the share of weights that became zeros in groups of 16, the fewest that have a scale of their own."""
+    left = np.logical_or.reduceat(ours.ravel() != 0, np.arange(0, ours.size, 16))
+    return float((~np.repeat(left, 16)[: ours.size] & (exact.ravel() != 0)).mean())
+
+
+def remarks(rows: Sequence[Quality]) -> list[str]:
+    """Return what the table does not show: weights that a type lost, and types that cover fewer layers."""
+    found, fullest = [], max(rows, key=lambda row: len(row.layers))
+    first = [row for i, row in enumerate(rows) if row.type not in (other.type for other in rows[:i])]
+    for row in first:
+        if row.lost:
+            (layer, share), others = next(iter(row.lost.items())), len(row.lost) - 1
+            more = f", and more than 1 % of {counted(others, 'other layer')}" if others else ""
+            found.append(f"{row.type}: {100 * share:.0f} % of the weights of {layer} became zeros{more}")
+        if len(row.layers) < len(fullest.layers):
+            found.append(
+                f"{row.type} covers {len(row.layers)} of the {len(fullest.layers)} layers of {fullest.type}: its "
+                f"rows are multiples of {storage_of(row.type).unit}. Their errors and drifts do not compare"
+            )
+    return found
 
 
 def decibels(error: float) -> float:

@@ -17,6 +17,7 @@ from refsd.weights.config import component_config
 from refsd.weights.culprits import Finding, culprits
 from refsd.weights.detect import FoundComponent, find_components, foreign_family, is_known_extra
 from refsd.weights.problems import Problems, check_order, check_storage, problems, raise_problems
+from refsd.weights.results import results
 from refsd.weights.size_vote import believed_shapes, voted_size
 
 FOLDERS = (
@@ -72,6 +73,7 @@ class Checkpoint(NamedTuple):
     foreign:    title of a kind of file that refsd recognises by its names but does not run; else None
     adapter:    what was found out about an adapter file; None for other files
     inversion:  the same of a textual inversion
+    results:    what a file is that refsd wrote and that holds no weights; else None
     layout:     the layout of all components, or "mixed"
     components: name -> Component
     files:      every file that was opened
@@ -89,6 +91,7 @@ class Checkpoint(NamedTuple):
     extras: list[str]
     adapter: AdapterSurvey | None = None
     inversion: InversionSurvey | None = None
+    results: str | None = None
 
     @property
     def marked_prediction(self) -> str | None:
@@ -171,6 +174,10 @@ def _survey_one(path: Path) -> Checkpoint:
     opened = _opened(path)
     in_files = {name: header.shape for weights, _ in opened for name, header in weights.headers.items()}
     adapter, inversion = survey_adapter(in_files), survey_inversion(in_files)
+    written = results(opened[0][0]) if len(opened) == 1 else None
+    if written is not None:
+        files = [weights for weights, _ in opened]
+        return Checkpoint(path, None, written, "mixed", {}, files, [*in_files], [], results=written)
     foreign = adapter.title if adapter else inversion.title if inversion else foreign_family(in_files)
     components: dict[str, Component] = {}
     rest: list[str] = []

@@ -37,6 +37,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "runs": checkpoint.family is not None and checkpoint.foreign is None,
         "adapter": _adapter(checkpoint.adapter),
         "inversion": None if checkpoint.inversion is None else checkpoint.inversion._asdict(),
+        "results": checkpoint.results,
         "layout": checkpoint.layout if checkpoint.components else None,
         **_volume(headers),
         "components": {name: _component(component) for name, component in checkpoint.components.items()},

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from refsd.golden.projections import project
+from refsd.golden.projections import Projection, project
 
 UNIT, LEAST = 2.0**-11, 2.0**-24
 C, P = 48, 200
@@ -127,3 +127,23 @@ def test_too_few_elements_say_nothing():
     assert [p.change for p in project(small, small, small, 1, UNIT, LEAST, {})] == []
     zeros = np.zeros((40, 40))
     assert project(zeros, zeros, zeros, 1, UNIT, LEAST, {}) == ()
+
+
+def test_the_sign_chooses_the_word():
+    """eps / 10 is -0.9 / 9 of the effect of 10 eps, so that it is too small, not too large."""
+    for change, opposite in (("eps ten times too large", "eps"), ("RoPE's theta 1 % too large", "RoPE's theta")):
+        assert Projection(change, 0.0986, 1e-3, 0.0, 0.0).phrase == f"{change}: 0.0986 +- 0.001"
+        phrase = Projection(change, -0.0986, 1e-3, 0.0, 0.0).phrase
+        assert phrase == f"{opposite} too small: -0.0986 +- 0.001 of {change}"
+    assert Projection("gain", -0.002, 1e-5, 0.0, 0.0).phrase == "gain: -0.002 +- 1e-05"
+
+
+def test_an_eps_that_is_too_small_has_a_negative_size():
+    """A norm of rows so small that eps counts, computed with a tenth of it."""
+    rows = 1e-3 * np.random.default_rng(3).standard_normal((P, C))
+    norm = lambda eps: (rows / np.sqrt((rows**2).mean(1, keepdims=True) + eps)).T.reshape(1, C, 10, 20)
+    truth, found = norm(1e-6), norm(1e-7)
+    of = project(found, truth, truth, 1, UNIT, LEAST, {"eps ten times too large": norm(1e-5) - truth})
+    (eps,) = (p for p in of if p.change.startswith("eps"))
+    assert -1 < eps.size < -0.1 and abs(eps.size) > eps.allowed
+    assert eps.phrase.startswith("eps too small: -0.")

@@ -47,6 +47,8 @@ def test_make_list_show_verify(tmp_path):
     assert "2 cases, 2 of them in goldens" in _ok("golden", "list", "--cases", "silu/*")
     assert "sha256" in _ok("golden", "show", _CASE)
     assert "num_groups = 32" in _ok("golden", "show", "group_norm")
+    assert "; noisy latent, scaled as the sampler scales it\n" in _ok("golden", "show", "sd15/unet/between")
+    assert "; [..., D]\n" in _ok("golden", "show", "rms_norm/f32/tiny-x33x320")
     component = _ok("golden", "show", "model/tae-decoder")
     assert "-> out   N C 8H 8W" in component and "taesd/tae-decoder/outliers" in component
     assert 'did you mean "model/tae-decoder"' in _bad("golden", "show", "model/tae-decodr")

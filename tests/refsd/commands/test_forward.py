@@ -216,12 +216,14 @@ def test_exit_code_2_without_a_traceback(model, tmp_path):
     assert "none.safetensors" in result.stderr
 
 
-def test_help_lists_every_tensor_with_its_shape():
-    text = " ".join(CliRunner().invoke(app, ["forward", "--help"], terminal_width=200).output.split())
+def test_every_component_is_listed_with_the_shapes_of_its_tensors():
+    text = CliRunner().invoke(app, ["forward", "--components"]).output
     for name in set(offered()) - ALIASES.keys():
         for argument, wanted in COMPONENTS[name].arguments.items():
             assert f"{argument} [{wanted.shape.replace(' ', ', ')}]" in text
-    assert "timesteps [N]" in text
+    assert "timesteps [N]" in text and "clip_l is clip" in text
+    help = CliRunner().invoke(app, ["forward", "--help"], terminal_width=200).output
+    assert "timesteps [N]" not in help and "--components" in help
 
 
 def test_the_command_line_names_the_profiles_that_there_are():

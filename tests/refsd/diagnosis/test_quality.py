@@ -11,12 +11,13 @@ from damaged_files import save
 from refsd.adapters import Merged
 from refsd.cli import main
 from refsd.components import forward, load
-from refsd.diagnosis.quality import Quantized, _rounding, decibels, measure
+from refsd.diagnosis.quality import Quantized, _rounding, decibels, measure, remarks
 from refsd.diagnosis.ranges import drawn_inputs
 from refsd.diagnosis.sampling_run import drawn_run
 from refsd.diagnosis.storage import storage_of
 from refsd.golden.case import ModelRecipe
 from refsd.golden.named_numerics import named
+from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4
@@ -183,6 +184,32 @@ def test_what_is_left_of_a_lora_that_is_smaller_than_the_steps_of_a_quantized_fi
     assert shares == pytest.approx(sorted(left), abs=0.005) and max(left) < 0.4  # gguf rounds a few codes otherwise
     assert not beside["effects"]
     assert f" {100 * shares[0]:.0f} to {100 * shares[-1]:.0f} %  " in shown[1].splitlines()[1]
+
+
+def test_small_weights_become_zeros_in_nvfp4_blocks_and_the_layer_is_named(loaded):
+    """ggml's NVFP4 has no scale of the tensor: groups of 16 weights that are all below 6 * 2^-10 become zeros."""
+    m, inputs, params = loaded
+    name = "layers.0.attention.out.weight"
+    exact = m.weights[name].values()
+    small = Module({**m.weights, name: stored(exact * np.float32(0.001 / exact.std()))}, m.arithmetic, m.prefix)
+    rows = list(measure("zimage", small, inputs, params, storages("nvfp4", "nvfp4-w4a4", "mxfp4")))
+    plain, scaled, mxfp4 = rows
+    assert next(iter(plain.lost)) == "layers.0.attention.out" and plain.lost["layers.0.attention.out"] > 0.999
+    assert plain.layers["layers.0.attention.out"] == 1
+    assert not scaled.lost and not mxfp4.lost
+    assert remarks(rows)[0].startswith("nvfp4: 100 % of the weights of layers.0.attention.out became")
+
+
+def test_types_that_cover_fewer_layers_are_named(loaded):
+    m, inputs, params = loaded
+    rows = list(measure("zimage", m, inputs, params, storages("q4_k", "q8_0")))
+    fewer, all_of_them = len(rows[0].layers), len(rows[-1].layers)
+    assert 0 < fewer < all_of_them
+    (remark,) = remarks(rows)
+    assert remark.startswith(
+        f"q4_k covers {fewer} of the {all_of_them} layers of q8_0: its rows are multiples of 256"
+    )
+    assert not remarks(rows[-1:])
 
 
 def test_decibels():

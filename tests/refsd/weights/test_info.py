@@ -1,6 +1,7 @@
 """refsd info, as a person and as a machine call it."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from refsd.cli import main
 from refsd.files.formats import open_weights
 from refsd.files.writers import Spec, write_safetensors
+from refsd.golden.case import Case
+from refsd.golden.store import Store
 from refsd.numerics.tensor import stored
 
 
@@ -49,6 +52,36 @@ def test_json(info, single_file, parts):
     by_name = {tensor["name"]: tensor for tensor in said["tensor_list"]}
     assert by_name["model.diffusion_model.out.2.bias"]["is"] == "unet: out.2.bias"
     assert by_name["alphas_cumprod"]["is"] is None
+
+
+def test_files_that_refsd_wrote_are_no_broken_model(info, tmp_path):
+    """Taps have the names of a model's layers, and may be zero, constant and equal."""
+    path, names = (
+        tmp_path / "taps.safetensors",
+        ["layers.0.attention", "layers.0", "layers.1.attention", "layers.1"],
+    )
+    taps = [stored(np.zeros((1, 7, 16), np.float32)) for _ in names]
+    record = {"tool": "refsd forward", "component": "zimage", "numerics": "float64"}
+    write_safetensors(path, {name: Spec("f32", (1, 7, 16)) for name in names}, taps, record)
+    code, out, _ = info(path)
+    assert code == 0
+    assert "results of `refsd forward` (component zimage, numerics float64), safetensors; 4 tensors" in out
+    assert json.loads(info(path, "--json")[1])["runs"] is False
+
+    taps[2] = stored(np.full((1, 7, 16), np.nan, np.float32))
+    write_safetensors(path, {name: Spec("f32", (1, 7, 16)) for name in names}, taps, record)
+    assert info(path)[0] == 2
+
+
+def test_a_golden_names_its_case(info, tmp_path):
+    store = Store(tmp_path)
+    case = Case("rms_norm/one", "rms_norm", {}, {})
+    store.put(case, {}, {"y": np.ones((2, 3))}, "0")
+    (blob,) = (tmp_path / "blobs").iterdir()
+    code, out, _ = info(blob)
+    assert code == 0 and "the golden of rms_norm/one (`refsd golden show rms_norm/one`" in out
+    shutil.rmtree(tmp_path / "cases" / "rms_norm")
+    assert "of no case that is left there" in info(blob)[1]
 
 
 def test_a_folder_with_its_tokenizer(info, folder):
