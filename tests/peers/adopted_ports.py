@@ -84,7 +84,7 @@ def adopted(name: str, folder: Path, build=None) -> tuple[Case, Port]:
     place = folder / name
     captured = capture(module, call, lambda weight, shape: drawn(case_name(place), weight, shape).values())
     weights = {key: weight.shape for key, weight in captured.weights.items()}
-    with written(place, Adopted(captured.model, captured.inputs, weights, captured.made)):
+    with written(place, Adopted(captured.model, captured.inputs, weights, captured.made), case_name(place)):
         pass
     case = read(place)
     truth, inputs = Reference().run(case, case.realize()), case.realize()

@@ -67,10 +67,20 @@ def test_a_wrong_port_is_placed_and_named(tmp_path, bug):
 
 def test_what_is_no_module_is_refused(tmp_path):
     model, out = tmp_path / "model.py", tmp_path / "out"
-    model.write_text("def build():\n    return 3, {}\n\n\ndef broken():\n    raise OSError('x')\n")
-    for function, says in (("build", "expected a torch.nn.Module"), ("broken", "OSError: x"), ("buidl", "build")):
-        done = CliRunner().invoke(app, ["adopt", f"{model}:{function}", "-o", str(out)])
-        assert says in str(done.exception) and not out.exists()
+    model.write_text(
+        "import torch\n\n\nclass Three(torch.nn.Module):\n    def forward(self, x):\n        return 3\n\n\n"
+        "def three():\n    return Three(), {'x': torch.ones(2)}\n\n\n"
+        "def build():\n    return 3, {}\n\n\ndef broken():\n    raise OSError('x')\n"
+    )
+    for function, says in (
+        (":build", "expected a torch.nn.Module"),
+        (":broken", "OSError: x"),
+        (":buidl", "build"),
+        (":three", "Three: it returns int, expected tensors"),
+        ("", "name the function that returns (module, arguments), too: "),
+    ):
+        done = CliRunner().invoke(app, ["adopt", f"{model}{function}", "-o", str(out)])
+        assert says in str(done.exception) and not out.exists(), done.exception
 
 
 class Turned(torch.nn.Module):
@@ -83,6 +93,7 @@ class Turned(torch.nn.Module):
     def forward(self, x, ids):
         angles = torch.outer(torch.arange(9).to(x.dtype), 0.3 ** torch.arange(4).to(x.dtype))
         table = torch.polar(torch.ones_like(angles), angles)
+        table = torch.cat([table[..., :1], table[:, None, ..., 1:].squeeze(1)], -1)
         rows = torch.cat([part.unsqueeze(-2) for part in table[ids].split([1, 3], dim=-1)], dim=-1).squeeze(-2)
         rows = rows.view(2, -1, 1, 4).expand(2, 5, 1, 4).squeeze(-2)
         y = torch.view_as_complex(self.proj(x).reshape(*x.shape[:-1], 4, 2))
