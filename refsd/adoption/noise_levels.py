@@ -68,8 +68,8 @@ def _rules(sigmas: np.ndarray, steps: int) -> Iterator[dict[str, Any]]:
                 yield _params(levels, name, steps, options={"offset": offset})
         return
     for schedule in _FLOWS:
-        options = {"terminal": float(sigmas[-2])} if schedule == "flow_terminal" else {}
-        rule = functools.partial(_params, "flow", schedule, steps, options=options)
+        options = {"options": {"terminal": float(sigmas[-2])}} if schedule == "flow_terminal" else {}
+        rule = functools.partial(_params, "flow", schedule, steps, **options)
         off = lambda shift, rule=rule: float(_levels(rule(shift=shift))["sigmas"][1] - sigmas[1])
         if off(_SHIFTS[0]) < 0 < off(_SHIFTS[1]):
             yield rule(shift=round(float(cast(Any, brentq(off, *_SHIFTS))), 6))

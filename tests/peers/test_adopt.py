@@ -36,12 +36,36 @@ def test_the_fixture_is_what_torch_exports_today(tmp_path):
     ]
     assert nodes[0] == nodes[1]
     assert "conv_in [2, 16, 12, 8]" in done.output
-    # examples/adopt/dump.py, as docs/adopt.md has it.
-    environment = {**os.environ, "PYTHONPATH": str(source.parent)}
-    script = [sys.executable, "-P", source.parent / "dump.py", "tiny"]
-    subprocess.run(script, env=environment, cwd=tmp_path, check=True)
-    done = CliRunner().invoke(app, ["compare", str(tmp_path / "dump.safetensors"), str(tmp_path / "tiny")])
-    assert done.exit_code == 0 and "4 of 4 taps right" in done.output, done.output
+    assert "4 of 4 taps right" in dumped(tmp_path / "tiny", source.parent)
+
+
+def dumped(folder, place):
+    """Run examples/adopt/dump.py beside the model in `place`, as docs/adopt.md has it -> what `compare` prints."""
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    script = [sys.executable, "-P", ROOT / "examples/adopt/dump.py", folder.name]
+    subprocess.run(script, env=environment, cwd=folder.parent, check=True)
+    done = CliRunner().invoke(app, ["compare", str(folder.parent / "dump.safetensors"), str(folder)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_what_gives_tuples_and_model_outputs_is_dumped(tmp_path):
+    (tmp_path / "mymodel.py").write_text(
+        "import torch\nfrom diffusers.models.modeling_outputs import Transformer2DModelOutput as Output\n\n\n"
+        "class Halves(torch.nn.Linear):\n    def forward(self, x):\n"
+        "        return super().forward(x).chunk(2, -1)\n\n\n"
+        "class Whole(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.halves, self.act = Halves(6, 8), torch.nn.SiLU()\n\n"
+        "    def forward(self, x):\n        a, b = self.halves(x)\n"
+        "        return Output(sample=a * self.act(self.act(b)))\n\n\n"
+        "def build():\n    return Whole(), {'x': torch.linspace(-2, 3, 24).reshape(4, 6)}\n"
+    )
+    source, out = f"{tmp_path / 'mymodel.py'}:build", tmp_path / "whole"
+    done = CliRunner().invoke(app, ["adopt", source, "-o", str(out), "--taps"])
+    assert done.exit_code == 0, done.exception
+    taps = re.findall(r"^  (\S+) \[", done.output, re.MULTILINE)
+    assert {"halves.0", "halves.1", "act", "act.1"} <= {*taps}
+    assert "5 of 5 taps right" in dumped(out, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["prx", "ernie"])
