@@ -3,28 +3,16 @@
 import sys
 from pathlib import Path
 
+import torch
 from mymodel import build
 from safetensors.torch import load_file, save_file
+
+from refsd.adoption.capture import module_outputs, outputs_of
 
 folder = Path(sys.argv[1])
 model, _ = build()
 model.load_state_dict(load_file(folder / "weights.safetensors"))
-taken = {}
-
-
-def keep(name):
-    calls = []
-
-    def hook(module, inputs, output):
-        # A module's second call is NAME.1; one that gives several tensors would have NAME.0, NAME.1.
-        taken[f"{name}.{len(calls)}" if calls else name] = output.detach().clone()
-        calls.append(None)
-
-    return hook
-
-
-for name, module in model.named_modules():
-    if name:
-        module.register_forward_hook(keep(name))
-taken["out"] = model(**load_file(folder / "inputs.safetensors")).detach()
-save_file(taken, "dump.safetensors")
+inputs = load_file(folder / "inputs.safetensors")
+with torch.no_grad(), module_outputs(model.eval()) as taps:
+    outputs = outputs_of(model(**inputs), inputs)
+save_file({name: y.contiguous().clone() for name, y in (taps | outputs).items()}, "dump.safetensors")

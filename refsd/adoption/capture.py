@@ -6,7 +6,8 @@ import logging
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,27 +79,46 @@ def capture(module: Any, call: Any, redraw: Callable[[str, tuple[int, ...]], np.
     module.double()
     for name, weight in module.named_parameters():
         weight.copy_(torch.from_numpy(np.array(weights[name], np.float64)))
-    with refused(type(module).__qualname__), torch.no_grad(), _quiet(), _Widened(), module_outputs(module) as given:
+    name = type(module).__qualname__
+    running = refused(f"torch cannot run {name}")
+    with running, torch.no_grad(), quiet(), _Widened(), module_outputs(module) as given:
         answer = module(*arguments, **named)
+    inputs = _leaves({**dict(enumerate(arguments)), **named}, "x")
+    answers = outputs_of(answer, inputs)
+    if not answers:
+        raise BadInput(f"{name}: it returns {type(answer).__name__}, expected tensors")
     try:
         program, model = _exported(module, arguments, named, contextlib.nullcontext())
     except BadInput:  # such as a norm of torch that refuses to compute float64 in float32
         program, model = _exported(module, arguments, named, _Widened())
-    inputs = _leaves({**dict(enumerate(arguments)), **named}, "x")
-    answers = _leaves(answer, "out")
-    if len(answers) == 1 or inputs.keys() & answers.keys():
-        answers = {"out" if len(answers) == 1 else f"out.{name}": y for name, y in answers.items()}
-    tidy(model, [*inputs], [*answers], weights, _numbers(program))
+    numbers = pytree.tree_leaves([(node.args, node.kwargs) for node in program.graph.nodes])
+    tidy(model, [*inputs], [*answers], weights, {x for x in numbers if isinstance(x, float)})
     name_outputs(model, inputs | {name: torch.from_numpy(x) for name, x in weights.items()}, given)
-    made = {"made of": type(module).__qualname__, "torch": str(torch.__version__)}
     held = {tensor.name for tensor in model.graph.input}
     return Captured(
         model,
         {name: _values(x) for name, x in inputs.items()},
         {name: weight for name, weight in weights.items() if name in held},
         {name: _values(y) for name, y in answers.items()},
-        made,
+        programs(module),
     )
+
+
+def programs(of: Any) -> dict[str, str]:
+    """Return the class of a module or a pipeline, and the versions of torch and of the class's package."""
+    package = type(of).__module__.partition(".")[0]
+    versions = {"torch": str(torch.__version__)}
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        versions[package] = metadata.version(package)
+    return {"made of": type(of).__qualname__, **versions}
+
+
+def outputs_of(answer: Any, inputs: Collection[str]) -> dict[str, torch.Tensor]:
+    """Return the tensors that a module returns by their names in the graph, of which `inputs` are taken."""
+    answers = _leaves(answer, "out")
+    if len(answers) == 1 or answers.keys() & {*inputs}:
+        return {"out" if len(answers) == 1 else f"out.{name}": y for name, y in answers.items()}
+    return answers
 
 
 @contextlib.contextmanager
@@ -155,26 +175,28 @@ class _ByParts(TorchFunctionMode):
             rest[at] -= 1
         if kwargs.get("dim", 0) < 0:
             kwargs = {**kwargs, "dim": kwargs["dim"] - 1}
+        if func is torch.Tensor.__getitem__:  # an index counts its axes behind an Ellipsis from the end
+            index = rest[0] if isinstance(rest[0], tuple) else (rest[0],)
+            rest[0] = (*index, slice(None)) if any(i is Ellipsis for i in index) else rest[0]
         y = func(pytree.tree_map(torch.view_as_real, first), *rest, **kwargs)
         return pytree.tree_map(lambda part: torch.view_as_complex(part.contiguous()), y)
 
 
 @contextlib.contextmanager
-def refused(name: str) -> Iterator[None]:
-    """Raise BadInput, which says `name`, for what torch refuses in the block."""
+def refused(what: str) -> Iterator[None]:
+    """Raise BadInput for what another program refuses in the block. what: "torch cannot run NAME" """
     try:
         yield
     except BadInput:
         raise
     except GuardOnDataDependentSymNode as error:
-        words = f"its path depends on values{_where(error)}"
-        raise BadInput(f"torch cannot export {name}: {words}") from error
+        raise BadInput(f"{what}: its path depends on values{_where(error)}") from error
     except Exception as error:
         last = error
         while last.__cause__ is not None:  # which says what the exporter lacks
             last = last.__cause__
         words = f"{type(last).__name__}: {' '.join(str(last).split())[:300]}{_where(error)}"
-        raise BadInput(f"torch cannot run or export {name}: {words}") from error
+        raise BadInput(f"{what}: {words}") from error
 
 
 def _where(error: Exception) -> str:
@@ -186,7 +208,7 @@ def _where(error: Exception) -> str:
 
 def _exported(module: Any, arguments: tuple, named: dict, inside: Any) -> tuple[Any, onnx.ModelProto]:
     """Return a module as a program of torch and as a graph."""
-    with refused(type(module).__qualname__), torch.no_grad(), _quiet():
+    with refused(f"torch cannot export {type(module).__qualname__}"), torch.no_grad(), quiet():
         with inside, _ByParts():
             program = torch.export.export(module, arguments, named, strict=False)
         exported = torch.onnx.export(program, dynamo=True, optimize=False, opset_version=_OPSET, verbose=False)
@@ -217,15 +239,9 @@ def _key(part: Any) -> Any:
     return next(getattr(part, field) for field in ("key", "idx", "name") if hasattr(part, field))
 
 
-def _numbers(program: Any) -> set[float]:
-    """Return the Python floats that a program's operations are given: the exporter rounds them to float32."""
-    leaves = pytree.tree_leaves([(node.args, node.kwargs) for node in program.graph.nodes])
-    return {x for x in leaves if isinstance(x, float)}
-
-
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress what the exporter logs, prints and warns of."""
+def quiet() -> Iterator[None]:
+    """Suppress what torch and diffusers log, print on stderr and warn of."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

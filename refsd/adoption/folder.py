@@ -6,7 +6,7 @@ inputs.safetensors    the inputs as they are given, and weights that are kept as
 weights.safetensors   weights that are drawn, for engines; refsd draws them itself
 cases/, blobs/        a store of goldens with the answer in float64
 
-A pipeline's folder has one of these for each of its networks, and levels.json: a case of its noise levels.
+A pipeline's folder has one of these for each of its networks, and pipeline.json, which lists them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from refsd.files.safetensors import open_safetensors
 from refsd.files.writers import Spec, write_safetensors
 from refsd.golden.case import Case
 from refsd.golden.input_file import note_input_folder, read_input
-from refsd.golden.output_file import replaced_folder, write_file
+from refsd.golden.output_file import replaced_folder
 from refsd.golden.recipe import Recipe, realize
 from refsd.golden.wording import needing
 from refsd.numerics.errors import BadInput
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     import onnx
 
 CASE, GRAPH, GIVEN, DRAWN = "case.json", "graph.onnx", "inputs.safetensors", "weights.safetensors"
-LEVELS = "levels.json"
+PIPELINE = "pipeline.json"
 LEVELS_OP = "stage/sigmas"
-# Of the case's name, and of the operation that an engine offers: model/graph/NAME.
+# Of the case's name, and of the operation that an engine offers: model/graph/NAME, model/graph/PIPELINE/NAME.
 KIND = "graph/"
 _LARGEST = 1 << 26  # bytes of a case.json
 _FORMAT = 1
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -59,6 +59,25 @@ class Note(msgspec.Struct, frozen=True):
     made: dict[str, str]
     arguments: list[str]
     given: list[str]
+    format: int = _FORMAT
+    refsd: str = __version__
+
+
+class Pipeline(msgspec.Struct, frozen=True):
+    """pipeline.json
+
+    made:      which pipeline it was, and with which programs it ran
+    parts:     folders of its networks, in the order of the run
+    refused:   network, or "noise levels" -> why there is no case of it
+    levels:    the case of its noise levels; None if no rule of refsd gives them
+    scheduler: its class
+    """
+
+    made: dict[str, str]
+    parts: list[str]
+    refused: dict[str, str]
+    levels: Case | None
+    scheduler: str
     format: int = _FORMAT
     refsd: str = __version__
 
@@ -94,6 +113,15 @@ def is_folder(path: Path) -> bool:
     return (path / CASE).is_file() and (path / GRAPH).is_file()
 
 
+def is_pipeline(path: Path) -> bool:
+    return (path / PIPELINE).is_file()
+
+
+def marker(path: Path) -> str:
+    """Return the file that says that refsd wrote this folder, which may then be replaced."""
+    return PIPELINE if is_pipeline(path) else CASE
+
+
 def case_name(folder: Path) -> str:
     """Return the name of the case in a folder, after the folder."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", folder.absolute().name).lstrip(".-")
@@ -111,23 +139,35 @@ def named(patterns: Sequence[str]) -> tuple[list[str], list[Path]]:
     folders: list[Path] = []
     for pattern in patterns:
         place = Path(pattern)
-        parts = [place] if is_folder(place) else sorted(path.parent for path in place.glob(f"*/{CASE}"))
-        parts = [part for part in parts if is_folder(part)]
+        pipeline = read_pipeline(place) if is_pipeline(place) else None
+        parts = [place] if is_folder(place) else []
+        if pipeline is not None:
+            parts = [place / part for part in pipeline.parts]
         folders += parts
-        names += [read(part).name for part in parts]
-        if parts and (place / LEVELS).is_file():
-            case = _read_case(place / LEVELS, Case)
-            if case.op != LEVELS_OP or case.inputs or CASES.get(case.name, case) != case:
-                raise BadInput(f"{place / LEVELS}: case {case.name[:80]!r} of {case.op[:80]!r}: adopt it again")
-            CASES[case.name] = case
-            names.append(case.name)
-        names += [] if parts else [pattern]
+        names += [read(part).name for part in parts] or [pattern]
+        if pipeline is not None and pipeline.levels is not None:
+            names.append(pipeline.levels.name)
     return names, folders
 
 
-def write_levels(folder: Path, case: Case) -> None:
-    """Write the case of a pipeline's noise levels into its folder."""
-    write_file(folder / LEVELS, msgspec.json.format(msgspec.json.encode(case), indent=1) + b"\n")
+def read_pipeline(folder: Path) -> Pipeline:
+    """Return what a pipeline's folder lists, and make the case of its noise levels known. Raises BadInput."""
+    path = folder / PIPELINE
+    pipeline = _read_json(path, Pipeline)
+    outside = [part for part in pipeline.parts if Path(part).name != part]
+    if pipeline.format != _FORMAT or outside or not pipeline.parts:
+        raise BadInput(f"{path}: format {pipeline.format}, parts {str(pipeline.parts)[:80]}: adopt it again")
+    case = pipeline.levels
+    if case is not None:
+        if case.op != LEVELS_OP or case.inputs or CASES.get(case.name, case) != case:
+            raise BadInput(f"{path}: case {case.name[:80]!r} of {case.op[:80]!r}: adopt it again")
+        CASES[case.name] = case
+    return pipeline
+
+
+def rule_of(levels: Case) -> str:
+    """Return a line: the name of a case of noise levels, and its parameters."""
+    return f"{levels.name}: {', '.join(f'{key} {value}' for key, value in levels.params.items())}"
 
 
 def drawn(case: str, weight: str, shape: tuple[int, ...]) -> StoredTensor:
@@ -136,12 +176,13 @@ def drawn(case: str, weight: str, shape: tuple[int, ...]) -> StoredTensor:
 
 
 @contextlib.contextmanager
-def written(folder: Path, adopted: Adopted) -> Iterator[Path]:
+def written(folder: Path, adopted: Adopted, name: str) -> Iterator[Path]:
     """Yield a new folder, which takes the place of one that was written so before if the block raises nothing.
+
+    name: of the case
 
     Raises BadInput where something else is there.
     """
-    name = case_name(folder)
     given = {key: stored(_narrow(x)) for key, x in adopted.inputs.items()}
     recipes = {key: Recipe(tensor.shape, tensor.type) for key, tensor in given.items()}
     draws: dict[str, StoredTensor] = {}
@@ -154,8 +195,8 @@ def written(folder: Path, adopted: Adopted) -> Iterator[Path]:
             recipes[key] = Recipe(given[key].shape, given[key].type)
     case = Case(name, f"model/{name}", recipes)
     note = Note(case, dict(adopted.made), list(adopted.inputs), list(given))
-    with replaced_folder(folder, CASE) as part:
-        (part / CASE).write_bytes(msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
+    with replaced_folder(folder, marker(folder)) as part:
+        write_note(part / CASE, note)
         (part / GRAPH).write_bytes(adopted.model.SerializeToString())
         write_safetensors(part / GIVEN, _specs(given), given.values())
         if draws:
@@ -173,7 +214,7 @@ def read(folder: Path) -> AdoptedCase:
         from refsd.adoption.graph import Graph
         from refsd.onnx.evaluate import open_graph
     path = folder / CASE
-    note = _read_case(path, Note)
+    note = _read_json(path, Note)
     case = note.case
     if note.format != _FORMAT or not case.name.startswith(KIND) or case.op != f"model/{case.name}":
         raise BadInput(f"{path}: format {note.format}, case {case.name[:80]!r}: adopt the model again")
@@ -200,11 +241,15 @@ def read(folder: Path) -> AdoptedCase:
     return given
 
 
-def _read_case(path: Path, kind: type[T]) -> T:
+def _read_json(path: Path, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(read_input(path, _LARGEST, "an adopted graph's case"), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"{path}: not the case of an adopted graph: {error}") from None
+
+
+def write_note(path: Path, note: Note | Pipeline) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
 
 
 def _specs(tensors: Mapping[str, StoredTensor]) -> dict[str, Spec]:

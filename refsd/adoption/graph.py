@@ -101,14 +101,10 @@ class _Run(Evaluation):
             return Value(self._m.weight(tensor.name), tensor.number)
         return super().expand(tensor)
 
+    @np.errstate(all="ignore")
     def outputs(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         graph = self.model.proto.graph
         scope = Scope(self, uses_of(graph.node, (o.name for o in graph.output)))
-        with np.errstate(all="ignore"):
-            return self._outputs(scope, values)
-
-    def _outputs(self, scope: Scope, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        graph = self.model.proto.graph
         for one in self._graph.inputs:
             kind = ELEMENT_TYPES[one.number]
             if one.name in values:

@@ -60,27 +60,11 @@ def _attention(
     return y.swapaxes(1, 2)
 
 
-def _embedding(a: Arithmetic, p: Mapping[str, Any], weight: Array, ids: Array) -> Array:
-    return a.embedding(ids, weight)
-
-
-def _negate(a: Arithmetic, p: Mapping[str, Any], x: Array) -> Array:
-    return a.multiply(np.ascontiguousarray(x), np.array(-1.0, x.dtype))
-
-
-def _subtract(a: Arithmetic, p: Mapping[str, Any], x: Array, y: Array) -> Array:
-    return a.add(np.ascontiguousarray(x), -y)
-
-
 def _plain(method: str) -> Compute:
     def compute(a: Arithmetic, p: Mapping[str, Any], *arrays: Array) -> Array:
         return getattr(a, method)(*(np.ascontiguousarray(x) for x in arrays))
 
     return compute
-
-
-def _gelu(a: Arithmetic, p: Mapping[str, Any], x: Array) -> Array:
-    return a.gelu(np.ascontiguousarray(x), p["approximate"])
 
 
 OPERATIONS: dict[str, Compute] = {
@@ -90,9 +74,9 @@ OPERATIONS: dict[str, Compute] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "attention": _attention,
-    "embedding": _embedding,
-    "gelu": _gelu,
-    "negate": _negate,
-    "subtract": _subtract,
+    "embedding": lambda a, p, weight, ids: a.embedding(ids, weight),
+    "gelu": lambda a, p, x: a.gelu(np.ascontiguousarray(x), p["approximate"]),
+    "negate": lambda a, p, x: a.multiply(np.ascontiguousarray(x), np.array(-1.0, x.dtype)),
+    "subtract": lambda a, p, x, y: a.add(np.ascontiguousarray(x), -y),
     **{name: _plain(name) for name in ("silu", "quick_gelu", "add", "multiply")},
 }

@@ -12,21 +12,13 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from refsd.adoption.capture import refused
+from refsd.adoption.capture import programs, quiet, refused
 from refsd.golden.wording import needing
-from refsd.networks.original import silent
 from refsd.numerics.errors import BadInput
 
-INDEX = "model_index.json"
 # What is asked of a folder; names that its pipeline does not take are left out. From fewer steps than four the rule
 # of its noise levels does not follow. The sides differ, and are multiples of 64.
-_REQUEST = {
-    "prompt": "a lovely cat",
-    "num_inference_steps": 4,
-    "height": 128,
-    "width": 192,
-    "generator": torch.Generator,
-}
+_REQUEST = {"prompt": "a lovely cat", "num_inference_steps": 4, "height": 128, "width": 192}
 # Beside forward, the methods of a network that pipelines call.
 _METHODS = ("encode", "decode")
 
@@ -59,12 +51,14 @@ class Recorded(NamedTuple):
     calls:     "transformer", "vae.decode" -> its first call, in the order of the run
     sigmas:    [steps + 1] of the scheduler after the run, and [steps] timesteps; empty where it has none
     scheduler: its class
+    made:      the pipeline's class, and the programs that ran it
     """
 
     calls: dict[str, Call]
     sigmas: np.ndarray
     timesteps: np.ndarray
     scheduler: str
+    made: dict[str, str]
 
 
 def opened(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -74,18 +68,18 @@ def opened(folder: Path) -> tuple[Any, dict[str, Any]]:
     """
     with needing(["diffusers"], "adopt", f"{folder}: a pipeline"):
         diffusers = importlib.import_module("diffusers")
-    with refused(str(folder)), silent("diffusers"), silent("transformers"):
+    with refused(f"diffusers cannot load {folder}"), quiet():
         pipe = diffusers.DiffusionPipeline.from_pretrained(
             folder, torch_dtype=torch.float32, use_safetensors=True, local_files_only=True
         )
     taken = inspect.signature(pipe.__call__).parameters
     request = {name: value for name, value in _REQUEST.items() if name in taken}
-    if "generator" in request:
+    if "generator" in taken:
         request["generator"] = torch.Generator().manual_seed(0)
-    lacking = [
-        name for name, one in taken.items() if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
-    ]
-    if missing := [name for name in lacking if name not in request]:
+    plain = {
+        name for name, one in taken.items() if (one.default, one.kind) == (one.empty, one.POSITIONAL_OR_KEYWORD)
+    }
+    if missing := sorted(plain - request.keys()):
         raise BadInput(
             f"{folder}: {type(pipe).__name__} also takes {', '.join(missing)}: adopt FILE.py:FUNCTION instead, a "
             "function that returns the pipeline and its arguments"
@@ -100,7 +94,8 @@ def is_pipeline(built: Any) -> bool:
 def recorded(pipe: Any, request: Mapping[str, Any]) -> Recorded:
     """Run a pipeline. Raises BadInput where it fails, or calls no network."""
     calls: dict[str, Call] = {}
-    with contextlib.ExitStack() as stack, refused(type(pipe).__name__), torch.no_grad():
+    running = refused(f"torch cannot run {type(pipe).__name__}")
+    with contextlib.ExitStack() as stack, running, torch.no_grad(), quiet():
         for name, part in pipe.components.items():
             if isinstance(part, torch.nn.Module):
                 stack.enter_context(_listening(name, part, calls))
@@ -109,8 +104,25 @@ def recorded(pipe: Any, request: Mapping[str, Any]) -> Recorded:
     if not calls:
         raise BadInput(f"{type(pipe).__name__}: its run called no network")
     scheduler = getattr(pipe, "scheduler", None)
-    levels = [np.asarray(getattr(scheduler, name, ()), np.float64) for name in ("sigmas", "timesteps")]
-    return Recorded(calls, levels[0], levels[1], type(scheduler).__name__)
+    return Recorded(calls, *noise_levels(scheduler), type(scheduler).__name__, programs(pipe))
+
+
+def noise_levels(scheduler: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sigmas and timesteps of a scheduler after a run, a level that it runs twice once.
+
+    Where it has no sigmas, as DDIM and PNDM have none, they are sqrt((1 - a) / a), with its alphas_cumprod a.
+    """
+    timesteps = np.asarray(getattr(scheduler, "timesteps", ()), np.float64)
+    sigmas, shares = (getattr(scheduler, name, None) for name in ("sigmas", "alphas_cumprod"))
+    if sigmas is None and shares is not None:
+        at = np.asarray(shares, np.float64)[timesteps.astype(int)]
+        a = np.append(at, float(getattr(scheduler, "final_alpha_cumprod", 1.0)))
+        sigmas = np.sqrt((1 - a) / a)
+    sigmas = np.asarray(() if sigmas is None else sigmas, np.float64)
+    if len(sigmas) != len(timesteps) + 1:
+        return sigmas, timesteps
+    new = np.append(True, np.diff(timesteps) != 0)
+    return sigmas[np.append(new, True)], timesteps[new]
 
 
 @contextlib.contextmanager

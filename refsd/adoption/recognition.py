@@ -194,20 +194,14 @@ def _group_norm(view: _View, node: onnx.NodeProto) -> Found | None:
     return Found("group_norm", node.input, params)
 
 
-def _last_axis(view: _View, node: onnx.NodeProto) -> bool:
-    return view.attribute(node, "axis", -1) in (-1, view.rank(node.input[0]) - 1)
+def _norm(op: str) -> Callable[[_View, onnx.NodeProto], Found | None]:
+    """A norm over the last axis, whose mean and deviation are not read."""
 
+    def match(view: _View, node: onnx.NodeProto) -> Found | None:
+        last = view.attribute(node, "axis", -1) in (-1, view.rank(node.input[0]) - 1) and not any(node.output[1:])
+        return Found(op, node.input, {"eps": view.attribute(node, "epsilon", 1e-5)}) if last else None
 
-def _layer_norm(view: _View, node: onnx.NodeProto) -> Found | None:
-    if not _last_axis(view, node) or len([name for name in node.output if name]) > 1:
-        return None
-    return Found("layer_norm", node.input, {"eps": view.attribute(node, "epsilon", 1e-5)})
-
-
-def _rms_norm(view: _View, node: onnx.NodeProto) -> Found | None:
-    if not _last_axis(view, node):
-        return None
-    return Found("rms_norm", node.input, {"eps": view.attribute(node, "epsilon", 1e-5)})
+    return match
 
 
 def _spelled_rms_norm(view: _View, node: onnx.NodeProto) -> Found | None:
@@ -295,8 +289,8 @@ _MATCHES: dict[str, tuple[Callable[[_View, onnx.NodeProto], Found | None], ...]]
     "Add": (_biased, _plain("add")),
     "Mul": (_spelled_rms_norm, _silu, _plain("multiply")),
     "GroupNormalization": (_group_norm,),
-    "LayerNormalization": (_layer_norm,),
-    "RMSNormalization": (_rms_norm,),
+    "LayerNormalization": (_norm("layer_norm"),),
+    "RMSNormalization": (_norm("rms_norm"),),
     "Attention": (_attention,),
     "Gather": (_embedding,),
     "Gelu": (_gelu,),

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from onnx import helper, inliner, numpy_helper, shape_inference
 
 from refsd.adoption.folder import Adopted, drawn
 from refsd.adoption.tidying import constants_as_tensors, fold, lift
-from refsd.golden.input_file import read_input
+from refsd.files.formats import read_json
 from refsd.golden.wording import counted, did_you_mean, needing
 from refsd.numerics.errors import BadInput
 from refsd.onnx.evaluate import expected_inputs
@@ -22,8 +21,8 @@ from refsd.onnx.evaluate.check import body_schema, called
 from refsd.onnx.evaluate.file import Model, open_model, subgraphs
 from refsd.onnx.evaluate.node import find
 
-_CONFIG = 1 << 22
 _CLASS = "diffusers:"
+INDEX = "model_index.json"
 
 
 def is_graph(source: str) -> bool:
@@ -41,12 +40,15 @@ def opened(source: str, config: Path | None, inputs: Mapping[str, np.ndarray]) -
     """
     with needing(["torch", "onnxscript"], "adopt", "a module"):
         from refsd.adoption import pipelines
-    if (Path(source) / pipelines.INDEX).is_file():
+    index = Path(source) / INDEX
+    if index.is_file():
         if inputs or config is not None:
             raise BadInput(
                 f"{source}: a pipeline runs on a request of its own, without --inputs and --config; for another "
                 "one adopt FILE.py:FUNCTION, a function that returns the pipeline and its arguments"
             )
+        if not isinstance(read_json(index).get("_class_name"), str):
+            raise BadInput(f"{index}: it has no _class_name, so it is not the index of a pipeline")
         return pipelines.opened(Path(source))
     if source.startswith(_CLASS):
         return _of_diffusers(source.removeprefix(_CLASS), config), dict(inputs)
@@ -136,8 +138,8 @@ def _of_diffusers(name: str, config: Path | None) -> Any:
     known = [one for one in dir(diffusers) if "Model" in one or one.startswith("Autoencoder")]
     if name not in known:
         raise BadInput(f"diffusers {diffusers.__version__} has no class {name}{did_you_mean(name, known)}")
+    settings = read_json(config)
     try:
-        settings = json.loads(read_input(config, _CONFIG, "a config.json of diffusers"))
         return getattr(diffusers, name).from_config(settings)
     except (ValueError, TypeError) as error:
         raise BadInput(f"{config}: no config of {name}: {' '.join(str(error).split())[:300]}") from None
@@ -147,6 +149,10 @@ def _built(source: str) -> tuple[Any, Any]:
     """Run the function that builds a module."""
     file, colon, function = source.rpartition(":")
     path = Path(file)
+    if Path(source).is_dir():
+        raise BadInput(f"{source}: it has no {INDEX}; a network is adopted as {_CLASS}CLASS --config config.json")
+    if Path(source).suffix == ".py":
+        raise BadInput(f"{source}: name the function that returns (module, arguments), too: {source}:FUNCTION")
     if not colon or path.suffix != ".py" or not path.is_file():
         expected = f"FILE.py:FUNCTION, {_CLASS}CLASS, the folder of a pipeline, or a FILE.onnx"
         raise BadInput(f"{source!r}: expected {expected}, that is there")

@@ -100,11 +100,11 @@ def taps_of(graph: onnx.GraphProto) -> list[list[str]]:
         names[i].append(f"{name}.{seen[name]}" if seen[name] else name)
         seen[name] += 1
 
-    told = [_told(node) for node in nodes]
-    for i, known in enumerate(told):
+    known_names = [json.loads(_metadata(node, _NAMES) or "[]") for node in nodes]
+    for i, known in enumerate(known_names):
         for name in known:
             add(i, name)
-    modules_in = {m for modules in within for m in modules} if not any(told) else set()
+    modules_in = {m for modules in within for m in modules} if not any(known_names) else set()
     for module in sorted(modules_in, key=lambda m: (-m.count("."), m)):
         inside = [i for i, modules in enumerate(within) if module in modules]
         for _, run in groupby(enumerate(inside), key=lambda pair: pair[1] - pair[0]):
@@ -123,9 +123,8 @@ def taps_of(graph: onnx.GraphProto) -> list[list[str]]:
     return names
 
 
-def _told(node: onnx.NodeProto) -> list[str]:
-    text = next((entry.value for entry in node.metadata_props if entry.key == _NAMES), "[]")
-    return json.loads(text)
+def _metadata(node: onnx.NodeProto, key: str) -> str:
+    return next((entry.value for entry in node.metadata_props if entry.key == key), "")
 
 
 def _base(name: str) -> str:
@@ -135,8 +134,7 @@ def _base(name: str) -> str:
 
 def _modules(node: onnx.NodeProto) -> Sequence[str]:
     """Return the modules that a node stands in, the innermost last; none for the whole."""
-    text = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "")
-    if text:
+    if text := _metadata(node, SCOPES):
         return [module for module in ast.literal_eval(text)[:-1] if module]
     parts = [part for part in node.name.split("/") if part][:-1]
     return [".".join(parts[: i + 1]) for i in range(len(parts))]

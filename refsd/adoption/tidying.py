@@ -40,13 +40,13 @@ def tidy(
     _name(graph, inputs, outputs)
     lift(graph, weights)
     constants_as_tensors(graph)
-    rounded = {float(np.float32(x)): x for x in numbers if abs(x) < 3e38}
+    helper.set_model_props(model, {NUMBERS: json.dumps(sorted(numbers))})
+    rounded = numbers_of(model)
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.FLOAT and not tensor.dims:
             right = rounded.get(float(numpy_helper.to_array(tensor)))
             if right is not None:
                 tensor.CopyFrom(numpy_helper.from_array(np.array(right), tensor.name))
-    helper.set_model_props(model, {NUMBERS: json.dumps(sorted(numbers))})
     model.CopyFrom(shape_inference.infer_shapes(model))
     _mend(model.graph)
     fold(model)
@@ -202,4 +202,4 @@ def exact(number: float, numbers: Mapping[float, float]) -> float:
 def numbers_of(model: onnx.ModelProto) -> dict[float, float]:
     """Return the exact numbers of a model by their float32 values."""
     text = next((entry.value for entry in model.metadata_props if entry.key == NUMBERS), "[]")
-    return {float(np.float32(x)): x for x in json.loads(text)}
+    return {float(np.float32(x)): x for x in json.loads(text) if abs(x) < 3e38}

@@ -47,7 +47,7 @@ def adopt(
         refsd compare dump.safetensors mymodel
 
     Of a pipeline (a folder with model_index.json) each network that its run calls becomes such a folder, and its
-    noise levels a case beside them; `--cases FOLDER` names all.
+    noise levels a case beside them; `--cases FOLDER` names all, `refsd golden show FOLDER` lists them.
 
     Only this command needs torch; the folder is judged without it.
 
@@ -56,6 +56,7 @@ def adopt(
     from refsd.golden.wording import needing
 
     with needing(["onnx"], "adopt", "adopt"):
+        from refsd.adoption.folder import rule_of
         from refsd.commands.adopt import adopt as run
 
     adoption = run(source, out, config, inputs or [], dim or [], own_weights)
@@ -71,8 +72,9 @@ def adopt(
         if taps:
             for name, shape in made.taps.items():
                 typer.echo(f"  {name} {list(shape)}")
-    if adoption.scheduler:
-        levels = adoption.levels or "no rule of refsd gives them; judge them by hand"
-        typer.echo(f"noise levels of {adoption.scheduler}: {levels}")
-    for name, reason in adoption.refused.items():
+    if adoption.pipeline is None:
+        return
+    if adoption.pipeline.levels is not None:
+        typer.echo(f"noise levels of {adoption.pipeline.scheduler}: {rule_of(adoption.pipeline.levels)}")
+    for name, reason in adoption.pipeline.refused.items():
         typer.echo(f"left out: {name}: {reason}", err=True)

@@ -90,17 +90,20 @@ def make(store: str = _STORE, cases: list[str] = CASES, dask: str = DASK, json: 
 def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
     """List every case, its operation, and whether the store has its answer."""
     from refsd import cases as corpus
+    from refsd.adoption import folder as adopted
     from refsd.weights.model_files import open_store
 
     _check_there(store)
-    place = open_store(store)
-    rows = [(case, place.has(case)) for case in corpus.select(*cases)]
+    names, folders = adopted.named(cases)
+    places = [open_store(place) for place in (store, *map(str, folders))]
+    rows = [(case, any(place.has(case) for place in places)) for case in corpus.select(*names)]
     if json:
         _print_json([{"name": case.name, "op": case.op, "made": made} for case, made in rows])
         return
+    where = " and ".join([store, "the folders"][: 1 + bool(folders)])
     for case, made in rows:
         typer.echo(f"{'made' if made else '    '}  {case.name}")
-    typer.echo(f"{counted(len(rows), 'case')}, {sum(made for _, made in rows)} of them in {store}")
+    typer.echo(f"{counted(len(rows), 'case')}, {sum(made for _, made in rows)} of them in {where}")
 
 
 def _check_there(store: str) -> None:
@@ -117,7 +120,7 @@ def _check_there(store: str) -> None:
 def show(
     name: str = typer.Argument(
         None,
-        help="The name of a case, of an operation or of a model's component (model/unet); or an adopted folder.",
+        help="The name of a case, of an operation or of a model's component (model/unet); or a folder of adopt.",
         autocompletion=complete_case,
     ),
     store: str = _STORE_OPTION,
@@ -148,6 +151,9 @@ def show(
         return
     if name in OPERATIONS or name in STAGES:
         _show_operation(name, json)
+        return
+    if name is not None and adopted.is_pipeline(Path(name)):
+        _show_pipeline(name, json)
         return
     if name is not None and adopted.is_folder(Path(name)):
         store, name = name, adopted.read(Path(name)).name
@@ -246,6 +252,30 @@ def _show_operation(name: str, json: bool) -> None:
         typer.echo(f"  {parameter} = {default}")
     for output, shape in outputs.items():
         typer.echo(f"  -> {output:5} {shape}")
+
+
+def _show_pipeline(folder: str, json: bool) -> None:
+    """Print the networks of a pipeline's folder with their inputs, its noise levels, and what was left out."""
+    import msgspec
+
+    from refsd.adoption import folder as adopted
+    from refsd.cases import CASES
+    from refsd.components import COMPONENTS
+
+    names, folders = adopted.named([folder])
+    pipeline = adopted.read_pipeline(Path(folder))
+    if json:
+        _print_json(msgspec.to_builtins(pipeline))
+        return
+    made_of = pipeline.made.get("made of", "")
+    typer.echo(f"{folder}: {made_of}, {counted(len(folders), 'network')} and noise levels of {pipeline.scheduler}")
+    for name, place in zip(names, folders, strict=False):
+        taken = (f"{key} {list(CASES[name].inputs[key].shape)}" for key in COMPONENTS[name].arguments)
+        typer.echo(f"  {name} in {place}: takes {', '.join(taken)}")
+    if pipeline.levels is not None:
+        typer.echo(f"  {adopted.rule_of(pipeline.levels)}")
+    for part, reason in pipeline.refused.items():
+        typer.echo(f"  left out: {part}: {reason}")
 
 
 def _show_component(name: str, json: bool) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import typer
 
 from refsd.adoption import folder as folders
 from refsd.adoption import sources
@@ -14,10 +15,11 @@ from refsd.adoption.noise_levels import case_of
 from refsd.commands.run_onnx import gathered
 from refsd.components import COMPONENTS
 from refsd.engines.dump.engine import read_dump
-from refsd.golden.output_file import check_replaceable
+from refsd.golden.output_file import check_replaceable, replaced_folder
 from refsd.goldens.making import make_into
 from refsd.judges.model import ModelJudge
 from refsd.numerics.errors import BadInput
+from refsd.progress.steps import steps
 from refsd.weights.model_files import open_store
 
 # Relative L2 by which the graph may be off torch's own float64 run, where the module asks for float32 inside.
@@ -42,61 +44,65 @@ class Made(NamedTuple):
 
 class Adoption(NamedTuple):
     """
-    parts:     the source itself, or the networks of a pipeline
-    refused:   network -> why it cannot be adopted
-    levels:    the case of a pipeline's noise levels, if refsd knows their rule
-    scheduler: a pipeline's; "" of other sources
+    parts:    the source itself, or the networks of a pipeline
+    pipeline: what its folder lists; None of other sources
     """
 
     parts: Sequence[Made]
-    refused: Mapping[str, str] = {}
-    levels: str | None = None
-    scheduler: str = ""
+    pipeline: folders.Pipeline | None = None
 
 
 def adopt(
     source: str, out: Path, config: Path | None, inputs: Sequence[str], dims: Sequence[str], own: bool
 ) -> Adoption:
     """Write the folder `out`. Raises BadInput before anything is written for a source that refsd cannot adopt."""
-    check_replaceable(out, folders.CASE)
+    check_replaceable(out, folders.marker(out))
     if sources.is_graph(source):
         if config is not None:
             raise BadInput(f"--config: {source} is a graph, which has none; leave it out")
         graph = sources.of_graph(Path(source), gathered(Path(source), inputs, dims))
-        return Adoption([_made(source, out, graph, {})])
+        return Adoption([_made(source, out, folders.case_name(out), graph, {})])
     given = {key: x for path in inputs for key, x in read_dump(Path(path)).items()}
     module, call = sources.opened(source, config, given)
     from refsd.adoption import pipelines
 
     if pipelines.is_pipeline(module):
+        typer.echo(f"{type(module).__name__}: one run of it, then a graph of each network", err=True)
         return _parts(source, out, pipelines.recorded(module, call), own)
-    return Adoption([_made(source, out, *sources.of_module(module, call, source, folders.case_name(out), own))])
+    name = folders.case_name(out)
+    return Adoption([_made(source, out, name, *sources.of_module(module, call, source, name, own))])
 
 
 def _parts(source: str, out: Path, run: Any, own: bool) -> Adoption:
     """Adopt each network of a pipeline that was run, and its noise levels."""
-    parts, refused = [], {}
-    out.mkdir(parents=True, exist_ok=True)
-    for name, one in run.calls.items():
-        place = out / name
+    whole = folders.case_name(out)
+    parts, refused, levels = [], {}, None
+    with replaced_folder(out, folders.marker(out)) as place, steps("networks", len(run.calls)) as advance:
+        for name, one in run.calls.items():
+            case = f"{whole}/{name}"
+            try:
+                with one.as_forward() as module:
+                    adopted = sources.of_module(module, one.call, source, case, own)
+                made = _made(f"{source}: {name}", place / name, case, *adopted)
+                parts.append(made._replace(folder=out / name))
+            except BadInput as error:
+                refused[name] = str(error)
+            advance(name)
+        if not parts:
+            raise BadInput("; ".join(refused.values()))
         try:
-            with one.as_forward() as module:
-                adopted = sources.of_module(module, one.call, source, folders.case_name(place), own)
-            parts.append(_made(f"{source}: {name}", place, *adopted))
+            levels = case_of(whole.removeprefix(folders.KIND), run.sigmas, run.timesteps)
         except BadInput as error:
-            refused[name] = str(error)
-    if not parts:
-        raise BadInput("; ".join(refused.values()))
-    levels = case_of(out.absolute().name, run.sigmas, run.timesteps)
-    if levels is not None:
-        folders.write_levels(out, levels)
-    return Adoption(parts, refused, levels and levels.name, run.scheduler)
+            refused["noise levels"] = str(error)
+        made = {"source": Path(source).name, **run.made}
+        pipeline = folders.Pipeline(made, [part.folder.name for part in parts], refused, levels, run.scheduler)
+        folders.write_note(place / folders.PIPELINE, pipeline)
+    return Adoption(parts, pipeline)
 
 
-def _made(source: str, out: Path, adopted: folders.Adopted, answer: Mapping[str, np.ndarray]) -> Made:
-    """Write the folder of one graph. answer: as torch computes it in float64; {} of a graph in ONNX"""
-    name = folders.case_name(out)
-    with folders.written(out, adopted) as part:
+def _made(source: str, out: Path, name: str, adopted: folders.Adopted, answer: Mapping[str, np.ndarray]) -> Made:
+    """Write the folder of one graph. name: of its case; answer: torch's in float64, {} of a graph in ONNX"""
+    with folders.written(out, adopted, name) as part:
         case = folders.read(part)
         store = open_store(part)
         make_into(store, [case])

@@ -48,7 +48,7 @@ def _loader(package: str, folder: str, name: str) -> Callable[[Path, Any], Any]:
     def load(path: Path, dtype):
         kind = getattr(importlib.import_module(package), name)
         wanted = {"torch_dtype" if package == "diffusers" else "dtype": dtype}
-        with silent(package):
+        with _silent(package):
             model, info = kind.from_pretrained(
                 path / folder, local_files_only=True, output_loading_info=True, **wanted
             )
@@ -62,7 +62,7 @@ def _loader(package: str, folder: str, name: str) -> Callable[[Path, Any], Any]:
 
 
 @contextlib.contextmanager
-def silent(package: str) -> Iterator[None]:
+def _silent(package: str) -> Iterator[None]:
     """Suppress the package's messages on missing keys and odd configs: the loader checks these itself."""
     logging = importlib.import_module(f"{package}.utils.logging")
     before = logging.get_verbosity()

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
-from refsd.adoption.capture import capture, module_outputs
+from refsd.adoption.capture import capture, module_outputs, outputs_of
 from refsd.adoption.folder import Adopted, case_name, drawn, read, written
 from refsd.engines.reference import Reference
 from refsd.golden import conform
@@ -47,9 +46,8 @@ class Port:
 
     version = torch.__version__
 
-    def __init__(self, case: Case, module: torch.nn.Module, call: Mapping[str, Any], outputs, taps):
-        self.name, self._case, self._module, self._call = "port", case, module, call
-        self._outputs, self._taps = outputs, taps
+    def __init__(self, case: Case, module: torch.nn.Module, call: Mapping[str, Any], taps):
+        self.name, self._case, self._module, self._call, self._taps = "port", case, module, call, taps
         self.bug: Callable[[], Any] | None = None
 
     def refuses(self, case):
@@ -71,10 +69,8 @@ class Port:
             else:
                 with self.bug():
                     answer = self._module(**self._call)
-        leaves = pytree.tree_leaves(dict(answer) if isinstance(answer, Mapping) else answer)
-        answers = [y for y in leaves if isinstance(y, torch.Tensor)]
         taps = {name: y.numpy() for name, y in given.items() if name in self._taps}
-        return dict(zip(self._outputs, (y.numpy() for y in answers), strict=True)), taps
+        return {name: y.numpy() for name, y in outputs_of(answer, self._case.inputs).items()}, taps
 
 
 def adopted(name: str, folder: Path, build=None) -> tuple[Case, Port]:
@@ -84,13 +80,13 @@ def adopted(name: str, folder: Path, build=None) -> tuple[Case, Port]:
     place = folder / name
     captured = capture(module, call, lambda weight, shape: drawn(case_name(place), weight, shape).values())
     weights = {key: weight.shape for key, weight in captured.weights.items()}
-    with written(place, Adopted(captured.model, captured.inputs, weights, captured.made)):
+    with written(place, Adopted(captured.model, captured.inputs, weights, captured.made), case_name(place)):
         pass
     case = read(place)
     truth, inputs = Reference().run(case, case.realize()), case.realize()
     for key, y in captured.answer.items():
         assert np.linalg.norm(truth[key] - y) <= 1e-12 * np.linalg.norm(y), name
-    return case, Port(case, module.float(), call, [*captured.answer], {*ModelJudge().reference_taps(case, inputs)})
+    return case, Port(case, module.float(), call, {*ModelJudge().reference_taps(case, inputs)})
 
 
 def judged(case: Case, port: Port) -> Result:

@@ -1,5 +1,6 @@
 """Pipelines of diffusers are adopted: a case for each network that their run calls, and one for their levels."""
 
+import json
 import re
 
 import diffusers
@@ -12,8 +13,11 @@ from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 from typer.testing import CliRunner
 
 from refsd.adoption.folder import named
+from refsd.adoption.noise_levels import case_of
+from refsd.adoption.pipelines import noise_levels
 from refsd.cases import CASES
 from refsd.cli import app
+from refsd.numerics.errors import BadInput
 from tests.refsd.adoption.conftest import forgotten  # noqa: F401
 
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
@@ -87,11 +91,6 @@ def aura_flow():
     )
 
 
-def adopt(pipe, tmp_path):
-    pipe.save_pretrained(tmp_path / "pipe")
-    return CliRunner().invoke(app, ["adopt", str(tmp_path / "pipe"), "-o", str(tmp_path / "out")])
-
-
 def run(*arguments):
     return CliRunner().invoke(app, [*map(str, arguments)])
 
@@ -113,25 +112,119 @@ def test_its_networks_and_levels_are_cases(tmp_path, build, parts, levels, forgo
     away = [float(x) for x in re.findall(r"is (\S+) away", done.output)]
     assert len(away) >= len(parts) and max(away) <= 1e-12
     names, folders = named([str(out)])
-    assert names == [*(f"graph/{part}" for part in parts), "stage/sigmas/out"]
+    assert names == [*(f"graph/out/{part}" for part in parts), "stage/sigmas/out"]
     assert [folder.name for folder in folders] == parts
     params = CASES["stage/sigmas/out"].params
     assert (params["levels"], params["schedule"], params["steps"]) == (*levels, 4)
     assert params.get("shift", 1.73) == pytest.approx(1.73, rel=1e-5)
+    rule = f"levels {levels[0]}, schedule {levels[1]}, steps 4"
+    for text in (done.output, run("golden", "show", out).output):
+        assert f"stage/sigmas/out: engine diffusers, {rule}" in text, text
+    noted = json.loads((out / "pipeline.json").read_text())["made"]
+    assert (noted["made of"], noted["diffusers"]) == (type(pipe).__name__, diffusers.__version__)
     if build is sd15:
         done = run("conform", "refsd", "--cases", out, "--report", tmp_path / "report")
         assert done.exit_code == 0 and "4 answers" in done.output, (done.output, done.exception)
 
 
+def test_a_folder_of_before_is_replaced(tmp_path, capfd, forgotten):  # noqa: F811
+    """Nothing of the earlier pipeline stays, and nothing is left where no network of it can be adopted."""
+    pipe, out = sd15(), tmp_path / "out"
+    pipe.save_pretrained(tmp_path / "pipe")
+    capfd.readouterr()
+    for _ in range(2):
+        done = run("adopt", tmp_path / "pipe", "-o", out)
+        assert done.exit_code == 0, done.exception
+        (out / "stale").mkdir()
+    # Progress alone: warnings of torch and diffusers are not for whoever adopts.
+    first, *others = done.stderr.splitlines()
+    assert first == "StableDiffusionPipeline: one run of it, then a graph of each network"
+    assert all(line.startswith("networks: ") for line in others), others
+    assert capfd.readouterr() == ("", "")
+    made = tmp_path / "model.py"
+    made.write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(3, 5), [torch.randn(2, 3)]\n")
+    assert run("adopt", f"{made}:build", "-o", out).exit_code == 0
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("blobs", "case.json", "cases", "graph.onnx", "inputs.safetensors", "weights.safetensors")
+    ]
+
+
+def test_nothing_is_left_where_no_network_can_be_adopted(tmp_path):
+    (tmp_path / "model.py").write_text(
+        "import torch\n\n\nclass Branches(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return x if x.sum() > 0 else -x\n\n\nclass Pipe:\n"
+        "    components = {'transformer': Branches()}\n\n"
+        "    def set_progress_bar_config(self, **_):\n        pass\n\n"
+        "    def __call__(self):\n        self.components['transformer'](torch.ones(2, 3))\n\n\n"
+        "def build():\n    return Pipe(), {}\n"
+    )
+    done = run("adopt", f"{tmp_path / 'model.py'}:build", "-o", tmp_path / "out")
+    assert "torch cannot export Branches" in str(done.exception) and not (tmp_path / "out").exists()
+
+
+LEVELS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+
+
+@pytest.mark.parametrize("spacing", ["leading", "trailing", "linspace"])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("DDIMScheduler", {}),
+        ("DDPMScheduler", {}),
+        ("PNDMScheduler", {"skip_prk_steps": True, "set_alpha_to_one": True}),
+        ("HeunDiscreteScheduler", {}),
+        ("EulerDiscreteScheduler", {}),
+    ],
+)
+def test_the_rule_of_a_scheduler_is_found(name, more, spacing):
+    """DDIM, DDPM and PNDM have no sigmas; PNDM runs its second level twice, Heun all but the first."""
+    scheduler = getattr(diffusers, name)(**LEVELS, timestep_spacing=spacing, steps_offset=1, **more)
+    scheduler.set_timesteps(10)
+    params = case_of("x", *noise_levels(scheduler)).params
+    offset = {"options": {"offset": 1}} if spacing == "leading" else {}
+    expected = {"engine": "diffusers", "levels": "sd", "schedule": spacing, "steps": 10, **offset}
+    assert params == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "steps", "says"),
+    [
+        (
+            "PNDMScheduler",
+            LEVELS | {"skip_prk_steps": True},
+            5,
+            r"leading is nearest, with sigmas\[5\] 0, not 0.029",
+        ),
+        ("DDIMScheduler", {"beta_start": 1e-4}, 5, "no rule of refsd gives them"),
+        ("KDPM2DiscreteScheduler", LEVELS, 5, "12 sigmas for 9 timesteps, expected 10"),
+        ("EulerDiscreteScheduler", LEVELS, 3, "3 steps: too few steps to tell; 4 or more"),
+    ],
+)
+def test_levels_without_a_rule_have_a_reason(name, config, steps, says):
+    scheduler = getattr(diffusers, name)(**config)
+    scheduler.set_timesteps(steps)
+    with pytest.raises(BadInput, match=says):
+        case_of("x", *noise_levels(scheduler))
+
+
+def test_a_pipeline_without_a_scheduler_has_no_levels():
+    with pytest.raises(BadInput, match="it has no list of noise levels"):
+        case_of("x", *noise_levels(None))
+
+
 def test_what_is_no_pipeline_is_refused(tmp_path):
     folder, model, out = tmp_path / "pipe", tmp_path / "model.py", tmp_path / "out"
     folder.mkdir()
+    assert "it has no model_index.json" in str(run("adopt", folder, "-o", out).exception)
+    for index, says in (("{}", "it has no _class_name"), ("[]", "a JSON list"), ("no", "not JSON")):
+        (folder / "model_index.json").write_text(index)
+        assert says in str(run("adopt", folder, "-o", out).exception)
     (folder / "model_index.json").write_text('{"_class_name": "NoPipeline"}')
     model.write_text(
         "import diffusers\n\n\ndef build():\n"
         "    return diffusers.DDPMPipeline(None, diffusers.DDPMScheduler()), {}\n"
     )
-    for source, says in ((folder, "NoPipeline"), (f"{model}:build", "DDPMPipeline")):
+    for source, says in ((folder, "diffusers cannot load"), (f"{model}:build", "torch cannot run DDPMPipeline")):
         done = run("adopt", source, "-o", out)
         assert says in str(done.exception) and not out.exists(), done.output
     assert "without --inputs" in str(run("adopt", folder, "-o", out, "--config", model).exception)

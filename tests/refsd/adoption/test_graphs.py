@@ -1,12 +1,14 @@
 """Graphs in ONNX that somebody wrote: adopted without torch; what cannot be is refused in one message."""
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from refsd.adoption.folder import read
+from refsd.adoption.tidying import NUMBERS, numbers_of
 from refsd.cli import app
 from refsd.components import COMPONENTS
 from refsd.golden.store import Store
@@ -75,6 +77,13 @@ def test_its_answer_is_that_of_its_nodes(tmp_path):
     up += values["mlp.up.bias"]
     truth = Store(tmp_path / "block").get(case.name).outputs["y"]
     np.testing.assert_allclose(truth, up / (1 + np.exp(-up)), rtol=1e-13)
+
+
+def test_a_mask_s_lowest_float64_is_no_float32(tmp_path):
+    """torch.finfo(torch.float64).min is among a text encoder's numbers: read without a warning of overflow."""
+    model = onnx.load(saved(tmp_path / "x.onnx", [helper.make_node("Neg", ["x"], ["y"])], {}))
+    helper.set_model_props(model, {NUMBERS: "[0.1, -1.7976931348623157e+308]"})
+    assert numbers_of(model) == {float(np.float32(0.1)): 0.1}
 
 
 def test_the_folder_holds_what_the_case_needs_and_no_more(tmp_path):

@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from refsd.adoption.folder import LEVELS, named, write_levels
+from refsd.adoption.folder import PIPELINE, Pipeline, named, write_note
 from refsd.adoption.noise_levels import case_of
 from refsd.cases import CASES
 from refsd.numerics.errors import BadInput
 from refsd.stages import STAGES
 from refsd.stages.stage import StageInputs
+from tests.refsd.adoption.test_tiny import run
 
 
 def levels_of(**params):
@@ -37,7 +38,7 @@ def levels_of(**params):
 def test_the_rule_is_found(params):
     seen = levels_of(**params)
     case = case_of("x", *seen)
-    assert case is not None and case.name == "stage/sigmas/x" and case.params["levels"] == params["levels"]
+    assert case.name == "stage/sigmas/x" and case.params["levels"] == params["levels"]
     assert case.params["schedule"] == params["schedule"]
     assert case.params.get("shift", 0) == pytest.approx(params.get("shift", 0), rel=1e-5)
     for again, y in zip(levels_of(**{k: v for k, v in case.params.items() if k != "engine"}), seen, strict=True):
@@ -46,11 +47,18 @@ def test_the_rule_is_found(params):
 
 def test_levels_of_no_rule_are_no_case():
     sigmas, timesteps = levels_of(levels="flow", schedule="flow_uniform", steps=5, shift=3.0)
-    assert case_of("x", sigmas, timesteps) is not None
+    assert case_of("x", sigmas, timesteps)
+    for wrong, says in (
+        ((sigmas, timesteps[1:]), "6 sigmas for 4 timesteps, expected 5"),
+        ((sigmas[2:], timesteps[2:]), "3 steps: too few steps to tell; 4 or more"),
+        ((np.zeros(0), np.zeros(0)), "no list of noise levels"),
+        ((np.append(0.999, sigmas[1:]), timesteps), r"flow_uniform is nearest, with sigmas\[0\] 1, not 0.999"),
+    ):
+        with pytest.raises(BadInput, match=says):
+            case_of("x", *wrong)
     sigmas[3] *= 1.01
-    assert case_of("x", sigmas, timesteps) is None
-    assert case_of("x", sigmas, timesteps[1:]) is None
-    assert case_of("x", np.zeros(0), np.zeros(0)) is None
+    with pytest.raises(BadInput, match="no rule of refsd gives them; flow_"):
+        case_of("x", sigmas, timesteps)
 
 
 def test_a_folder_of_parts_names_them_and_its_levels(tiny, tmp_path):
@@ -58,13 +66,33 @@ def test_a_folder_of_parts_names_them_and_its_levels(tiny, tmp_path):
     folder.mkdir()
     tiny.rename(folder / "tiny")
     levels = case_of("pipe", *levels_of(levels="sd", schedule="trailing", steps=4))
-    assert levels is not None
-    write_levels(folder, levels)
+    pipeline = Pipeline({"made of": "Pipe"}, ["tiny"], {"vae": "too odd"}, levels, "Euler")
+    write_note(folder / PIPELINE, pipeline)
     for _ in range(2):
         assert named([str(folder), "conv2d/*"])[0] == ["graph/tiny", "stage/sigmas/pipe", "conv2d/*"]
     assert CASES["stage/sigmas/pipe"].params["schedule"] == "trailing"
-    listed = json.loads((folder / LEVELS).read_text())
-    for wrong in ({"op": "picture"}, {"name": "stage/sigmas/sd-karras-n5"}):
-        (folder / LEVELS).write_text(json.dumps(listed | wrong))
+    (tmp_path / "goldens").mkdir()
+    listed = run("golden", "list", tmp_path / "goldens", "--cases", folder)
+    assert "made  graph/tiny\n" in listed.output and "2 cases, 1 of them in" in listed.output, listed.output
+    shown = run("golden", "show", folder)
+    assert shown.exit_code == 0, shown.exception
+    for line in (
+        "pipe: Pipe, 1 network and noise levels of Euler",
+        "pipe/tiny: takes x [2, 3, 12, 8]",
+        "stage/sigmas/pipe: engine diffusers, levels sd, schedule trailing, steps 4",
+        "left out: vae: too odd",
+    ):
+        assert line in shown.output, shown.output
+    assert json.loads(run("golden", "show", folder, "--json").output)["parts"] == ["tiny"]
+    listed = json.loads((folder / PIPELINE).read_text())
+    levels = listed["levels"]
+    for wrong in (
+        {"levels": levels | {"op": "picture"}},
+        {"levels": levels | {"name": "stage/sigmas/sd-karras-n5"}},
+        {"parts": ["../tiny"]},
+        {"parts": []},
+        {"format": 7},
+    ):
+        (folder / PIPELINE).write_text(json.dumps(listed | wrong))
         with pytest.raises(BadInput, match="adopt it again"):
             named([str(folder)])
