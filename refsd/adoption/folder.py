@@ -6,7 +6,7 @@ inputs.safetensors    the inputs as they are given, and weights that are kept as
 weights.safetensors   weights that are drawn, for engines; refsd draws them itself
 cases/, blobs/        a store of goldens with the answer in float64
 
-A pipeline's folder has one of these for each of its networks, and pipeline.json, which lists them.
+A pipeline's folder has one of these for each of its networks, and refsd-pipeline.json, which lists them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import onnx
 
 CASE, GRAPH, GIVEN, DRAWN = "case.json", "graph.onnx", "inputs.safetensors", "weights.safetensors"
-PIPELINE = "pipeline.json"
+PIPELINE = "refsd-pipeline.json"
 LEVELS_OP = "stage/sigmas"
 # Of the case's name, and of the operation that an engine offers: model/graph/NAME, model/graph/PIPELINE/NAME.
 KIND = "graph/"
@@ -64,7 +64,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """pipeline.json
+    """refsd-pipeline.json
 
     made:      which pipeline it was, and with which programs it ran
     parts:     folders of its networks, in the order of the run

@@ -120,7 +120,7 @@ def test_its_networks_and_levels_are_cases(tmp_path, build, parts, levels, forgo
     rule = f"levels {levels[0]}, schedule {levels[1]}, steps 4"
     for text in (done.output, run("golden", "show", out).output):
         assert f"stage/sigmas/out: engine diffusers, {rule}" in text, text
-    noted = json.loads((out / "pipeline.json").read_text())["made"]
+    noted = json.loads((out / "refsd-pipeline.json").read_text())["made"]
     assert (noted["made of"], noted["diffusers"]) == (type(pipe).__name__, diffusers.__version__)
     if build is sd15:
         done = run("conform", "refsd", "--cases", out, "--report", tmp_path / "report")
