@@ -38,6 +38,7 @@ def _moves(x: np.ndarray, dx: np.ndarray, block: int, compute: str):
     -> codes [B, H, L, D], how far each may be; scale [B, H, L, 1], its relative error
     """
     B, H, L, D = x.shape
+    block = min(block, L)
     pad = [(0, 0), (0, 0), (0, -L % block), (0, 0)]
     rows, doubt = (np.pad(t, pad).reshape(B, H, -1, block * D) for t in (x, np.broadcast_to(dx, x.shape)))
     bits = moves(rows, doubt, _CODES, compute, compute)
