@@ -281,7 +281,7 @@ ATTENTION_INT8 = Operation(
         Mutant("batch of v reads the first item", other_input("v", first_of_batch)),
     ),
     cases=(
-        _case("self", 2, 160, 192, 2, 64),
+        _case("self", 1, 160, 192, 2, 64),
         # As many words as CLIP has: one whole block of keys, and a part. No key outweighs all others.
         _case("words", 2, 130, 77, 2, 64, q={"exponent": -15}, k={"exponent": -15}),
         _case("few", 1, 40, 20, 3, 64),

@@ -100,6 +100,8 @@ def shown(value: float) -> str:
 def bits(value: float) -> float:
     """Return the bits that it takes to write a number: digits and exponent, a fraction, a power of 2, or a name.
 
+    As a float32 it takes 32.
+
     This is the price of a number that was fitted. A relation to other numbers must cost less (relations.py), and
     of two numbers that explain the same error the cheaper one is likelier.
     """
@@ -110,7 +112,7 @@ def bits(value: float) -> float:
     if "(" in text:
         return 1 + math.log2(len(_KNOWN))
     written = len(text.partition("e")[0].replace(".", "").strip("0"))
-    costs = [written * math.log2(10) + abs(math.floor(math.log10(size)))]
+    costs = [32.0, written * math.log2(10) + abs(math.floor(math.log10(size)))]
     for n in range(1, 13):
         if size * n >= 1 and abs(size * n - round(size * n)) <= _SAME * size * n:
             costs.append(math.log2(round(size * n) + 1) + (2 * math.log2(n) + 1 if n > 1 else 0))
