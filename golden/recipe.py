@@ -29,7 +29,8 @@ class Recipe(msgspec.Struct, frozen=True):
     offset:   added to every value
     seed:     another draw of the same name
     n:        "token_ids": values are in [0, n); "masked": every n-th row is -inf throughout, none if n is 0;
-              "prefix": each row has n ones fewer than the row before; "late": n more -inf at its beginning;
+              "late": each row has n more -inf at its beginning than the row before;
+              "prefix": each row has n ones fewer than the row before; n < 0: -n more, the last row all;
               "rows": every n-th row is 0 throughout, none if n is 0
     """
 
@@ -178,8 +179,8 @@ def _problem(recipe: Recipe) -> str | None:
         return f"token_ids wants n in 1..2**24, found {recipe.n}"
     if recipe.data in ("masked", "late") and (recipe.type not in ("f64", "f32", "f16", "bf16") or recipe.n < 0):
         return f"{recipe.data} wants a floating type and n >= 0, found {recipe.type} and {recipe.n}"
-    if recipe.data in ("prefix", "rows") and recipe.n < 0:
-        return f"{recipe.data} wants n >= 0, found {recipe.n}"
+    if recipe.data == "rows" and recipe.n < 0:
+        return f"rows wants n >= 0, found {recipe.n}"
     if recipe.type in SCALAR_TYPES:
         if recipe.type == "bool":
             return "no data set makes bool"
@@ -241,10 +242,12 @@ def _channel(recipe: Recipe, first: int, count: int) -> np.ndarray | None:
 
 
 def _ones(recipe: Recipe, first: int, count: int) -> np.ndarray:
-    """Return where "prefix" is 1: n fewer elements in each row, but always the row's first. -> int64 [N]"""
+    """Return where "prefix" is 1: n fewer elements in each row, or -n more; always the row's first. -> int64 [N]"""
     width = recipe.shape[-1] if recipe.shape else 1
     row, column = np.divmod(np.arange(first, first + count), width)
-    return ((column == 0) | (column + recipe.n * row < width)).astype(np.int64)
+    if recipe.n < 0:
+        row = math.prod(recipe.shape[:-1]) - 1 - row
+    return ((column == 0) | (column + abs(recipe.n) * row < width)).astype(np.int64)
 
 
 def _by_rows(recipe: Recipe, integers: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:

@@ -201,7 +201,7 @@ def _constant(random: Random, recipe: Recipe) -> Recipe:
 
 
 def _prefix(random: Random, recipe: Recipe) -> Recipe:
-    return replace(recipe, exponent=0, offset=0.0, n=random.choice((0, 1, 3, 40)))
+    return replace(recipe, exponent=0, offset=0.0, n=random.choice((0, 1, 3, 40, -3)))
 
 
 _DRAWN: dict[str, Callable[[Random, Recipe], Recipe]] = {

@@ -125,8 +125,9 @@ def _with_data(random: Random, case: Case) -> Case:
     inputs = {}
     for name, recipe in case.inputs.items():
         recipe = replace(recipe, seed=random.randrange(1 << 32))
-        if recipe.data == "prefix":  # a mask: each row has so many ones less than the one before
-            recipe = replace(recipe, n=random.randrange(max(1, recipe.shape[-1] // recipe.shape[0])))
+        if recipe.data == "prefix":  # a mask: each row has so many ones less than the one before, or more
+            most = max(1, recipe.shape[-1] // recipe.shape[0])
+            recipe = replace(recipe, n=random.randrange(1 - most, most))
         if name in _DRAWN and recipe.data in ("bell", "outliers") and random.random() < 0.5:
             data = random.choices([*_DATA], [*_DATA.values()])[0]
             recipe = replace(recipe, data=data, exponent=max(-60, recipe.exponent + random.choice(_MOVED)))

@@ -36,8 +36,11 @@ def every(value: float) -> Recipe:
 
 
 def mask(tokens: int, fewer: int) -> Recipe:
-    """Make a mask of ones, then zeros: the first row has `tokens` ones, the second `fewer` less."""
-    return Recipe((BATCH, tokens), "i32", data="prefix", exponent=0, n=fewer)
+    """Make a mask of ones, then zeros: the last row has `tokens` ones, the row before `fewer` less.
+
+    So the first row's mask for all is another than none.
+    """
+    return Recipe((BATCH, tokens), "i32", data="prefix", exponent=0, n=-fewer)
 
 
 def token_ids(tokens: int, vocab: int = 1000) -> Recipe:

@@ -99,6 +99,13 @@ def test_late_rows():
     assert np.isneginf(made[0]).sum(axis=-1).tolist() == [0, 2, 4, 4, 4, 4, 4]
 
 
+@pytest.mark.parametrize(("n", "ones"), [(2, [5, 3, 1, 1]), (-2, [1, 1, 3, 5])])
+def test_prefix_rows(n, ones):
+    made = realize(Recipe((2, 2, 5), "i32", "prefix", exponent=0, n=n), "w").data.reshape(-1)
+    assert made.tolist() == [naive.element("w", (2, 2, 5), e, "i32", "prefix", exponent=0, n=n) for e in range(20)]
+    assert made.reshape(4, 5).sum(axis=1).tolist() == ones
+
+
 @pytest.mark.parametrize("n", [0, 1, 5])
 def test_rows_of_zeros_and_rows_of_outliers(n):
     made = realize(Recipe((2, 7, 5), "f32", "rows", n=n), "w").data

@@ -1,5 +1,6 @@
 """The recipe specification (golden/README.md) in plain integers and fractions, an element at a time."""
 
+import math
 from fractions import Fraction
 
 MASK = 0xFFFFFFFF
@@ -90,7 +91,8 @@ def element(name, shape, e, type="f32", data="bell", exponent=-15, offset=0, see
         integer, shift = (0 if n and (row + 1) % n == 0 else integer), 6 * (row % 7 == 3)
     if data == "prefix":
         row, column = divmod(e, shape[-1])
-        integer = int(column < max(1, shape[-1] - n * row))
+        fewer = n * row if n >= 0 else -n * (math.prod(shape[:-1]) - 1 - row)
+        integer = int(column < max(1, shape[-1] - fewer))
     value = integer * Fraction(2) ** (exponent + shift) + rounded(Fraction(offset), "f32")
     return rounded(rounded(value, "f32"), type)
 

@@ -206,6 +206,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the mask is not read", dropping("context_mask", "attention_mask")),
     Mutant("the attention mask is inverted: padding for text", Change(inputs=_masks(lambda mask: 1 - mask))),
     Mutant("the mask's ones and zeros are added to the scores: none is hidden", _masking(lambda seen: 1.0 * seen)),
+    Mutant("every item has the first item's mask", Change(inputs=_masks(lambda mask: mask[[0] * len(mask)]))),
     Mutant("the mask has one token more", Change(inputs=_masks(_one_more))),
     Mutant("the mask has one token less", Change(inputs=_masks(_one_less))),
     Mutant("the reference is not read", dropping("reference")),
