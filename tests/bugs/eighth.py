@@ -107,7 +107,7 @@ _TABLE = {
         _model(
             Bug(patched=_patch(gemma2, "attention_softcap", _mask_by_head)),
             "self_attn|attention",
-            "mask.*(head|item|axis|broadcast)|another item|items",
+            "mask.*(head|item|axis|broadcast)|another item|items|item's mask",
             "gemma2-2b/gemma2/padded",
         ),
     ),
