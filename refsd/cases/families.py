@@ -21,7 +21,7 @@ _DEV = {**_FLUX, "guidance": _GUIDANCE}
 _CHROMA = {"x": _X, "timesteps": _TIMES, "context": _CONTEXT}
 _RADIANCE = _CHROMA | {"x": Recipe((_BATCH, 3, 64, 128))}
 # Each row is ones, then zeros: the first row shows all 256 tokens, the second 56.
-_MASK = {"context_mask": Recipe((_BATCH, 256), "i32", data="prefix", exponent=0, n=-200)}
+_MASK = {"context_mask": Recipe((_BATCH, 256), "i32", data="prefix", exponent=0, n=200)}
 _FLUX2_DEV = {
     "x": Recipe((_BATCH, 128, 4, 8)),
     "timesteps": _TIMES,

@@ -35,12 +35,14 @@ def every(value: float) -> Recipe:
     return Recipe((BATCH,), data="constant", offset=value)
 
 
-def mask(tokens: int, fewer: int) -> Recipe:
+def mask(tokens: int, fewer: int, first_whole: bool = False) -> Recipe:
     """Make a mask of ones, then zeros: the last row has `tokens` ones, the row before `fewer` less.
 
     So the first row's mask for all is another than none.
+
+    first_whole: the reverse, for cases of the published corpus, which do not change
     """
-    return Recipe((BATCH, tokens), "i32", data="prefix", exponent=0, n=-fewer)
+    return Recipe((BATCH, tokens), "i32", data="prefix", exponent=0, n=fewer if first_whole else -fewer)
 
 
 def token_ids(tokens: int, vocab: int = 1000) -> Recipe:

@@ -15,7 +15,7 @@ _OTHER: dict[str, Any] = {
     "attention_factor": 1.25,
     "query_beta": 0.5,
 }
-_WORDS = {"input_ids": token_ids(37), "attention_mask": mask(37, 30)}
+_WORDS = {"input_ids": token_ids(37), "attention_mask": mask(37, 30, first_whole=True)}
 
 CASES = [
     tiny_case("mistral-small", "mistral", "padded", _WORDS),
