@@ -5,16 +5,14 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
-from refsd.golden.bounds import FUNCTION, Run, products, sums
 from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, to_float16, without
 from refsd.golden.operation import Mutant, Operation, optional, values
-from refsd.golden.operations.softmax import TAILS, softmax_terms, with_sinks
+from refsd.golden.operations.attention_bounds import attention_bound
+from refsd.golden.operations.softmax import TAILS
 from refsd.golden.recipe import Recipe
-from refsd.golden.rounding import Bound, Terms, largest, unit, unit_of_type
-from refsd.kernels.attention import causal_mask
 from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.profiles import DTYPES, FLOAT64
+from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import stored
 
 
@@ -23,81 +21,6 @@ def _run(a, inputs, params):
     mask = values(a, inputs["mask"]).astype(a.numerics.compute_dtype) if "mask" in inputs else None
     diagonal = params["diagonal"] if params["causal"] else None
     return a.attention(q, k, v, params["scale"], mask, diagonal, optional(a, inputs, "sinks"))
-
-
-def attention_bound(run: Run, cap: float | None = None) -> Bound:
-    """y = p v: sum p rho |v|, rho the relative error of p; p dv; and the sum over J keys.
-
-    s = scale q.k + mask: scale (|q| dk + dq |k| + gamma(D) |q||k|). Fused attention in float16 rounds q, k, v and
-    the mask, and may sum p v in float16; an engine that stores float16 or bfloat16 may round s and p to it.
-    Keys and values are repeated for each head of their group; a sink is one more key, whose value is zero.
-
-    cap: s = cap tanh(scale q.k / cap) + mask: the slope of tanh is at most 1, and an engine that composes it rounds
-         the quotient, tanh and the product, each by a share of s
-    """
-    flash = run.numerics.flash
-    q, k, v = (run.inputs[name].transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
-    through = flash or run.numerics.products
-    dq, dk, dv = (run.moved(name, through).transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
-    k, v, dk, dv = (np.repeat(t, q.shape[1] // t.shape[1], axis=1) for t in (k, v, dk, dv))
-    scale = run.params["scale"] or q.shape[-1] ** -0.5
-    u, u_store = run.u, unit(run.numerics.storage_dtype)
-    mask, dmask = 0.0, 0.0
-    if "mask" in run.inputs:
-        mask, dmask = run.inputs["mask"], run.moved("mask", flash)
-    if run.params.get("causal"):
-        mask = mask + causal_mask(q.shape[2], np.float64, k.shape[2], run.params["diagonal"])
-
-    def dot(a, b):
-        return a @ b.swapaxes(-1, -2)
-
-    plain = scale * dot(q, k)
-    bent = plain if cap is None else cap * np.tanh(plain / cap)
-    scores = bent + mask
-    finite = np.where(np.isneginf(scores), 0.0, np.abs(scores))
-    absolute, squares = dot(np.abs(q) + dq, np.abs(k) + dk), dot((np.abs(q) + dq) ** 2, (np.abs(k) + dk) ** 2)
-    terms = Terms().add(
-        scale * (dot(dq, np.abs(k)) + dot(np.abs(q) + dq, dk)),
-        scale * np.sqrt((dot(dq**2, k**2) + dot(q**2, dk**2)) / 3),
-    )
-    limit, spread = sums(run, "attention", q.shape[-1], absolute, squares, dot(q, k))
-    terms.add(abs(scale) * limit, abs(scale) * spread)
-    if cap is not None:
-        terms.square = terms.square * (1 - (bent / cap) ** 2) ** 2
-        terms.add((FUNCTION + 4) * max(u, u_store) * np.abs(bent))
-    terms.add(dmask).add(3 * u * finite)
-    if u_store > u:
-        terms.add(u_store * finite)
-    return mixed_bound(run, scores, terms, v, dv)
-
-
-def mixed_bound(run: Run, scores, terms: Terms, v, dv) -> Bound:
-    """Bound y = softmax(scores, sinks) v: sum p rho |v|, rho the relative error of p; p dv; the sum over J keys.
-
-    scores: [B, H, L, J], and terms their error; v: [B, H, J, E], and dv its error
-    """
-    flash, u, u_store = run.numerics.flash, run.u, unit(run.numerics.storage_dtype)
-    J = scores.shape[-1]
-    p, rho, rho_spread = (
-        t[..., :J] for t in softmax_terms(u, *with_sinks(run, scores, terms.limit, np.sqrt(terms.square)))
-    )
-    half_sum = flash is not None and run.numerics.flash_sum == "f16"
-    u_p = max(u, unit(DTYPES["float16"])) if half_sum else max(u, u_store)
-    w, pv = np.abs(v) + dv, p @ (np.abs(v) + dv)
-    total = Terms().add((p * rho) @ w, np.sqrt((p * rho_spread) ** 2 @ w**2)).add(p @ dv, np.sqrt(p**2 @ dv**2 / 3))
-    if run.numerics.products is not None:
-        u_p = max(u_p, unit_of_type(run.numerics.products))
-    total.add(u_p * pv)
-    truth = run.truth.transpose(0, 2, 1, 3)
-    if half_sum:
-        # The running sum of exp(s - the peak so far) v is rounded again whenever a new peak rescales it, and
-        # may leave float16's range.
-        total.add(*products(unit(DTYPES["float16"]), 2 * J, pv, p**2 @ w**2, truth))
-        total.add(np.where((p > 0) @ w > largest(DTYPES["float16"]), np.inf, 0.0))
-    else:
-        total.add(*sums(run, "attention", J, pv, p**2 @ w**2, truth))
-    total.limit, total.square = total.limit.transpose(0, 2, 1, 3), total.square.transpose(0, 2, 1, 3)
-    return run.rounded(total)
 
 
 def scale_by(power: float) -> Wrong:

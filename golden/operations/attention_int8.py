@@ -1,5 +1,7 @@
 """Attention whose scores are products of int8, as SageAttention's."""
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,12 +11,12 @@ from refsd.golden.case import Case
 from refsd.golden.few_bits import moves
 from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input
 from refsd.golden.operation import Mutant, Operation, values
-from refsd.golden.operations.attention import exchanged, first_key_head, heads_interleaved, mixed_bound, scale_by
+from refsd.golden.operations.attention import exchanged, first_key_head, heads_interleaved, scale_by
+from refsd.golden.operations.attention_bounds import mixed_bound
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
 from refsd.kernels.attention_int8 import attention_int8, codes_of_blocks, smoothed
-from refsd.kernels.quant.activation_codes import GRIDS, divided, scale_of, to_grid
-from refsd.kernels.softmax import softmax_sinks
+from refsd.kernels.quant.activation_codes import GRIDS, divided, to_grid
 from refsd.numerics.quantization import Quantization
 
 # One row for each head and block of tokens.
@@ -85,28 +87,25 @@ def _bound(run: Run) -> Bound:
 
 
 def _steps(
-    inputs, params, smooth=smoothed, q_codes=codes_of_blocks, k_codes=codes_of_blocks, scores=None, keys=None
+    inputs, params, smooth=smoothed, q_codes=codes_of_blocks, k_codes=codes_of_blocks, scores=np.multiply, keys=None
 ) -> np.ndarray:
     """Compute the operation in float32, one step replaced.
 
+    smooth:           keys [B, J, G, D] -> keys, where the case smooths them
     q_codes, k_codes: as codes_of_blocks
-    scores: products of codes [B, H, L, J], the product of both scales -> scores
-    keys:   k', number of the keys that really are there -> codes, scale and values of all keys that are counted
+    scores:           sums of products of codes [B, H, L, J], the product of both scales -> scores
+    keys:             codes, scales and values of the keys -> those of the keys that the softmax sees
     """
     q, k, v = (inputs[name].values().astype(np.float32) for name in ("q", "k", "v"))
-    k = smooth(k) if params["smooth"] else k
-    (q8, sq), (k8, sk) = (
-        q_codes(q * np.float32(_scale(inputs, params)), params["query_block"]),
-        k_codes(k, params["key_block"]),
-    )
+    q8, sq = q_codes(q * np.float32(_scale(inputs, params)), params["query_block"])
+    k8, sk = k_codes(smooth(k) if params["smooth"] else k, params["key_block"])
     if keys is not None:
         k8, sk, v = keys(k8, sk, v)
     q8, sq, k8, sk, v = (t.transpose(0, 2, 1, 3) for t in (q8, sq, k8, sk, v))
     k8, sk, v = (np.repeat(t, q8.shape[1] // t.shape[1], axis=1) for t in (k8, sk, v))
-    sums, scales = q8 @ k8.swapaxes(-1, -2), sq * sk.swapaxes(-1, -2)
-    s = sums * scales if scores is None else scores(sums, scales)
-    p = softmax_sinks(s.reshape(-1, s.shape[-1]), np.full(1, -np.inf, np.float32)).reshape(s.shape)
-    return np.ascontiguousarray((p @ v).transpose(0, 2, 1, 3))
+    s = scores(q8 @ k8.swapaxes(-1, -2), sq * sk.swapaxes(-1, -2))
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    return np.ascontiguousarray((p / p.sum(axis=-1, keepdims=True) @ v).transpose(0, 2, 1, 3))
 
 
 def _wrong(**steps) -> Wrong:
@@ -117,8 +116,8 @@ def _scaled_by(factor: float) -> Wrong:
     return _wrong(scores=lambda sums, scales: sums * scales * np.float32(factor))
 
 
-def _where_smooth(**steps) -> Wrong:
-    return lambda op, inputs, params: _steps(inputs, params, **steps) if params["smooth"] else None
+def _where_smooth(smooth) -> Wrong:
+    return lambda op, inputs, params: _steps(inputs, params, smooth=smooth) if params["smooth"] else None
 
 
 def _block_before(x, block):
@@ -127,35 +126,42 @@ def _block_before(x, block):
     return q, np.concatenate([scale[:, -1:].repeat(block, 1), scale], axis=1)[:, : scale.shape[1]]
 
 
-def _of_all_heads(x, block):
-    parts = np.split(x, range(block, x.shape[1], block), axis=1)
-    scale = [np.broadcast_to(scale_of(part, (1, 2, 3), 127), (*part.shape[:3], 1)) for part in parts]
-    scale = np.concatenate(scale, axis=1)
-    return to_grid(divided(x, scale), GRIDS["int8"], "away"), scale
+def _coded(scales, rounding="away"):
+    """Round under other scales. scales: those of each head's blocks [B, L, H, 1] -> others"""
 
-
-def _largest(largest: float):
     def codes(x, block):
-        scale = codes_of_blocks(x, block)[1] * np.float32(127 / largest)
-        return to_grid(divided(x, scale), GRIDS["int8"], "away"), scale
+        scale = scales(codes_of_blocks(x, block)[1])
+        return to_grid(divided(x, scale), GRIDS["int8"], rounding), scale
 
     return codes
 
 
-def _toward_zero(x, block):
-    scale = codes_of_blocks(x, block)[1]
-    return to_grid(divided(x, scale), GRIDS["int8"], "zero"), scale
+_OF_ALL_HEADS = _coded(lambda scale: np.broadcast_to(scale.max(axis=2, keepdims=True), scale.shape))
+_OF_128 = _coded(lambda scale: scale * np.float32(127 / 128))
+_TOWARD_ZERO = _coded(lambda scale: scale, "zero")
 
 
 def _not_rounded(x, block):
     return x, np.ones((*x.shape[:3], 1), x.dtype)
 
 
-def _other_block(name: str, change) -> Wrong:
+def _other_blocks() -> Iterator[Mutant[Wrong]]:
+    changes = {
+        "one scale for all {}": lambda block, tokens: tokens,
+        "a scale for each of the {}": lambda block, tokens: 1,
+        "blocks of {} half as long": lambda block, tokens: block // 2,
+        "blocks of {} twice as long": lambda block, tokens: 2 * block,
+    }
+    for (words, change), of in itertools.product(changes.items(), ("queries", "keys")):
+        yield Mutant(words.format(of), _other_block(of, change))
+
+
+def _other_block(of: str, change) -> Wrong:
     """Blocks of another size; None where both sizes hold all tokens."""
+    name, tensor = {"queries": ("query_block", "q"), "keys": ("key_block", "k")}[of]
 
     def wrong(op, inputs, params):
-        tokens = inputs["q" if name == "query_block" else "k"].shape[1]
+        tokens = inputs[tensor].shape[1]
         other = change(params[name], tokens)
         same = min(other, tokens) == min(params[name], tokens)
         return None if other < 1 or same else answer(op, inputs, {**params, name: other})
@@ -207,10 +213,10 @@ def _case(
     label: str, B: int, L: int, J: int, H: int, D: int, G=0, q: dict | None = None, k: dict | None = None, **params
 ):
     """Make a case of G heads of keys (0: H). q, k: fields of their recipes"""
-    more: dict[str, Any] = {"exponent": -14}
+    loud: dict[str, Any] = {"exponent": -14}
     inputs = {
-        "q": Recipe((B, L, H, D), **{**more, **(q or {})}),
-        "k": Recipe((B, J, G or H, D), **{**more, **(k or {})}),
+        "q": Recipe((B, L, H, D), **(loud | (q or {}))),
+        "k": Recipe((B, J, G or H, D), **(loud | (k or {}))),
         "v": Recipe((B, J, G or H, D)),
     }
     name = f"attention_int8/{label}-b{B}-l{L}-j{J}-h{H}-d{D}" + (f"-g{G}" if G else "")
@@ -234,33 +240,26 @@ ATTENTION_INT8 = Operation(
         Mutant("keys that the last block lacks count, with a score of 0", _keys_that_are_not_there),
         Mutant("keys of the last, incomplete block left out", _last_block_left_out),
         Mutant("queries of the last, incomplete block left out", _last_queries_left_out),
-        Mutant("the keys' mean is not subtracted", _where_smooth(smooth=lambda k: k)),
+        Mutant("the keys' mean is not subtracted", _where_smooth(lambda k: k)),
         Mutant(
             "the mean over all heads is subtracted from the keys",
-            _where_smooth(smooth=lambda k: k - k.mean(axis=(1, 2), keepdims=True)),
+            _where_smooth(lambda k: k - k.mean(axis=(1, 2), keepdims=True)),
         ),
         Mutant(
             "each key's mean over its channels is subtracted, not the mean over the keys",
-            _where_smooth(smooth=lambda k: k - k.mean(axis=3, keepdims=True)),
+            _where_smooth(lambda k: k - k.mean(axis=3, keepdims=True)),
         ),
         Mutant("the keys' mean divides by the tokens of whole blocks", _mean_of_whole_blocks),
         Mutant("each block of queries has the scale of the block before", _wrong(q_codes=_block_before)),
         Mutant("each block of keys has the scale of the block before", _wrong(k_codes=_block_before)),
-        Mutant("all heads share the scales of queries", _wrong(q_codes=_of_all_heads)),
-        Mutant("all heads share the scales of keys", _wrong(k_codes=_of_all_heads)),
-        Mutant("one scale for all queries", _other_block("query_block", lambda block, tokens: tokens)),
-        Mutant("one scale for all keys", _other_block("key_block", lambda block, tokens: tokens)),
-        Mutant("a scale for each query", _other_block("query_block", lambda block, tokens: 1)),
-        Mutant("a scale for each key", _other_block("key_block", lambda block, tokens: 1)),
-        Mutant("blocks of queries half as long", _other_block("query_block", lambda block, tokens: block // 2)),
-        Mutant("blocks of queries twice as long", _other_block("query_block", lambda block, tokens: 2 * block)),
-        Mutant("blocks of keys half as long", _other_block("key_block", lambda block, tokens: block // 2)),
-        Mutant("blocks of keys twice as long", _other_block("key_block", lambda block, tokens: 2 * block)),
+        Mutant("all heads share the scales of queries", _wrong(q_codes=_OF_ALL_HEADS)),
+        Mutant("all heads share the scales of keys", _wrong(k_codes=_OF_ALL_HEADS)),
+        *_other_blocks(),
         Mutant("queries not rounded", _wrong(q_codes=_not_rounded)),
         Mutant("keys not rounded", _wrong(k_codes=_not_rounded)),
         Mutant("queries and keys not rounded", _wrong(q_codes=_not_rounded, k_codes=_not_rounded)),
-        Mutant("queries and keys rounded toward zero", _wrong(q_codes=_toward_zero, k_codes=_toward_zero)),
-        Mutant("scales max |x| / 128, not / 127", _wrong(q_codes=_largest(128), k_codes=_largest(128))),
+        Mutant("queries and keys rounded toward zero", _wrong(q_codes=_TOWARD_ZERO, k_codes=_TOWARD_ZERO)),
+        Mutant("scales max |x| / 128, not / 127", _wrong(q_codes=_OF_128, k_codes=_OF_128)),
         Mutant(
             "sum of products saturated at 16 bits",
             _wrong(scores=lambda sums, scales: np.clip(sums, -32768, 32767) * scales),

@@ -7,12 +7,12 @@ from refsd.golden.case import Case
 from refsd.golden.mutations import answer, first_of_batch, other_input, other_params, without
 from refsd.golden.operation import REQUIRED, Mutant, Operation, values
 from refsd.golden.operations.attention import (
-    attention_bound,
     exchanged,
     first_key_head,
     heads_interleaved,
     transposed,
 )
+from refsd.golden.operations.attention_bounds import attention_bound
 from refsd.golden.recipe import Recipe
 from refsd.kernels.attention_softcap import attention_softcap
 from refsd.kernels.softmax import softmax_sinks

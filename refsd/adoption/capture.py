@@ -108,7 +108,7 @@ def programs(of: Any) -> dict[str, str]:
     """Return the class of a module or a pipeline, and the versions of torch and of the class's package."""
     package = type(of).__module__.partition(".")[0]
     versions = {"torch": str(torch.__version__)}
-    with contextlib.suppress(metadata.PackageNotFoundError):
+    with contextlib.suppress(metadata.PackageNotFoundError):  # a file of the user's is no package
         versions[package] = metadata.version(package)
     return {"made of": type(of).__qualname__, **versions}
 

@@ -47,11 +47,12 @@ def _attention(torch, x, params):
 
 
 def _cannot(case: Case) -> str | None:
-    widths = {case.inputs["q"].shape[-1], case.inputs["v"].shape[-1]}
-    if len(widths) > 1 or widths - {64, 128}:
-        return "SageAttention 1 has heads of 64, 96 and 128 channels; of 96 in another kernel"
-    other = [name for name, size in _BLOCKS.items() if case.params.get(name, size) != size]
-    return f"SageAttention 1 has another {other[0]}" if other else None
+    if {case.inputs[name].shape[-1] for name in ("q", "v")} not in ({64}, {128}):
+        return "SageAttention 1's kernel takes heads of 64 or of 128 channels"
+    for name, size in _BLOCKS.items():
+        if case.params.get(name, size) != size:
+            return f"SageAttention 1 has a {name} of {size}"
+    return None
 
 
 LIBRARY = Library(

@@ -5,7 +5,7 @@ import pytest
 from naive.attention_int8 import attention_int8 as naive
 
 from refsd.kernels.attention import attention
-from refsd.kernels.attention_int8 import attention_int8
+from refsd.kernels.attention_int8 import attention_int8, codes_of_blocks
 
 
 def qkv(B, L, J, H, G, D, seed=0):
@@ -44,3 +44,9 @@ def test_a_block_of_zeros_scores_zero():
     q, k, v = qkv(1, 6, 5, 1, 1, 4)
     q[:, :3] = 0
     assert abs(attention_int8(q, k, v, 0.5, 3, 2)[0, :3, 0] - v.mean(axis=1)[0, 0]).max() <= 1e-15
+
+
+def test_ties_are_rounded_away_from_zero():
+    x = np.array([127.0, 0.5, -0.5, 2.5]).reshape(1, 1, 1, 4)
+    codes, scale = codes_of_blocks(x, 1)
+    assert codes.ravel().tolist() == [127, 1, -1, 3] and scale.ravel().tolist() == [1]

@@ -30,8 +30,15 @@ _ALIKE = {
     "lstrip": ("strip",),
     "rstrip": ("strip",),
 }
-_OPERATORS: dict[type, tuple[type, ...]] = {ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Div,)}
-_OPERATORS |= {ast.Div: (ast.Mult,), ast.FloorDiv: (ast.Div,), ast.Pow: (), ast.MatMult: ()}
+_OPERATORS: dict[type, tuple[type, ...]] = {
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Div,),
+    ast.Div: (ast.Mult,),
+    ast.FloorDiv: (ast.Div,),
+    ast.Pow: (),
+    ast.MatMult: (),
+}
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.Pow: "**"}
 _COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq}
 # Functions that are left out together, throughout a text: as where logarithms should be interpolated.

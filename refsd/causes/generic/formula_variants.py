@@ -21,8 +21,16 @@ from refsd.causes.generic.changed_expressions import TOGETHER, Without, changes,
 
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.AnnAssign)
 _LEAST_FIRST = (
-    *("variable", "argument", "term", "index", "function"),
-    *("sign", "constant", "condition", "statement", "exchange"),
+    "variable",
+    "argument",
+    "term",
+    "index",
+    "function",
+    "sign",
+    "constant",
+    "condition",
+    "statement",
+    "exchange",
 )
 
 _Site = tuple[Any, str, int | None]

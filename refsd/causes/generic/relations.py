@@ -14,8 +14,16 @@ from refsd.causes.generic.solved_numbers import bits
 
 _NEAR = 2e-5
 
-_POWERS = {"square": 2.0, "root": 0.5, "reciprocal": -1.0, "third power": 3.0, "fourth power": 4.0}
-_POWERS |= {"fourth root": 0.25, "reciprocal's square": -2.0, "reciprocal's root": -0.5}
+_POWERS: dict[str, float] = {
+    "square": 2.0,
+    "root": 0.5,
+    "reciprocal": -1.0,
+    "third power": 3.0,
+    "fourth power": 4.0,
+    "fourth root": 0.25,
+    "reciprocal's square": -2.0,
+    "reciprocal's root": -0.5,
+}
 _OTHERS: dict[str, Callable[[float], float]] = {
     "1 less {}": lambda v: 1 - v,
     "1 more than {}": lambda v: v + 1,

@@ -62,8 +62,13 @@ def _one_less(mask: np.ndarray) -> np.ndarray:
 
 
 _MODULATION = (
-    *("img_mod.1", "txt_mod.1", "norm_out.linear", "mod.lin"),
-    *("adaLN_modulation.0", "adaLN_modulation.1", "modulation.lin"),
+    "img_mod.1",
+    "txt_mod.1",
+    "norm_out.linear",
+    "mod.lin",
+    "adaLN_modulation.0",
+    "adaLN_modulation.1",
+    "modulation.lin",
 )
 
 
@@ -150,8 +155,11 @@ def _flip(name: str, values: np.ndarray) -> np.ndarray | None:
 _Q_K = (("q_proj", "k_proj"), ("to_q", "to_k"), ("Attention.q.", "Attention.k."), (".q.", ".k."))
 _K_V = (("k_proj", "v_proj"), ("to_k", "to_v"), ("Attention.k.", "Attention.v."), (".k.", ".v."))
 _HEAD_NORMS = (
-    *(("norm_q", "norm_k"), ("norm_added_q", "norm_added_k"), ("query_norm", "key_norm")),
-    *(("q_norm", "k_norm"), ("ln_q", "ln_k")),
+    ("norm_q", "norm_k"),
+    ("norm_added_q", "norm_added_k"),
+    ("query_norm", "key_norm"),
+    ("q_norm", "k_norm"),
+    ("ln_q", "ln_k"),
 )
 # Where the names of a stream's weights have one of these; "" is in every name.
 _OF_STREAM = {"": ("",), ", of the text's stream": ("txt", "added"), ", of the picture's stream": ("img",)}

@@ -208,8 +208,13 @@ def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.nda
 _PARTS = 6
 _NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
 # Method -> key of its products in Numerics.sums.
-_SUMS = {"attention": "attention", **dict.fromkeys(("linear", "text_projection"), "linear")}
-_SUMS |= dict.fromkeys(("conv2d", "conv3d"), "conv")
+_SUMS = {
+    "linear": "linear",
+    "text_projection": "linear",
+    "conv2d": "conv",
+    "conv3d": "conv",
+    "attention": "attention",
+}
 _UNIT = 2.0**-24  # half a unit in the last place of float32
 
 

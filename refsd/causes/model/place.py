@@ -93,7 +93,8 @@ class Place(NamedTuple):
         if runs is None:
             right = self.run(Arithmetic(FLOAT64), Change())
             shape = "" if right is None else other_shape(self.found, right)
-            return [*self._of_another_size(limit)] or [shape] * bool(shape)
+            causes = [*self._of_another_size(limit)]
+            return causes or ([shape] if shape else [])
         truth, honest = runs
         scene = self._scene(truth, honest)
         found = scene.found["y"]

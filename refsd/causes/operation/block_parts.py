@@ -176,9 +176,15 @@ _READ: dict[str, Callable[[np.ndarray], Parts]] = {
     "q5_1": lambda b: _simple(_half(b, 0), _nibbles(b[:, 8:24], 16), _bits(b[:, 4:8], 32), minimum=-_half(b, 2)),
     "q8_0": lambda b: _simple(_half(b, 0), b[:, 2:34].view(np.int8).astype(np.int64), bits=8),
     "iq4_nl": lambda b: _simple(_half(b, 0), _nibbles(b[:, 2:18], 16), table=_LINEAR4),
+    "q2_k": _q2_k,
+    "q3_k": _q3_k,
+    "q4_k": _q4_k,
+    "q5_k": _q5_k,
+    "q6_k": _q6_k,
+    "iq4_xs": _iq4_xs,
+    "mxfp4": _mxfp4,
+    "nvfp4": _nvfp4,
 }
-_READ |= {"q2_k": _q2_k, "q3_k": _q3_k, "q4_k": _q4_k, "q5_k": _q5_k, "q6_k": _q6_k}
-_READ |= {"iq4_xs": _iq4_xs, "mxfp4": _mxfp4, "nvfp4": _nvfp4}
 
 
 def parts_of(type: str, blocks: np.ndarray) -> Parts | None:

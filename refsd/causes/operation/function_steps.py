@@ -40,8 +40,17 @@ FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "no function": lambda x: x,
     "SiLU of the other sign": lambda x: x * _sigmoid(-x),
 }
-_OWN = {"silu": "SiLU", "gelu": "GELU (erf)", "gelu_tanh": "GELU (tanh)", "quick_gelu": "quick GELU"}
-_OWN |= {"relu": "ReLU", "sigmoid": "sigmoid", "tanh": "tanh", "swiglu": "SiLU", "geglu": "GELU (erf)"}
+_OWN = {
+    "silu": "SiLU",
+    "gelu": "GELU (erf)",
+    "gelu_tanh": "GELU (tanh)",
+    "quick_gelu": "quick GELU",
+    "relu": "ReLU",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "swiglu": "SiLU",
+    "geglu": "GELU (erf)",
+}
 NAMES = tuple(_OWN)
 _GATED = ("swiglu", "geglu")
 # Lines may meet at every 1 / _BINS up to _FAR of them; the most lines, and the fewest numbers that tell one.
