@@ -6,6 +6,7 @@ from pathlib import Path
 from refsd.files.stored import Weights
 from refsd.numerics.printable import printable
 
+_COMMANDS = {f"refsd {name}" for name in ("forward", "noise", "run-onnx", "tokenize", "txt2img")}
 # Keys of the metadata that say of what the results are.
 _OF = ("component", "family", "model", "like", "numerics")
 _BLOB = re.compile(r"[0-9a-f]{64}")
@@ -14,9 +15,9 @@ _BLOB = re.compile(r"[0-9a-f]{64}")
 def results(weights: Weights) -> str | None:
     """Return what a file of results is, in words; None for any other file."""
     tool = str(weights.metadata.get("tool", ""))
-    if tool.startswith("refsd "):
-        of = [f"{key} {weights.metadata[key]}" for key in _OF if weights.metadata.get(key)]
-        return printable(f"results of `{tool}` ({', '.join(of)})", 200)
+    if tool in _COMMANDS:
+        of = ", ".join(f"{key} {weights.metadata[key]}" for key in _OF if weights.metadata.get(key))
+        return printable(f"results of `{tool}`" + (f" ({of})" if of else ""), 200)
     return _golden(weights.path)
 
 
