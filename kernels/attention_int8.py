@@ -6,7 +6,7 @@ from refsd.kernels.quant.activation_codes import GRIDS, divided, scale_of, to_gr
 from refsd.kernels.softmax import softmax_sinks
 
 
-def attention_int8(q, k, v, scale, query_block, key_block, smooth=True):
+def attention_int8(q, k, v, scale, query_block, key_block, smooth=True, matmul=np.matmul):
     """Mix the values by how well their keys match each query, both rounded to int8.
 
         k'      = k - its mean over all keys, where smooth: all scores of a query change by one number
@@ -20,6 +20,7 @@ def attention_int8(q, k, v, scale, query_block, key_block, smooth=True):
     query_block: tokens that share a scale of q; the last block may be incomplete
     key_block:   the same of k
     smooth:      without it a channel of k that is large for every key takes the codes of all others
+    matmul:      np.matmul or another with its arguments, for the sum of the values
     -> y:        [B, L, H, E], dtype of q
 
     Ties are rounded away from zero. Products of codes add up exactly, other sums accumulate in the dtype of q.
@@ -35,7 +36,7 @@ def attention_int8(q, k, v, scale, query_block, key_block, smooth=True):
         g = h // (H // G)
         scores = exact_products(q_codes[b, :, h], k_codes[b, :, g]).astype(q.dtype)
         scores *= q_scale[b, :, h] * k_scale[b, :, g].T
-        y[b, :, h] = np.matmul(softmax_sinks(scores, no_sink), v[b, :, g])
+        y[b, :, h] = matmul(softmax_sinks(scores, no_sink), v[b, :, g])
     return y
 
 

@@ -17,6 +17,7 @@ from refsd.kernels import resample, rope, swiglu
 from refsd.kernels import timestep_embedding as timesteps
 from refsd.kernels.adapters.layer import Linear, as_it_is
 from refsd.kernels.attention import attention, causal_mask
+from refsd.kernels.attention_int8 import attention_int8, smoothed
 from refsd.kernels.attention_online import attention_online
 from refsd.kernels.attention_online_f16 import attention_online_f16
 from refsd.kernels.conv2d import conv2d
@@ -284,11 +285,18 @@ class Arithmetic(Rounding):
                 f"attention: {q.shape[2]} heads of queries over {k.shape[2]} of keys: expected a divisor"
             )
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        if self.numerics.flash is None:
-            attend = _ATTENTIONS[self.numerics.attention]
-            if "attention" in self.numerics.sums:
+        numerics = self.numerics.attending(q.shape[-1], mask is None and diagonal is None and sinks is None)
+        if numerics.scores is not None:
+            if numerics.scores.smooth:
+                k = self.apply(smoothed, k)
+            blocks = numerics.scores.query_block, numerics.scores.key_block
+            q, k, v = self._widen(q), self._widen(k), self.round_as(self._widen(v), "f16")
+            return self._round(attention_int8(q, k, v, scale, *blocks, False, self.matmul("attention")))
+        if numerics.flash is None:
+            attend = _ATTENTIONS[numerics.attention]
+            if "attention" in numerics.sums:
                 attend = partial(attention, matmul=self.matmul("attention"))
-            q, k, v = (self.round_as(self._widen(t), self.numerics.products) for t in (q, k, v))
+            q, k, v = (self.round_as(self._widen(t), numerics.products) for t in (q, k, v))
             return self._round(attend(q, k, v, scale, mask, diagonal, sinks))
         mask = np.zeros(1) if mask is None else np.asarray(mask)
         if diagonal is not None:
@@ -296,7 +304,7 @@ class Arithmetic(Rounding):
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
         q, k, v, mask = (self.round_as(np.ascontiguousarray(t, np.float32), "f16") for t in (q, k, v, mask))
         sinks = np.full(q.shape[2], -np.inf, np.float32) if sinks is None else np.array(sinks, np.float32)
-        if self.numerics.flash_sum == "f16":
+        if numerics.flash_sum == "f16":
             return self._round(attention_online_f16(q, k, v, scale, mask, sinks))
         return self._round(attention(q, k, v, scale, mask, None, sinks))
 

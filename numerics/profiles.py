@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from refsd.kernels.linear_quantized import DOTS
-from refsd.numerics.quantization import Quantization
+from refsd.numerics.quantization import Int8Scores, Quantization
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Numerics:
                  faster), "winograd-f16" (kernels/conv2d_winograd_f16.py, on the layers to which it applies)
     attention:   "three-pass" or "online" (float32, without storing a row of scores)
     packed:      True: linear layers whose weights stay in memory go by kernels/linear_packed.py, others by BLAS
+    scores:      attention's scores as products of int8, where there is no mask; its weights and values are then in
+                 float16, and `sums` of attention are those of their products. None: like the values
     sums:        "linear", "conv" or "attention" -> how its products accumulate in float16; absent: in `compute`
     logistic:    "rational": tanh, sigmoid and its like by numerics/rational_logistic.py; None: by exp
     shader:      exp, and what is made of it, as in numerics/shader_functions.py; False: a math library's
@@ -67,13 +69,14 @@ class Numerics:
     logistic: str | None = None
     one_pass: tuple[str, ...] = ()
     shader: bool = False
+    scores: Int8Scores | None = None
     sums: Mapping[str, Float16Sums] = field(default_factory=dict)
     requested: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
         for op in self.sums:
             field = "conv" if op == "conv" else "products"
-            if op == "linear" and "f16" in self.activations.values():
+            if (op == "linear" and "f16" in self.activations.values()) or (op == "attention" and self.scores):
                 continue
             if getattr(self, field) != "f16" and (self.storage != "float16" or getattr(self, field) is not None):
                 raise ValueError(f'sums of {op} in float16 have float16 factors: expected {field} "f16"')
@@ -93,6 +96,16 @@ class Numerics:
         if rotation and isinstance(through, Quantization):
             return replace(through, rotation=int(rotation))
         return through
+
+    def attending(self, head: int, plain: bool) -> "Numerics":
+        """Return the rounding of one attention: kernels whose scores are in int8 leave some to others.
+
+        head: channels of a head; plain: without a mask, sinks or a cap
+        """
+        if self.scores is None or (plain and head <= self.scores.largest_head):
+            return self
+        sums = {op: how for op, how in self.sums.items() if op != "attention"}
+        return replace(self, scores=None, sums=sums)
 
     @property
     def compute_dtype(self) -> np.dtype:
@@ -189,6 +202,12 @@ COMFY_FP8 = replace(TORCH_BF16, name="comfy-fp8", activations=_FP8)
 _W4A4 = MappingProxyType({"nvfp4_comfy": NVFP4, "mxfp8": MXFP8})
 NVFP4_W4A4 = replace(TORCH_BF16, name="nvfp4-w4a4", activations=_W4A4)
 
+# SageAttention 1 (sageattention 1.0.6, attn_qk_int8_per_block.py) in place of torch's attention: ComfyUI's
+# --use-sage-attention, diffusers' attention backend "sage". Sums of 64 keys are in float16.
+SAGE_SUMS = MappingProxyType({"attention": Float16Sums(step=1, run=64)})
+TORCH_F16_SAGE = replace(TORCH_F16, name="torch-f16-sage", scores=Int8Scores(), sums=SAGE_SUMS)
+TORCH_BF16_SAGE = replace(TORCH_BF16, name="torch-bf16-sage", scores=Int8Scores(), sums=SAGE_SUMS)
+
 PROFILES: dict[str, Numerics] = {
     n.name: n
     for n in (
@@ -198,5 +217,6 @@ PROFILES: dict[str, Numerics] = {
         *(GGML_CPU, GGML_CPU_F16_SUMS, GGML_CPU_FLASH, WINOGRAD_F16),
         *(GGML_VULKAN, GGML_VULKAN_FLASH, GGML_VULKAN_F32, GGML_VULKAN_F32_FLASH),
         *(COMFY_INT8, COMFY_FP8, NVFP4_W4A4),
+        *(TORCH_F16_SAGE, TORCH_BF16_SAGE),
     )
 }

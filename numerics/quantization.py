@@ -57,6 +57,27 @@ class Quantization:
         return f"{self.type}{reach}{under}{blocks}{turned}{ties}"
 
 
+@dataclass(frozen=True)
+class Int8Scores:
+    """Attention whose scores are products of int8: kernels/attention_int8.py.
+
+    query_block: queries of a head that share a scale
+    key_block:   keys of a head that share a scale
+    smooth:      the keys' mean is subtracted first
+    largest_head: the most channels of a head that such kernels take; they take no mask either
+    """
+
+    query_block: int = 128
+    key_block: int = 64
+    smooth: bool = True
+    largest_head: int = 128
+
+    def __str__(self) -> str:
+        """The words of reports."""
+        mean = ", the keys' mean subtracted" if self.smooth else ""
+        return f"int8, a scale every {self.query_block} queries and {self.key_block} keys{mean}"
+
+
 class Quantized(NamedTuple):
     """Numbers of few bits: x = values * scale, or its rotation.
 

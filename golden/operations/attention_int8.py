@@ -12,7 +12,7 @@ from refsd.golden.few_bits import moves
 from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input
 from refsd.golden.operation import Mutant, Operation, values
 from refsd.golden.operations.attention import exchanged, first_key_head, heads_interleaved, scale_by
-from refsd.golden.operations.attention_bounds import mixed_bound
+from refsd.golden.operations.attention_bounds import mixed_bound, smoothed_keys
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
 from refsd.kernels.attention_int8 import attention_int8, codes_of_blocks, smoothed
@@ -59,13 +59,10 @@ def _bound(run: Run) -> Bound:
         run.moved(name, through).transpose(0, 2, 1, 3)
         for name, through in (("q", None), ("k", None), ("v", run.numerics.products))
     )
-    scale, u, J = _scale(run.inputs, run.params), run.u, k.shape[2]
+    scale, u = _scale(run.inputs, run.params), run.u
     q, dq = scale * q, abs(scale) * (dq + 2 * u * np.abs(q))
     if run.params["smooth"]:
-        mean = np.abs(k).mean(axis=2, keepdims=True)
-        k, dk = k - k.mean(axis=2, keepdims=True), dk + dk.mean(axis=2, keepdims=True) + gamma(J + 1, u) * mean
-        dk = dk + run.between(mean) + u * np.abs(k)
-        dk = dk + run.between(np.abs(k) + dk)
+        k, dk = smoothed_keys(run, k, dk)
     q, mq, sq, rq = _moves(q, dq, run.params["query_block"], run.numerics.compute)
     k, mk, sk, rk, v, dv = (
         np.repeat(t, q.shape[1] // k.shape[1], axis=1)

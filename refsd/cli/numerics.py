@@ -31,6 +31,8 @@ PROFILES = (
     "comfy-int8",
     "comfy-fp8",
     "nvfp4-w4a4",
+    "torch-f16-sage",
+    "torch-bf16-sage",
 )
 
 Profile = Annotated[str, typer.Option("--numerics", help=f"{', '.join(PROFILES)}.")]

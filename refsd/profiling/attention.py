@@ -7,8 +7,10 @@ type tells apart: so a lost bit of a score is seen whatever the result is stored
 import ml_dtypes
 import numpy as np
 
+from refsd.numerics.profiles import Float16Sums
+from refsd.profiling import attention_codes
 from refsd.profiling.question import Finding, Questioner
-from refsd.profiling.sums import bits_of_places, cancelling
+from refsd.profiling.sums import bits_of_places, cancelling, in_words
 from refsd.profiling.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, significand, type_of
 
 _OP = "attention"
@@ -53,6 +55,8 @@ def _factor(asked: Questioner, name: str) -> Finding:
 
 
 def factors(asked: Questioner) -> list[Finding]:
+    if attention_codes.rule_of(asked)[0] is not None:
+        return []  # codes under a shared scale have no type of their own
     return [_factor(asked, "q"), _factor(asked, "k")]
 
 
@@ -93,6 +97,8 @@ def mask(asked: Questioner) -> list[Finding]:
 
 def scores(asked: Questioner) -> list[Finding]:
     """A score of 2^b + 1, whose factors any type holds, against one of 2^b; and the sum that makes scores."""
+    if attention_codes.rule_of(asked)[0] is not None:
+        return []
     B = len(_SCORE)
     q, k = np.zeros((B, 1, _D), np.float32), np.zeros((B, 2, _D), np.float32)
     q[:, 0, :2] = 1
@@ -154,5 +160,9 @@ def value_sum(asked: Questioner) -> list[Finding]:
     exact = 1 + (J - 1) * v[0, 1]
     kept = np.abs(y - exact) < np.abs(y - 1)
     kind = FLOAT32 if kept[1] else FLOAT16 if kept[0] else BFLOAT16
+    # Only the terms of the run that begins with 1 are lost. A result in bfloat16 counts them to 16.
+    lost = J - (y[1] - 1) / v[0, 1, 1]
+    if kept[1] and lost > 24:
+        kind = FLOAT16 + in_words(Float16Sums(run=2 ** round(np.log2(lost))))
     evidence = f"1 and {J - 1} times 2^-12 gave {y[1]:.6g}, exactly {exact[1]:.6g}"
     return [Finding(_OP, "sum of values", kind, evidence)]

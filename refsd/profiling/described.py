@@ -7,7 +7,8 @@ from typing import Any
 from refsd.kernels.linear_quantized import DOTS
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.profiles import DTYPES, Float16Sums, Numerics
-from refsd.numerics.quantization import Quantization
+from refsd.numerics.quantization import Int8Scores, Quantization
+from refsd.profiling import attention_codes
 from refsd.profiling.few_bits import RULES
 from refsd.profiling.functions import ABSOLUTE
 from refsd.profiling.profile import Answers, Key
@@ -45,7 +46,7 @@ def _plain(value):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, Float16Sums):
         return {"step": value.step, "run": value.run}
-    if isinstance(value, Quantization):
+    if isinstance(value, (Quantization, Int8Scores)):
         return {
             field.name: told for field in fields(value) if (told := getattr(value, field.name)) != field.default
         }
@@ -135,8 +136,14 @@ def _one_pass(found: Found, like: Numerics):
     return ((*kept, *(op for op in norms if found[op, "variance"].startswith("E["))),) if norms else None
 
 
+def _scores(found: Found, like: Numerics):
+    rule = found.get(("attention", "codes of scores"))
+    return (attention_codes.RULES.get(rule),) if rule else None
+
+
 def _sums(found: Found, like: Numerics):
-    asked = {"linear": ("linear", "sum"), "conv": ("conv2d", "sum"), "attention": ("attention", "sum of scores")}
+    narrow = "sum of values" if (_scores(found, like) or (None,))[0] else "sum of scores"
+    asked = {"linear": ("linear", "sum"), "conv": ("conv2d", "sum"), "attention": ("attention", narrow)}
     asked = {op: found[key] for op, key in asked.items() if key in found}
     if "linear" in asked and float16_sums(asked["linear"]) is None:
         asked["linear"] = found.get(("linear", "sum, f16 weights"), asked["linear"])
@@ -161,5 +168,6 @@ _FIELDS: dict[str, Callable[[Found, Numerics], tuple | None]] = {
     "convolution": _convolution,
     "logistic": _logistic,
     "one_pass": _one_pass,
+    "scores": _scores,
     "sums": _sums,
 }

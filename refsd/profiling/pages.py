@@ -1,6 +1,6 @@
 """Every question, by the operation that it asks for."""
 
-from refsd.profiling import attention, few_bits, functions, subnormals
+from refsd.profiling import attention, attention_codes, few_bits, functions, subnormals
 from refsd.profiling.convolution import algorithm
 from refsd.profiling.norms import NORMS, squares, variance
 from refsd.profiling.products import (
@@ -42,6 +42,7 @@ PROBES: tuple[Probe, ...] = (
     Probe("conv2d", _HALF_SUM, accumulator(with_halves(pixels), "conv2d", _K, _HALF_SUM)),
     Probe("conv2d", "order of the sum", order(pixels, "conv2d", _ORDERED)),
     Probe("conv2d", "algorithm", algorithm),
+    Probe("attention", "codes of scores", attention_codes.scores),
     Probe("attention", "queries and keys", attention.factors),
     Probe("attention", "values", attention.values),
     Probe("attention", "mask", attention.mask),

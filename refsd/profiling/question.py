@@ -10,7 +10,7 @@ from refsd.golden.engine import Engine
 from refsd.golden.given_case import GivenCase
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
-from refsd.numerics.quantization import Quantization
+from refsd.numerics.quantization import Int8Scores, Quantization
 from refsd.numerics.tensor import StoredTensor, stored
 
 
@@ -41,6 +41,8 @@ class Questioner:
         self.engine = engine
         # Weight type -> how its product rounds the input to few bits (few_bits.py), with the evidence.
         self.rules: dict[str, tuple[Quantization | None, str]] = {}
+        # How attention rounds queries and keys to int8 (attention_codes.py), with the evidence; None: not asked.
+        self.scores: tuple[Int8Scores | None, str] | None = None
 
     def ask(
         self, op: str, shape: tuple[int, ...], params: Mapping[str, Any] | None = None, **tensors

@@ -28,6 +28,7 @@ def watch(
     causes: bool = ...,
     show: Callable[[str], Any] | None = ...,
     by: Literal["layers"] = ...,
+    numerics: str | None = ...,
 ) -> contextlib.AbstractContextManager[Report]: ...
 
 
@@ -61,6 +62,7 @@ def watch(
     memory: float = 2.0**31,
     rows: int = 0,
     folder: str | Path | None = None,
+    numerics: str | None = None,
 ) -> Iterator[Any]:
     """Judge what torch computes inside the `with` block. Yields the report.
 
@@ -70,6 +72,7 @@ def watch(
     By layers:
     calls:  number of calls of each component to judge; further calls only run
     causes: try known bugs as explanations of the first wrong layer, if that takes seconds rather than minutes
+    numerics: how the module computes where torch's own operations are replaced: "torch-bf16-sage"; None: as torch
 
     By operations:
     modules: glob on the names of modules, inside which operations are judged
@@ -107,13 +110,13 @@ def watch(
         "rows": rows,
         "folder": folder,
     }
-    others = of_operations if by == "layers" else {"calls": calls, "causes": causes}
+    others = of_operations if by == "layers" else {"calls": calls, "causes": causes, "numerics": numerics}
     defaults = inspect.signature(watch).parameters
     unused = [name for name, value in others.items() if value != defaults[name].default]
     if unused:
         raise BadInput(f"{', '.join(unused)}: by={by!r} has no such option")
     if by == "layers":
-        with watch_layers(module, calls, causes, show) as report:
+        with watch_layers(module, calls, causes, show, numerics) as report:
             yield report
         return
     watched = importlib.import_module("refsd.watching.mode").watched

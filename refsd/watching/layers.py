@@ -32,7 +32,7 @@ from refsd.judges.model import ModelJudge
 from refsd.module import WeightCache
 from refsd.networks.original import Arguments, Reader
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
+from refsd.numerics.profiles import PROFILES, TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
 from refsd.numerics.tensor import stored
 from refsd.weights.checkpoint import Checkpoint
 
@@ -129,7 +129,11 @@ class _LivingJudge(ModelJudge):
 
 @contextlib.contextmanager
 def watch_layers(
-    module, calls: int = 1, causes: bool = True, show: Callable[[str], Any] | None = print
+    module,
+    calls: int = 1,
+    causes: bool = True,
+    show: Callable[[str], Any] | None = print,
+    numerics: str | None = None,
 ) -> Iterator[Report]:
     """Judge a module's calls inside the `with` block, layer by layer. Yields the Report.
 
@@ -138,17 +142,18 @@ def watch_layers(
     calls:  number of calls of each component to judge; further calls only run
     causes: try known bugs as explanations of the first wrong layer, if that takes seconds rather than minutes
     show:   called with the report's text at the end; None: do not show it
+    numerics: a profile that stores numbers as the module does; None: torch's own, of its dtype
 
-    Raises BadInput for a module that refsd does not run.
+    Raises BadInput for a module that refsd does not run, and a profile that is none of its dtype.
     """
     title = type(module).__name__
     if title not in READERS:
         raise BadInput(
             f'refsd.watch knows no {title}; it knows {", ".join(READERS)}. by="operations" judges any module'
         )
-    component, numerics = living_component(module), _numerics_of(module)
+    component, profile = living_component(module), _numerics_of(module, numerics)
     report = Report(title)
-    watchers = [_Watcher(module, reader, component, numerics, report, calls, causes) for reader in READERS[title]]
+    watchers = [_Watcher(module, reader, component, profile, report, calls, causes) for reader in READERS[title]]
     with contextlib.ExitStack() as stack:
         for watcher in watchers:
             stack.enter_context(watcher.attached())
@@ -157,11 +162,14 @@ def watch_layers(
         show(str(report))
 
 
-def _numerics_of(module) -> Numerics:
+def _numerics_of(module, asked: str | None) -> Numerics:
     dtype = str(module.dtype)
     if dtype not in _NUMERICS:
         raise BadInput(f"{type(module).__name__} computes in {dtype}; refsd judges {', '.join(_NUMERICS)}")
-    return _NUMERICS[dtype]
+    fits = {name: profile for name, profile in PROFILES.items() if profile.storage == _NUMERICS[dtype].storage}
+    if asked is not None and asked not in fits:
+        raise BadInput(f"numerics {asked!r}: {type(module).__name__} is in {dtype}: expected {', '.join(fits)}")
+    return _NUMERICS[dtype] if asked is None else fits[asked]
 
 
 class _Watcher:

@@ -9,8 +9,8 @@ from refsd.golden.judge import Inputs
 from refsd.golden.operation import Operation, Params
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.profiles import FLOAT32, GGML_CPU, TORCH_BF16, TORCH_F16, Float16Sums, Numerics
-from refsd.numerics.quantization import Quantization
+from refsd.numerics.profiles import FLOAT32, GGML_CPU, SAGE_SUMS, TORCH_BF16, TORCH_F16, Float16Sums, Numerics
+from refsd.numerics.quantization import Int8Scores, Quantization
 
 _PRECISIONS = {"float16": TORCH_F16, "bfloat16": TORCH_BF16}
 _OF_PRODUCTS = {"linear", "conv2d", "conv3d", "attention"}
@@ -32,6 +32,9 @@ def in_precisions(
                 yield f"computed in {name}, not as {declared.name}", op.answer(Arithmetic(numerics), inputs, params)
     if op.name == "linear":
         yield from _in_few_bits(op, inputs, params, declared)
+    if op.name == "attention" and declared.scores is None:
+        numerics = replace(declared, scores=Int8Scores(), sums=SAGE_SUMS)
+        yield f"scores are products of {numerics.scores}", op.answer(Arithmetic(numerics), inputs, params)
     if op.name in _OF_PRODUCTS and not declared.sums:
         for sums in _SUMS:
             numerics = replace(

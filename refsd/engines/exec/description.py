@@ -14,7 +14,7 @@ from refsd.kernels.quant.activation_codes import GRIDS, ROUNDINGS
 from refsd.numerics.deviations import DEVIATIONS, EPS, SETTABLE, Deviation
 from refsd.numerics.printable import printable
 from refsd.numerics.profiles import DTYPES, PROFILES, Float16Sums, Numerics
-from refsd.numerics.quantization import Quantization
+from refsd.numerics.quantization import Int8Scores, Quantization
 from refsd.numerics.tensor import SCALAR_TYPES
 
 # Names are printed in reports and JUnit files. (\Z, because "$" also matches before a final newline.)
@@ -36,6 +36,14 @@ class _Sums(msgspec.Struct, forbid_unknown_fields=True):
 
     step: int = 1
     run: int = 0
+
+
+class _Scores(msgspec.Struct, forbid_unknown_fields=True):
+    """Fields of quantization.Int8Scores."""
+
+    query_block: int = 128
+    key_block: int = 64
+    smooth: bool = True
 
 
 class Offer(msgspec.Struct, forbid_unknown_fields=True):
@@ -148,8 +156,11 @@ def _numerics(said: str | dict[str, Any], program: str) -> Numerics:
     changes: dict[str, Any] = {"like": said} if isinstance(said, str) else dict(said)
     like = PROFILES[_one_of("numerics", changes.pop("like", "float32"), tuple(PROFILES))]
     rounded, one_pass, sums = (changes.pop(field, None) for field in ("activations", "one_pass", "sums"))
+    if "scores" in changes:
+        changes["scores"] = _scores(changes["scores"])
     for field, value in changes.items():
-        _one_of(f"numerics {field}", value, _ALLOWED[_one_of("numerics field", field, tuple(_ALLOWED))])
+        if field != "scores":
+            _one_of(f"numerics {field}", value, _ALLOWED[_one_of("numerics field", field, tuple(_ALLOWED))])
     if rounded is not None:
         if not isinstance(rounded, dict):
             raise EngineFailure("description.json: numerics activations: expected weight type -> type")
@@ -196,6 +207,19 @@ def _sums(said: Any) -> dict[str, Float16Sums]:
         if how.step < 1 or how.run < 0:
             raise EngineFailure(f"description.json: numerics sums of {op}: expected step >= 1 and run >= 0")
     return {op: Float16Sums(how.step, how.run) for op, how in sums.items()}
+
+
+def _scores(said: Any) -> Int8Scores | None:
+    """{"query_block": 128, "key_block": 64, "smooth": true}, or null"""
+    try:
+        scores = msgspec.convert(said, _Scores | None)
+    except msgspec.ValidationError as error:
+        raise EngineFailure(f"description.json: numerics scores: {error}") from None
+    if scores is None:
+        return None
+    if scores.query_block < 1 or scores.key_block < 1:
+        raise EngineFailure("description.json: numerics scores: expected blocks of 1 token or more")
+    return Int8Scores(scores.query_block, scores.key_block, scores.smooth)
 
 
 def _one_of(what: str, value, allowed: tuple):

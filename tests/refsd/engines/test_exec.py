@@ -18,7 +18,7 @@ from refsd.golden.recipe import Recipe
 from refsd.golden.store import Store
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT64, GGML_CPU, Float16Sums
-from refsd.numerics.quantization import Quantization
+from refsd.numerics.quantization import Int8Scores, Quantization
 from refsd.numerics.tensor import stored
 from refsd.weights import recipes
 
@@ -328,8 +328,12 @@ def test_declarations(program):
             "numerics": {"like": "torch-f16", "sums": {"attention": {"step": 16, "run": 64}}},
             "inputs": ["q", "k", "v"],
         },
+        "model/flux": {"numerics": {"like": "torch-bf16", "scores": {"query_block": 32, "smooth": False}}},
+        "model/unet": {"numerics": {"like": "torch-bf16-sage", "scores": None, "sums": {}}},
     }
     engine = program(description=repr({"ops": ops, "numerics": "torch-f16"}))
+    assert engine.numerics(Case("flux", "model/flux", {})).scores == Int8Scores(32, 64, False)
+    assert engine.numerics(Case("unet", "model/unet", {})).scores is None
     assert engine.refuses(SILU) == "test takes no f32 in silu"
     assert engine.refuses(Case("gelu", "gelu", {"x": Recipe((1,))})) == "test has no gelu"
     qkv = dict.fromkeys("qkv", Recipe((1, 2, 1, 2)))
@@ -388,6 +392,9 @@ def own(op, **sets):
         ({"numerics": {"activations": {"i8": {"type": "int8", "largest": -1}}}}, "largest -1: expected 0 .. 65504"),
         ({"numerics": {"activations": {"i8": {"kind": "int8"}}}}, "activations of i8, field 'kind' is not known"),
         ({"numerics": {"like": "torch-f16", "sums": {"silu": {}}}}, "numerics sums of 'silu' is not known"),
+        ({"numerics": {"scores": {"block": 64}}}, "numerics scores: Object contains unknown field `block`"),
+        ({"numerics": {"scores": {"key_block": 0}}}, "numerics scores: expected blocks of 1 token or more"),
+        ({"numerics": {"scores": "int8"}}, "numerics scores: Expected"),
         ({"numerics": {"like": "torch-f16", "sums": {"linear": {"step": 0}}}}, "expected step >= 1 and run >= 0"),
         ({"numerics": {"like": "torch-f16", "sums": {"linear": {"steps": 1}}}}, "numerics sums"),
         ({"numerics": {"sums": {"linear": {}}}}, 'have float16 factors: expected products "f16"'),

@@ -30,7 +30,7 @@ _FEW = (
     "nvfp4_comfy weights",
 )
 FEW = tuple(p for p in PROBES if p.op != "linear" or not p.name.endswith(" weights") or p.name.endswith(_FEW))
-SAID = ("compute", "storage", "products", "conv", "gelu", "flash", "logistic", "one_pass", "sums")
+SAID = ("compute", "storage", "products", "conv", "gelu", "flash", "logistic", "one_pass", "scores", "sums")
 
 
 @pytest.fixture(scope="module")

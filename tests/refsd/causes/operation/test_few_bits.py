@@ -10,7 +10,7 @@ from refsd.cases import select
 from refsd.engines.reference import Reference
 from refsd.golden import conform
 from refsd.judges import judges
-from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, TORCH_BF16, TORCH_F32
+from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, TORCH_BF16, TORCH_F16, TORCH_F16_SAGE, TORCH_F32
 
 _CASES = select("linear/f32/*")
 _ROUND = {
@@ -70,3 +70,25 @@ def test_not_declared_they_are_named(how, says):
 def test_declared_they_conform(how):
     says = replace(TORCH_F32, name="mine", activations={"f32": how})
     assert [(r.case, r.reason) for r in _results(Engine(how, says)) if not r.conforms] == []
+
+
+class _Sage(Reference):
+    """Attends as SageAttention does, and declares torch's float16."""
+
+    name = "sage"
+
+    def __init__(self):
+        super().__init__(TORCH_F16_SAGE)
+
+    def numerics(self, case):
+        return TORCH_F16
+
+
+def test_attention_in_int8_that_is_not_declared():
+    truth = Reference()
+    runner = conform.Runner(judges(None), lambda case: truth.run(case, case.realize()), [])
+    results = conform.run(runner, [_Sage()], select("attention/*"))
+    wrong = [r for r in results if r.status == "fail"]
+    assert len(wrong) >= 3
+    cause = f"scores are products of {TORCH_F16_SAGE.scores}"
+    assert [r.case for r in wrong if r.causes[:1] != (cause,)] == []
