@@ -12,6 +12,7 @@ from refsd.causes.model.mutants import MUTANTS, Change, in_each_block
 from refsd.causes.model.observed import Observed
 from refsd.causes.model.place import Place, of_one_layer
 from refsd.causes.model.precisions import other_precisions
+from refsd.causes.operation.unlisted import KEPT
 from refsd.golden.case import Case
 from refsd.golden.explanation import Explanation, Nearest
 from refsd.golden.judge import NOTHING, Answer, Inputs, Mutant, Standard, Trace
@@ -180,7 +181,7 @@ class ModelJudge(ModelRuns):
         """Return the surroundings of an engine's tap or output. found: as for `trace`"""
         case, inputs, numerics = standard.case, standard.inputs, standard.numerics
         until = None if tap in standard.truth else tap
-        observed = Observed(numerics)
+        observed = Observed(numerics, keeps=KEPT)
         taps, _ = self._follow(case, inputs, found, observed)
         segment = taps.segments.get(tap) or taps.rest()
         given = {name: y for name, y in taps.shaped.items() if name != tap}
@@ -209,7 +210,8 @@ class ModelJudge(ModelRuns):
             right, outputs = self._follow(case, inputs, rest, Observed(FLOAT64), also=calls)
             return {**right, **outputs}
 
-        return Place(tap, own, segment, run, spread, m.weights, numerics, earlier, others, calls, params)
+        known = observed.results[: segment.last]
+        return Place(tap, own, segment, run, spread, m.weights, numerics, known, earlier, others, calls, params)
 
     def _causes(self, standard: Standard, found: Answer) -> list[str]:
         """Return the causes that explain an engine's answer, by the rule of golden/explanation.py.

@@ -8,7 +8,7 @@ import functools
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -252,15 +252,26 @@ class Observed(Arithmetic):
     ops:     the operation of each call
     losses:  what an honest float32 engine may lose in each call, as a share of the result's RMS. The loss of a norm
              comes from its own bound, but only if `instead` is None
+    results: the result of each call, as far as `keeps` bytes hold them; then None
     at:      index of the call that is shown to `instead`
     instead: call -> its replaced result; None: compute the right one
+    before:  results of an earlier run, which are taken for the calls before `at`
     """
 
-    def __init__(self, numerics, deviations=(), at: int = -1, instead: Callable[[Call], Any] | None = None):
+    def __init__(
+        self,
+        numerics,
+        deviations=(),
+        at: int = -1,
+        instead: Callable[[Call], Any] | None = None,
+        before: Sequence[np.ndarray | None] = (),
+        keeps: int = 0,
+    ):
         super().__init__(numerics, deviations)
         self.ops: list[str] = []
         self.losses: list[float] = []
-        self._at, self._instead = at, instead
+        self.results: list[np.ndarray | None] = []
+        self._at, self._instead, self._before, self._room = at, instead, before, keeps
         self._inside = False
         self._measures = instead is None
         # An engine that rounds nothing between operations, and sums as the declared one does.
@@ -300,7 +311,11 @@ class Observed(Arithmetic):
         self.ops.append(_ROWS[method].op if method != "apply" else arguments["kernel"].__name__)
         unit = self._summed.get(_SUMS.get(method, ""), _UNIT)
         self.losses.append(unit * math.sqrt(_ROWS[method].terms(arguments) / 2))
-        shown = len(self.ops) - 1 == self._at and self._instead is not None
+        index = len(self.ops) - 1
+        known = self._before[index] if index < min(self._at, len(self._before)) else None
+        if known is not None:
+            return known.copy()
+        shown = index == self._at and self._instead is not None
         if shown and _ROWS[method].op == "rope":
             arguments = self._with_ids(method, arguments)
         call = call_of(method, arguments) if shown else None
@@ -314,12 +329,18 @@ class Observed(Arithmetic):
             self._inside = False
         if self._measures and method in _NORMS and self.numerics.compute == "float32":
             self.losses[-1] = self._norms_loss(call_of(method, arguments), y)
+        self._keep(y)
         return y
+
+    def _keep(self, y: np.ndarray) -> None:
+        self._room -= y.nbytes
+        self.results.append(y.copy() if self._room > 0 else None)
 
     def pass_over(self, method: str) -> None:
         """Count a call that is skipped because its result is not needed."""
         self.ops.append(_ROWS[method].op)
         self.losses.append(0.0)
+        self.results.append(None)
 
     def _norms_loss(self, call: Call | None, y: np.ndarray) -> float:
         """Return the loss from the operation's own bound: a mean far from zero costs digits of the variance."""

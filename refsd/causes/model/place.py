@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from refsd.causes.generic.description import describe
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
 from refsd.causes.generic.other_shapes import other_shape
 from refsd.causes.generic.solved_numbers import is_plain, shown, solved
-from refsd.causes.model.following import Segment
+from refsd.causes.model.following import Reached, Segment
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import Call, Observed
 from refsd.causes.operation.unlisted import KEPT, explaining
@@ -62,6 +62,7 @@ class Place(NamedTuple):
     spread:   -> RMS error of each element in honest runs with random roundings
     weights:  the component's
     numerics: declared by the engine
+    known:    the right results of the operations up to the tap; None where they are not kept
     earlier:  the engine's taps before this one, the latest first
     others:   -> what every tap and output should be, in float64; what is made of this tap, of its right values
     again:    the taps of the other calls of this layer or operation
@@ -75,6 +76,7 @@ class Place(NamedTuple):
     spread: Callable[[], np.ndarray]
     weights: Mapping[str, StoredTensor]
     numerics: Numerics
+    known: Sequence[np.ndarray | None] = ()
     earlier: Mapping[str, np.ndarray] = MappingProxyType({})
     others: Callable[[], Mapping[str, np.ndarray]] = dict
     again: Collection[str] = ()
@@ -156,10 +158,8 @@ class Place(NamedTuple):
 
         gap: as refsd/causes/operation/unlisted.py takes it; no other tap is an input then
         """
-        calls: list[Call] = []
         last = self.segment.last - 1
-        self.run(Observed(self.numerics, at=last, instead=lambda call: calls.append(call)), Change())
-        for call in calls:
+        for call in self._call(last):
             if gap:
                 yield from call.unlisted(self.found, gap)
                 continue
@@ -173,7 +173,7 @@ class Place(NamedTuple):
                 continue
 
             def through(y: np.ndarray, at=at) -> np.ndarray:
-                moved = self.run(Observed(self.numerics, at=at, instead=lambda call: y), Change())
+                moved = self._moved(at, y)
                 return np.zeros(0) if moved is None else moved
 
             op = self.segment.ops[at - self.segment.first]
@@ -227,9 +227,22 @@ class Place(NamedTuple):
         Their inputs are the reference's, computed from the engine's earlier taps.
         """
         for at in reversed(range(self.segment.first, self.segment.last)):
-            calls: list[Call] = []
-            self.run(Observed(self.numerics, at=at, instead=lambda call, calls=calls: calls.append(call)), Change())
-            yield from ((at, call) for call in calls)
+            yield from ((at, call) for call in self._call(at))
+
+    def _call(self, at: int) -> list[Call]:
+        """Return the operation of this index; none if it has no page."""
+        calls: list[Call] = []
+
+        def take(call: Call) -> None:
+            calls.append(call)
+            raise Reached
+
+        self.run(Observed(self.numerics, at=at, instead=take, before=self.known), Change())
+        return calls
+
+    def _moved(self, at: int, y: np.ndarray) -> np.ndarray | None:
+        """Return the tap if the operation of this index gives another result."""
+        return self.run(Observed(self.numerics, at=at, instead=lambda call: y, before=self.known), Change())
 
     def _operations(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, tap) for known bugs and precisions of each operation here, and other weights in the last."""
@@ -247,7 +260,7 @@ class Place(NamedTuple):
                 yield name, y
                 continue
             op = self.segment.ops[at - self.segment.first]
-            moved = self.run(Observed(self.numerics, at=at, instead=lambda call, y=y: y), Change())
+            moved = self._moved(at, y)
             if moved is not None:
                 yield f"{op} before it: {name}", moved
 

@@ -34,6 +34,8 @@ _NOT = ("refsd.stages.stage", "refsd.stages")
 _MOST = 4
 # Almost any number explains so many different errors.
 _SINGLE = 3
+# The rank of a cause that counts if there is no other.
+_UNLESS_OTHERS = 9
 # Bits that another sign than the right number's costs.
 _SIGN = 3
 
@@ -55,7 +57,8 @@ def searched_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
     if not scene.wrong:
         return []
     found = sorted(apart(_search, _SECONDS, scene, known))
-    phrases = list(dict.fromkeys(phrase for *_, phrase in found))
+    others = [row for row in found if row[0] != _UNLESS_OTHERS]
+    phrases = list(dict.fromkeys(phrase for *_, phrase in others or found))
     return (phrases or _explaining(scene, known))[:_MOST] or last_resorts(scene) or _sequence(scene)
 
 
@@ -76,10 +79,12 @@ def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
         return
     looks = output_causes(scene, WHOLE) or _in_place(scene, known)
     channels = [] if looks else [*_channels_of_inputs(scene)]
-    if channels and (changed := [*_changed_formulas(scene)]):
-        yield from changed
+    if channels:
+        # Told before the search for a better cause, which the limit of time may end.
+        yield from ([_UNLESS_OTHERS, 0.0, phrase] for phrase in channels)
+        yield from _changed_formulas(scene)
         return
-    looks = looks or channels or _blames(scene) or output_causes(scene, PARTS)
+    looks = looks or _blames(scene) or output_causes(scene, PARTS)
     yield from ([4, 0.0, phrase] for phrase in looks)
     if not looks:
         yield from _changed_formulas(scene)

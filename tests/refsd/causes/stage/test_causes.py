@@ -187,6 +187,12 @@ def test_a_mechanism_is_named(case, change, cause):
     assert named and any(part in named[0] for part in cause.split("|")), named
 
 
+def test_what_was_found_before_a_search_that_ends_early_is_told(monkeypatch):
+    monkeypatch.setattr("refsd.causes.stage.causes._changed_formulas", lambda scene: os._exit(1))
+    named = _causes("stage/noising/flow-a1111", lambda c, v, y: _of_channels(v, y, 0.25, 0.02))
+    assert named[0].startswith("latent: each channel is multiplied by 1 to 1.5"), named
+
+
 @pytest.mark.parametrize(
     ("case", "change", "cause"),
     [
