@@ -57,12 +57,14 @@ class Location(NamedTuple):
 
     architectures: general.architecture of a GGUF or model_type of a config.json, one of which the file must have,
                    where names do not tell this network from another; (): any
+    shaped:        shapes in the file -> True if they are this network's, where another has the same names
     """
 
     layout: Layout
     prefixes: tuple[str, ...]
     witnesses: tuple[str, ...]
     architectures: tuple[str, ...] = ()
+    shaped: Callable[[Mapping[str, Shape]], bool] = lambda shapes: True
 
 
 class Folder(NamedTuple):

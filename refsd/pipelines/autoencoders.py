@@ -138,7 +138,9 @@ def open_autoencoder(checkpoint: Checkpoint, arithmetic: Arithmetic, channels: i
         scale = LatentScale(config["scaling_factor"], config["shift_factor"], "config")
     pixels = _pixels(kind, decoder) * (2 if packed else 1)
     alpha = encoder.fits["C"].n == 4
-    return Autoencoder(encoder, decoder, pixels, scale, packed, frames=kind == "wan-vae", alpha=alpha)
+    return Autoencoder(
+        encoder, decoder, pixels, scale, packed, frames=kind in ("wan-vae", "wan22-vae"), alpha=alpha
+    )
 
 
 def _pixels(kind: str, decoder: LoadedComponent) -> int:
@@ -147,7 +149,8 @@ def _pixels(kind: str, decoder: LoadedComponent) -> int:
         # A convolution without bias follows each 2x upsampling.
         convolutions = [name for name in m.weights if re.fullmatch(r"decoder\.\d+\.weight", name)]
         return 2 ** sum(name.replace("weight", "bias") not in m.weights for name in convolutions)
-    if kind in ("wan-vae", "qwen-image21-vae"):
-        return 2 ** sum(name.endswith(".resample.1.weight") for name in m.weights if name.startswith("decoder."))
+    if kind in ("wan-vae", "wan22-vae", "qwen-image21-vae"):
+        samplings = sum(name.endswith(".resample.1.weight") for name in m.weights if name.startswith("decoder."))
+        return 2 ** (samplings + (kind == "wan22-vae"))
     levels = m.count("decoder.up")
     return 2**levels if kind == "flux2-vae" else 2 ** (levels - 1)

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import translate
 from typing import NamedTuple
 
@@ -42,10 +42,6 @@ FOREIGN = (
     (".weight_packed", "packed weights of compressed-tensors"),
     (".qweight", "4-bit weights of GPTQ or Nunchaku"),
 )
-
-# Ends of names of convolutions, which see several frames in Wan 2.2's own autoencoder, one in Qwen-Image 2.1's.
-_FRAMES = "0.downsamples.0.residual.2.weight", "encoder.down_blocks.0.resnets.0.conv1.weight"
-_WAN22_VAE = "Wan 2.2's own autoencoder, of 48 channels"
 
 # Tensors that real files hold besides the model; refsd ignores them.
 KNOWN_EXTRAS = (
@@ -90,6 +86,7 @@ class Candidate(NamedTuple):
     """A place for a component: it is under `prefix` if some name begins with `prefix` and one of `witnesses`.
 
     architectures: the file must name one of these; (): any
+    shaped:        shapes in the file -> True if they can be the component's
     """
 
     component: str
@@ -97,11 +94,12 @@ class Candidate(NamedTuple):
     prefix: str
     witnesses: tuple[str, ...]
     architectures: tuple[str, ...] = ()
+    shaped: Callable[[Mapping[str, Shape]], bool] = lambda shapes: True
 
 
 # In order of preference: the first candidate of a component whose witness occurs is taken.
 CANDIDATES = tuple(
-    Candidate(network.name, place.layout, prefix, place.witnesses, place.architectures)
+    Candidate(network.name, place.layout, prefix, place.witnesses, place.architectures, place.shaped)
     for network in NETWORKS.values()
     for place in network.places
     for prefix in place.prefixes
@@ -115,11 +113,9 @@ class FoundComponent(NamedTuple):
     names: dict[str, str]
 
 
-def foreign_family(shapes: Mapping[str, Shape]) -> str | None:
-    """Return the title of a model or file that refsd does not run, recognised by some name or shape; else None."""
-    if any(name.endswith(_FRAMES) and len(shape) == 5 and shape[2] > 1 for name, shape in shapes.items()):
-        return _WAN22_VAE
-    names = [name for name in shapes if not is_known_extra(name)]
+def foreign_family(names: Iterable[str]) -> str | None:
+    """Return the title of a model or file that refsd does not run, recognised by some name; else None."""
+    names = [name for name in names if not is_known_extra(name)]
     if any(name.startswith(_TEXT_TOWERS) for name in names):
         names = [name for name in names if not name.startswith(PICTURE_TOWERS)]
     if any(_DECODER in name or _QWEN_TOWER in name for name in names):
@@ -147,7 +143,7 @@ def find_components(
     for place in places:
         if place.prefix == "" and _is_bare(found):
             continue
-        if place.architectures and architecture not in place.architectures:
+        if (place.architectures and architecture not in place.architectures) or not place.shaped(shapes):
             continue
         left = [name for name in shapes if name not in taken]
         if not place.prefix:

@@ -3,6 +3,7 @@
 import diffusers
 import numpy as np
 import pytest
+import tiny_vae_wan22
 import torch
 import transformers
 from float64_peers import distance, draw, draw_weights, float64_throughout, redraw
@@ -21,6 +22,7 @@ from test_models_minimax_h3 import inputs_of, peer_minimax_h3
 from test_models_qwen_image21 import asked, peer_qwen_image21, picture_of
 from test_models_unet import peer_unet
 from test_models_vae import peer_vae
+from test_models_vae_wan22 import peer_vae as peer_vae_wan22
 from test_models_zimage import answer as answer_of_zimage
 
 from refsd.components import forward, load
@@ -33,6 +35,7 @@ from refsd.models.krea2 import token_ids
 from refsd.models.minimax_h3.original import ORIGINALS
 from refsd.models.unet.tensors import UNetSize
 from refsd.models.vae.network import VAESize
+from refsd.models.vae_wan.original import ORIGINALS as WAN_ORIGINALS
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.weights import open_checkpoint
@@ -324,3 +327,19 @@ def test_a_folder_of_minimax_h3(tmp_path):
     got = answer(checkpoint, "minimax-h3", inputs)
     assert all(distance(got[name], want[name]) <= 1e-12 for name in ("out", "audio_out"))
     assert living_component(peer).config == checkpoint.components["minimax-h3"].config
+
+
+def test_a_folder_of_wan_22_s_autoencoder(tmp_path):
+    """Its statistics are read from config.json, and diffusers' class is Wan 2.1's too."""
+    x = draw((2, 3, 5, 16, 32), 1)
+    with float64_throughout():
+        peer = peer_vae_wan22(tiny_vae_wan22.SIZE)
+        redraw(peer, 4)
+        want = WAN_ORIGINALS["wan22-vae-encoder"].run(peer, {"x": torch.from_numpy(x)}, {})
+    peer.save_pretrained(tmp_path / "vae")
+    checkpoint = open_checkpoint(tmp_path)
+    got = answer(checkpoint, "wan22-vae-encoder", {"x": x})
+    assert all(distance(got[name], want[name]) <= 1e-12 for name in ("mean", "logvar"))
+    found = living_component(peer)
+    assert (found.name, found.config) == ("wan22-vae", checkpoint.components["wan22-vae"].config)
+    assert found.config["latents_std"] == [2.0] * 3

@@ -1,13 +1,18 @@
-"""Wan 2.1's and Qwen-Image's autoencoder: pictures and videos, with convolutions over frames that see no later one.
+"""The autoencoders of Wan and Qwen-Image: pictures and videos, with convolutions over frames that see no later one.
 
-Wan-Video/Wan2.1, wan/modules/vae.py; key names as there: `conv1` and `conv2` at the root are the 1x1 convolutions
-that Stable Diffusion calls quant_conv and post_quant_conv, `head` is a norm, SiLU and a convolution.
+Wan-Video/Wan2.1, wan/modules/vae.py, which is Qwen-Image's too; key names as there: `conv1` and `conv2` at the root
+are the 1x1 convolutions that Stable Diffusion calls quant_conv and post_quant_conv, `head` is a norm, SiLU and a
+convolution.
 
 A picture is a video of one frame. The first latent frame holds the first frame alone, each later one four frames.
 The original runs four frames at a time and keeps the last two inputs of every convolution; here a convolution
 runs over all frames at once, with two frames of zeros before the first, which is the same sum. Only the layers
 that change the number of frames treat the first frame apart: it never enters `time_conv` of an upsampling, not even
 as the past of the second frame.
+
+Wan 2.2's autoencoder (wan/modules/vae2_2.py; TI2V-5B has it, A14B has Wan 2.1's) takes 2x2 squares of pixels as
+channels. Each of its levels is a group of these layers. The shortcut around a level has no weights: it averages
+boxes of pixels on the way down and repeats channels on the way up.
 """
 
 import numpy as np
@@ -30,11 +35,7 @@ def encode(m: Module, x, latents_mean, latents_std):
 
     latents_mean, latents_std: [Z], statistics of the posterior's means
     """
-    later = frames_per_latent(m["encoder"])
-    h = encoder(m["encoder"], x[:, :, : 1 + (x.shape[2] - 1) // later * later])
-    mean, logvar = np.split(m.conv3d("conv1", h), 2, axis=1)
-    logvar = m.add(logvar, m.store(-2 * np.log(of_channels(latents_std, logvar))))
-    return to_denoiser(m, mean, latents_mean, latents_std), logvar
+    return posterior(m, encoder(m["encoder"], whole_latents(m, x)), latents_mean, latents_std)
 
 
 @block
@@ -45,6 +46,52 @@ def decode(m: Module, z, latents_mean, latents_std):
     -> out: [N, 3, 1 + 4F, 8H, 8W], about -1..1, not clipped
     """
     return decoder(m["decoder"], m.conv3d("conv2", to_vae(m, z, latents_mean, latents_std)))
+
+
+@block
+def encode_wan22(m: Module, x, latents_mean, latents_std):
+    """Encode a video by Wan 2.2's autoencoder to the posterior of its latent, each channel normalised.
+
+    x:         [N, 3, 1 + 4F, H, W], -1..1, H and W multiples of 16; frames beyond the last whole four are left out
+    -> mean:   [N, Z, 1 + F, H/16, W/16], the denoiser's input
+       logvar: the same shape, of the normalised latent; clip it to -30..20 before sampling
+
+    latents_mean, latents_std: [Z], statistics of the posterior's means
+    """
+    h = encoder(m["encoder"], to_squares(whole_latents(m, x)))
+    return posterior(m, h, latents_mean, latents_std)
+
+
+@block
+def decode_wan22(m: Module, z, latents_mean, latents_std):
+    """Decode a normalised latent by Wan 2.2's autoencoder to a video.
+
+    z:      [N, Z, 1 + F, H, W], as the denoiser has it
+    -> out: [N, 3, 1 + 4F, 16H, 16W], about -1..1, not clipped
+    """
+    h = decoder(m["decoder"], m.conv3d("conv2", to_vae(m, z, latents_mean, latents_std)))
+    return to_pixels(h)
+
+
+def posterior(m: Module, h, latents_mean, latents_std):
+    """Return the mean, normalised, and the log of the variance. h [N, 2Z, F, H, W] -> two of [N, Z, F, H, W]"""
+    mean, logvar = np.split(m.conv3d("conv1", h), 2, axis=1)
+    logvar = m.add(logvar, m.store(-2 * np.log(of_channels(latents_std, logvar))))
+    return to_denoiser(m, mean, latents_mean, latents_std), logvar
+
+
+def to_squares(x):
+    """Take 2x2 squares of pixels for channels, columns outside rows. [N, C, F, H, W] -> [N, 4C, F, H/2, W/2]"""
+    N, C, F, H, W = x.shape
+    squares = x.reshape(N, C, F, H // 2, 2, W // 2, 2).transpose(0, 1, 6, 4, 2, 3, 5)
+    return squares.reshape(N, 4 * C, F, H // 2, W // 2)
+
+
+def to_pixels(x):
+    """Undo `to_squares`. [N, 4C, F, H, W] -> [N, C, F, 2H, 2W]"""
+    N, C, F, H, W = x.shape
+    pixels = x.reshape(N, C // 4, 2, 2, F, H, W).transpose(0, 1, 4, 5, 3, 6, 2)
+    return pixels.reshape(N, C // 4, F, 2 * H, 2 * W)
 
 
 def to_denoiser(m: Module, z, latents_mean, latents_std):
@@ -64,30 +111,103 @@ def of_channels(values, x):
     return np.asarray(values, np.float64).reshape(-1, *[1] * (x.ndim - 2))
 
 
-def frames_per_latent(m: Module) -> int:
-    """Return how many frames a latent frame holds, except the first: 2 for each halving of the encoder."""
-    layers = m["downsamples"]
-    return 2 ** sum("time_conv" in layers[i] for i in range(layers.count()))
+def whole_latents(m: Module, x):
+    """Leave out the frames that do not fill a latent frame; each halving of the encoder joins two of them."""
+    encoder = f"{m.prefix}encoder."
+    later = 2 ** sum(name.startswith(encoder) and name.endswith(".time_conv.weight") for name in m.weights)
+    return x[:, :, : 1 + (x.shape[2] - 1) // later * later]
 
 
 @block
 def encoder(m: Module, x):
     """[N, 3, 1 + 4F, H, W] -> [N, 2Z, 1 + F, floor(H/8), floor(W/8)]"""
-    h = m.conv3d("conv1", x, padding=CAUSAL)
-    for i in range(m.count("downsamples")):
-        layer = m["downsamples"][i]
-        h = res_block(layer, h) if "residual" in layer else downsample(layer, h)
+    h = down_layers(m["downsamples"], m.conv3d("conv1", x, padding=CAUSAL))
     return head(m["head"], middle(m["middle"], h))
 
 
 @block
 def decoder(m: Module, z):
     """[N, Z, 1 + F, H, W] -> [N, 3, 1 + 4F, 8H, 8W]"""
-    h = middle(m["middle"], m.conv3d("conv1", z, padding=CAUSAL))
-    for i in range(m.count("upsamples")):
-        layer = m["upsamples"][i]
-        h = res_block(layer, h) if "residual" in layer else upsample(layer, h)
+    h = up_layers(m["upsamples"], middle(m["middle"], m.conv3d("conv1", z, padding=CAUSAL)))
     return head(m["head"], h)
+
+
+def down_layers(m: Module, h):
+    """Residual blocks and downsamplings in turn, or Wan 2.2's groups of these."""
+    for i in range(m.count()):
+        layer = m[i]
+        run = down_block if "downsamples" in layer else res_block if "residual" in layer else downsample
+        h = run(layer, h)
+    return h
+
+
+def up_layers(m: Module, h):
+    """Residual blocks and upsamplings in turn, or Wan 2.2's groups of these."""
+    for i in range(m.count()):
+        layer = m[i]
+        run = up_block if "upsamples" in layer else res_block if "residual" in layer else upsample
+        h = run(layer, h)
+    return h
+
+
+@block
+def down_block(m: Module, x):
+    """[N, C, 1 + F, H, W] -> [N, K, 1 + F or 1 + F/2, H/2, W/2]; the last one keeps the size"""
+    h = down_layers(m["downsamples"], x)
+    frames, side = factors(m["downsamples"])
+    return m.add(h, m.apply(averaged, x, frames=frames, side=side, outputs=h.shape[1]))
+
+
+@block
+def up_block(m: Module, x):
+    """[N, C, 1 + F, H, W] -> [N, K, 1 + F or 1 + 2F, 2H, 2W]; the last one keeps the size and has no shortcut"""
+    h = up_layers(m["upsamples"], x)
+    frames, side = factors(m["upsamples"])
+    return m.add(h, repeated(x, frames=frames, side=side, outputs=h.shape[1])) if side > 1 else h
+
+
+def factors(m: Module) -> tuple[int, int]:
+    """Return by how much a group's last layer changes the number of frames, and each side of the picture."""
+    last = m[m.count() - 1]
+    return (2 if "time_conv" in last else 1), (2 if "resample" in last else 1)
+
+
+def averaged(x, frames: int, side: int, outputs: int):
+    """Average groups of channels, frames and pixels. Where frames are halved, an empty one stands before the first.
+
+    A group holds outputs' share of (channel, frame, row, column) in that order.
+    [N, C, F, H, W] -> [N, outputs, ceil(F/frames), H/side, W/side]
+    """
+    x = after_empty_frames(x, -x.shape[2] % frames)
+    N, C, F, H, W = x.shape
+    boxes = x.reshape(N, C, F // frames, frames, H // side, side, W // side, side).transpose(0, 1, 3, 5, 7, 2, 4, 6)
+    return np.mean(boxes.reshape(N, outputs, -1, F // frames, H // side, W // side), axis=2)
+
+
+def after_empty_frames(x, number: int):
+    """Put frames of zeros before the first. [N, C, F, H, W] -> [N, C, number + F, H, W]"""
+    return np.concatenate([*[np.zeros_like(x[:, :, :1])] * number, x], axis=2)
+
+
+def repeated(x, frames: int, side: int, outputs: int):
+    """Undo `averaged` as far as can be: repeat channels for each frame and pixel; the first frame stays one.
+
+    [N, C, F, H, W] -> [N, outputs, frames F - (frames - 1), side H, side W]
+    """
+    N, C, F, H, W = x.shape
+    boxes = each_channel(x, outputs * frames * side * side // C).reshape(N, outputs, frames, side, side, F, H, W)
+    video = boxes.transpose(0, 1, 5, 2, 6, 3, 7, 4).reshape(N, outputs, F * frames, side * H, side * W)
+    return without_first(video, frames - 1)
+
+
+def each_channel(x, times: int):
+    """Repeat each channel. [N, C, F, H, W] -> [N, times C, F, H, W]"""
+    return np.repeat(x, times, axis=1)
+
+
+def without_first(video, number: int):
+    """[N, C, F, H, W] -> [N, C, F - number, H, W]"""
+    return video[:, :, number:]
 
 
 @block
@@ -105,9 +225,9 @@ def downsample(m: Module, x):
 
 @block
 def upsample(m: Module, x):
-    """Double the picture and halve its channels; with `time_conv` double the frames after the first.
+    """Double the picture; with `time_conv` double the frames after the first.
 
-    [N, C, 1 + F, H, W] -> [N, C/2, 1 + F or 1 + 2F, 2H, 2W]
+    [N, C, 1 + F, H, W] -> [N, C/2, 1 + F or 1 + 2F, 2H, 2W]; C channels in Wan 2.2's
     """
     if "time_conv" in m and x.shape[2] > 1:
         pairs = m.conv3d("time_conv", x[:, :, 1:], padding=CAUSAL_IN_TIME)

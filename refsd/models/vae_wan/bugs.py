@@ -103,7 +103,51 @@ def every_other_frame(m, x):
     return h[:, :, ::2] if "time_conv" in m else h
 
 
-ATTENTION = vae_wan.attention
+def rows_outside_columns(x):
+    """Squares of pixels with the channels that a row-major order gives. Source: flashdreams #338."""
+    N, C, F, H, W = x.shape
+    squares = x.reshape(N, C, F, H // 2, 2, W // 2, 2).transpose(0, 1, 4, 6, 2, 3, 5)
+    return squares.reshape(N, 4 * C, F, H // 2, W // 2)
+
+
+def pixels_of_rows(x):
+    N, C, F, H, W = x.shape
+    pixels = x.reshape(N, C // 4, 2, 2, F, H, W).transpose(0, 1, 4, 5, 2, 6, 3)
+    return pixels.reshape(N, C // 4, F, 2 * H, 2 * W)
+
+
+def first_again(x, number):
+    return np.concatenate([*[x[:, :, :1]] * number, x], axis=2)
+
+
+def empty_frames_last(x, number):
+    return np.concatenate([x, *[np.zeros_like(x[:, :, :1])] * number], axis=2)
+
+
+def without_last(video, number):
+    """An upsampling whose first chunk is not told that it is the first. Source: Wan2.2 #125, mlx-video #38."""
+    return video[:, :, : video.shape[2] - number]
+
+
+def channels_in_turn(x, times):
+    return np.tile(x, (1, times, 1, 1, 1))
+
+
+def corners_of_squares(x, frames, side, outputs):
+    """One pixel of each square instead of their mean."""
+    corners = x[..., ::side, ::side].repeat(side, axis=-2).repeat(side, axis=-1)
+    return AVERAGED(corners, frames, side, outputs)
+
+
+def no_average(x, frames, side, outputs):
+    return 0 * AVERAGED(x, frames, side, outputs)
+
+
+def no_repeats(x, frames, side, outputs):
+    return 0 * REPEATED(x, frames, side, outputs)
+
+
+ATTENTION, AVERAGED, REPEATED = vae_wan.attention, vae_wan.averaged, vae_wan.repeated
 
 BUGS = (
     Mutant("convolutions over frames are flipped in time", Change(revalue=_flip_in_time)),
@@ -133,5 +177,21 @@ BUGS = (
         ("doubling frames sees the first frame", "upsample", sees_the_first_frame),
         ("doubled frames stand one after another", "in_turn", one_after_another),
         ("halving frames leaves out every other", "downsample", every_other_frame),
+        ("Wan 2.2's shortcuts have the first frame twice, not an empty one", "after_empty_frames", first_again),
+        ("Wan 2.2's shortcuts have the empty frame last", "after_empty_frames", empty_frames_last),
+        ("Wan 2.2's shortcuts take one pixel of a square", "averaged", corners_of_squares),
+        ("Wan 2.2's encoder has no shortcuts around its levels", "averaged", no_average),
+        ("Wan 2.2's decoder has no shortcuts around its levels", "repeated", no_repeats),
+        ("Wan 2.2's shortcuts leave out the last frame, not the first", "without_first", without_last),
+        ("Wan 2.2's shortcuts repeat all channels in turn", "each_channel", channels_in_turn),
+    ),
+    Mutant(
+        "Wan 2.2's squares of pixels have rows outside columns",
+        Change(
+            replaced=(
+                (vae_wan, "to_squares", rows_outside_columns),
+                (vae_wan, "to_pixels", pixels_of_rows),
+            )
+        ),
     ),
 )

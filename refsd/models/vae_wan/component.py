@@ -1,11 +1,16 @@
-"""The components of Wan 2.1's and Qwen-Image's autoencoder."""
+"""The components of the autoencoders of Wan 2.1, Qwen-Image and Wan 2.2."""
+
+import math
 
 from refsd.models import vae_wan
-from refsd.models.vae_wan.network import LATENTS_MEAN, LATENTS_STD
+from refsd.models.vae_wan import factors
+from refsd.models.vae_wan.latents import LATENTS_MEAN, LATENTS_STD, WAN22_LATENTS_MEAN, WAN22_LATENTS_STD
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, at_least, exactly, numbers
+from refsd.networks.component import VALUE, Argument, Component, Fit, at_least, exactly, multiple_of, numbers
+from refsd.numerics.errors import BadInput
 
 _STATISTICS = {"latents_mean": list(LATENTS_MEAN), "latents_std": list(LATENTS_STD)}
+_WAN22_STATISTICS = {"latents_mean": list(WAN22_LATENTS_MEAN), "latents_std": list(WAN22_LATENTS_STD)}
 
 
 def _statistics_fit(m: Module) -> dict[str, Fit]:
@@ -24,6 +29,38 @@ def _decoder_fits(m: Module) -> dict[str, Fit]:
     return {"Z": exactly(m.shape("decoder.conv1.weight")[1]), **_statistics_fit(m)}
 
 
+def _wan22_encoder_fits(m: Module) -> dict[str, Fit]:
+    levels = _levels(m["encoder.downsamples"], "downsamples")
+    for level in levels:
+        _shares(level, averages=True)
+    side = multiple_of(2 * math.prod(factors(level)[1] for level in levels))
+    C = m.shape("encoder.conv1.weight")[1] // 4
+    return {"C": exactly(C), "H": side, "W": side, **_statistics_fit(m)}
+
+
+def _wan22_decoder_fits(m: Module) -> dict[str, Fit]:
+    for level in _levels(m["decoder.upsamples"], "upsamples"):
+        _shares(level, averages=False)
+    return _decoder_fits(m)
+
+
+def _levels(m: Module, layers: str) -> list[Module]:
+    return [m[i][layers] for i in range(m.count())]
+
+
+def _shares(level: Module, averages: bool) -> None:
+    """Raise BadInput unless a level's shortcut can share out its channels evenly."""
+    frames, side = factors(level)
+    outputs, inputs = level.shape("0.residual.2.weight")[:2]
+    whole, parts = (inputs, outputs) if averages else (outputs, inputs)
+    whole *= frames * side * side
+    if whole % parts and (averages or side > 1):
+        raise BadInput(
+            f'"{level.prefix}0.residual.2.weight" maps {inputs} channels to {outputs}: the shortcut '
+            f"{'averages' if averages else 'repeats'} {whole} values in {parts} equal groups; the file is damaged"
+        )
+
+
 COMPONENTS = {
     "wan-vae-encoder": Component(
         "wan-vae",
@@ -40,5 +77,21 @@ COMPONENTS = {
         {"out": "N C 4F-3 8H 8W"},
         _STATISTICS,
         _decoder_fits,
+    ),
+    "wan22-vae-encoder": Component(
+        "wan22-vae",
+        vae_wan.encode_wan22,
+        {"x": Argument("N C F H W", VALUE, "picture or video, -1..1; a picture has F = 1, a video F = 1 + 4f")},
+        {"mean": "N Z 1+f H/16 W/16", "logvar": "N Z 1+f H/16 W/16"},
+        _WAN22_STATISTICS,
+        _wan22_encoder_fits,
+    ),
+    "wan22-vae-decoder": Component(
+        "wan22-vae",
+        vae_wan.decode_wan22,
+        {"z": Argument("N Z F H W", VALUE, "latent, normalised, as the denoiser has it; a picture has F = 1")},
+        {"out": "N C 4F-3 16H 16W"},
+        _WAN22_STATISTICS,
+        _wan22_decoder_fits,
     ),
 }

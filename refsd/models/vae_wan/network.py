@@ -1,26 +1,16 @@
 """Wan 2.1's and Qwen-Image's autoencoder: sizes, tensors, names in files, config.json."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.networks.config import shown_value
+from refsd.models.vae_wan.latents import LATENTS_MEAN, LATENTS_STD, statistics
+from refsd.models.vae_wan.layers import RES_NAMES, SAMPLING, conv3d, head, middle, res_block, shared_rows
+from refsd.models.vae_wan.wan22 import WAN22_VAE
 from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has, level_width
-from refsd.networks.keymap import SAME, Keymap, Row, prefix_rows
+from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Location, Network, counted, same
 from refsd.networks.recipe import alone
-from refsd.numerics.errors import BadInput
-
-# Mean and standard deviation of each latent channel: Wan2.1's vae.py, diffusers' latents_mean and latents_std.
-LATENTS_MEAN = (
-    *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),
-    *(0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921),
-)
-LATENTS_STD = (
-    *(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743),
-    *(3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
-)
 
 
 class WanVAESize(NamedTuple):
@@ -42,55 +32,33 @@ class WanVAESize(NamedTuple):
 def wan_vae_shapes(size: WanVAESize) -> Shapes:
     """Return the shapes of all tensors. Source: Wan-Video/Wan2.1, wan/modules/vae.py, WanVAE_."""
     z, ch, last = size.latent_channels, size.channels, len(size.widths) - 1
-    shapes = _conv3d("encoder.conv1", size.image_channels, ch)
+    shapes = conv3d("encoder.conv1", size.image_channels, ch)
     place = 0
     for level, width in enumerate(size.widths):
         for _ in range(size.res_blocks):
-            shapes |= _res(f"encoder.downsamples.{place}", ch, width)
+            shapes |= res_block(f"encoder.downsamples.{place}", ch, width)
             ch, place = width, place + 1
         if level != last:
             at = f"encoder.downsamples.{place}"
             shapes |= conv(f"{at}.resample.1", ch, ch)
             if size.halves[level]:
-                shapes |= _conv3d(f"{at}.time_conv", ch, ch, (3, 1, 1))
+                shapes |= conv3d(f"{at}.time_conv", ch, ch, (3, 1, 1))
             place += 1
-    shapes |= _middle("encoder.middle", ch) | _head("encoder.head", ch, 2 * z)
-    shapes |= _conv3d("conv1", 2 * z, 2 * z, (1, 1, 1)) | _conv3d("conv2", z, z, (1, 1, 1))
-    shapes |= _conv3d("decoder.conv1", z, ch) | _middle("decoder.middle", ch)
+    shapes |= middle("encoder.middle", ch) | head("encoder.head", ch, 2 * z)
+    shapes |= conv3d("conv1", 2 * z, 2 * z, (1, 1, 1)) | conv3d("conv2", z, z, (1, 1, 1))
+    shapes |= conv3d("decoder.conv1", z, ch) | middle("decoder.middle", ch)
     place = 0
     for level, width in reversed(list(enumerate(size.widths))):
         for _ in range(size.res_blocks + 1):
-            shapes |= _res(f"decoder.upsamples.{place}", ch, width)
+            shapes |= res_block(f"decoder.upsamples.{place}", ch, width)
             ch, place = width, place + 1
         if level:
             at = f"decoder.upsamples.{place}"
             shapes |= conv(f"{at}.resample.1", ch, ch // 2)
             if size.halves[level - 1]:
-                shapes |= _conv3d(f"{at}.time_conv", ch, 2 * ch, (3, 1, 1))
+                shapes |= conv3d(f"{at}.time_conv", ch, 2 * ch, (3, 1, 1))
             ch, place = ch // 2, place + 1
-    return shapes | _head("decoder.head", ch, size.image_channels)
-
-
-def _conv3d(name: str, inputs: int, outputs: int, taps: tuple[int, int, int] = (3, 3, 3)) -> Shapes:
-    return {f"{name}.weight": (outputs, inputs, *taps), f"{name}.bias": (outputs,)}
-
-
-def _res(at: str, inputs: int, outputs: int) -> Shapes:
-    shapes: Shapes = {f"{at}.residual.0.gamma": (inputs, 1, 1, 1)}
-    shapes |= _conv3d(f"{at}.residual.2", inputs, outputs)
-    shapes |= {f"{at}.residual.3.gamma": (outputs, 1, 1, 1)}
-    shapes |= _conv3d(f"{at}.residual.6", outputs, outputs)
-    return shapes | _conv3d(f"{at}.shortcut", inputs, outputs, (1, 1, 1)) if inputs != outputs else shapes
-
-
-def _middle(at: str, d: int) -> Shapes:
-    attention: Shapes = {f"{at}.1.norm.gamma": (d, 1, 1)}
-    attention |= conv(f"{at}.1.to_qkv", d, 3 * d, 1) | conv(f"{at}.1.proj", d, d, 1)
-    return _res(f"{at}.0", d, d) | attention | _res(f"{at}.2", d, d)
-
-
-def _head(at: str, inputs: int, outputs: int) -> Shapes:
-    return {f"{at}.0.gamma": (inputs, 1, 1, 1)} | _conv3d(f"{at}.2", inputs, outputs)
+    return shapes | head("decoder.head", ch, size.image_channels)
 
 
 def wan_vae_size(shapes: Mapping[str, Shape]) -> WanVAESize:
@@ -126,44 +94,20 @@ def _sampling(half: str, place: int) -> tuple[str, str]:
     return f"{half}.{place}.resample.", f"{half}.{place}.time_conv."
 
 
-_ENDS = (
-    ("conv1", "quant_conv"),
-    ("conv2", "post_quant_conv"),
-    *(
-        (f"{half}.{ours}", f"{half}.{theirs}")
-        for half in ("encoder", "decoder")
-        for ours, theirs in (("conv1", "conv_in"), ("head.0", "norm_out"), ("head.2", "conv_out"))
-    ),
-)
-RES_NAMES = (
-    ("residual.0", "norm1"),
-    ("residual.2", "conv1"),
-    ("residual.3", "norm2"),
-    ("residual.6", "conv2"),
-    ("shortcut", "conv_shortcut"),
-)
-_SAMPLING = (("resample", "resample"), ("time_conv", "time_conv"))
-
-
 def wan_vae_keymap(encoder_layers: int = 11, levels: int = 4, res_blocks: int = 3) -> Keymap:
     """Map names to and from diffusers' AutoencoderKLQwenImage and AutoencoderKLWan.
 
     encoder_layers: residual blocks and downsamplings of the encoder, which diffusers numbers as the original does
     res_blocks:     residual blocks of each of the decoder's levels
     """
-    rows = prefix_rows(_ENDS)
-    for half in ("encoder", "decoder"):
-        ours, theirs = f"{half}.middle", f"{half}.mid_block"
-        for i in (0, 1):
-            rows += prefix_rows(RES_NAMES, f"{ours}.{2 * i}.", f"{theirs}.resnets.{i}.")
-        rows += [Row(f"{ours}.1", (f"{theirs}.attentions.0",), SAME)]
+    rows = shared_rows()
     for i in range(encoder_layers):
-        rows += prefix_rows((*RES_NAMES, *_SAMPLING), f"encoder.downsamples.{i}.", f"encoder.down_blocks.{i}.")
+        rows += prefix_rows((*RES_NAMES, *SAMPLING), f"encoder.downsamples.{i}.", f"encoder.down_blocks.{i}.")
     for level in range(levels):
         first, up = level * (res_blocks + 1), f"decoder.up_blocks.{level}"
         for i in range(res_blocks):
             rows += prefix_rows(RES_NAMES, f"decoder.upsamples.{first + i}.", f"{up}.resnets.{i}.")
-        rows += prefix_rows(_SAMPLING, f"decoder.upsamples.{first + res_blocks}.", f"{up}.upsamplers.0.")
+        rows += prefix_rows(SAMPLING, f"decoder.upsamples.{first + res_blocks}.", f"{up}.upsamplers.0.")
     return Keymap(rows)
 
 
@@ -189,22 +133,6 @@ def _wan_vae_config(size) -> dict:
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
     return statistics(path, wan_vae_size(shapes).latent_channels, given)
-
-
-def statistics(path: Path, Z: int, given: dict[str, Any]) -> dict[str, Any]:
-    """Read each latent channel's mean and standard deviation; without the fields, leave them to the component."""
-    read = {}
-    for field in ("latents_mean", "latents_std"):
-        if field not in given:
-            continue
-        values = given[field]
-        numbers = [v for v in values if type(v) in (int, float)] if isinstance(values, list) else []
-        if len(numbers) != Z or len(values) != Z or not all(map(math.isfinite, numbers)):
-            raise BadInput(f"{path}: {field} is {shown_value(values)}; a list of {Z} numbers expected")
-        if field == "latents_std" and min(numbers) <= 0:
-            raise BadInput(f"{path}: {field} holds {min(numbers):g}; a standard deviation is above 0")
-        read[field] = [float(v) for v in numbers]
-    return read
 
 
 _ORIGINAL_NAMES = ("encoder.downsamples.0.residual.", "decoder.upsamples.0.residual.")
@@ -235,4 +163,4 @@ WAN_VAE = Network(
     before=("vae", "flux2-vae"),
     recipes={"wan-vae": alone("wan-vae", WanVAESize(), WanVAESize(32, (32, 64, 128, 128), 1), "vae")},
 )
-NETWORKS = (WAN_VAE,)
+NETWORKS = WAN_VAE, WAN22_VAE

@@ -1,4 +1,4 @@
-"""Diffusers' autoencoder of Wan and Qwen-Image."""
+"""Diffusers' autoencoders of Wan and Qwen-Image."""
 
 from refsd.networks.original import diffusers
 
@@ -20,7 +20,12 @@ def _decode(model, x, params):
         model.decode(x["z"] / (1 / std) + mean)
     finally:
         hook.remove()
-    return {"out": torch.cat(chunks, 2)}
+    out = torch.cat(chunks, 2)
+    if model.config.get("patch_size") is not None:
+        from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
+
+        out = unpatchify(out, model.config.patch_size)
+    return {"out": out}
 
 
 def _statistics(model, like):
@@ -53,4 +58,6 @@ def _taps(taps, x):
 ORIGINALS = {
     "wan-vae-encoder": diffusers("vae", "AutoencoderKLQwenImage", _encode, laid_out=_taps),
     "wan-vae-decoder": diffusers("vae", "AutoencoderKLQwenImage", _decode, laid_out=_taps),
+    "wan22-vae-encoder": diffusers("vae", "AutoencoderKLWan", _encode, laid_out=_taps),
+    "wan22-vae-decoder": diffusers("vae", "AutoencoderKLWan", _decode, laid_out=_taps),
 }

@@ -51,7 +51,7 @@ from refsd.models import (
     zimage,
 )
 from refsd.models.vae_qwen_image21 import network as qwen_image21_vae
-from refsd.models.vae_wan.network import LATENTS_MEAN, LATENTS_STD
+from refsd.models.vae_wan.latents import LATENTS_MEAN, LATENTS_STD, WAN22_LATENTS_MEAN, WAN22_LATENTS_STD
 from refsd.module import Module
 from refsd.networks.component import IDS, MASK, POSITION
 from refsd.numerics.arithmetic import Arithmetic
@@ -72,6 +72,7 @@ QWEN_IMAGE21 = {
     "latents_mean": qwen_image21_vae.LATENTS_MEAN,
     "latents_std": qwen_image21_vae.LATENTS_STD,
 }
+WAN22 = {"latents_mean": WAN22_LATENTS_MEAN, "latents_std": WAN22_LATENTS_STD}
 PAGES = {
     "unet": unet.unet,
     "controlnet": lambda m, **given: {f"control.{i}": y for i, y in enumerate(controlnet.controlnet(m, **given))},
@@ -109,6 +110,8 @@ PAGES = {
     "vae-decoder": vae.decode,
     "wan-vae-encoder": partial(vae_wan.encode, latents_mean=LATENTS_MEAN, latents_std=LATENTS_STD),
     "wan-vae-decoder": partial(vae_wan.decode, latents_mean=LATENTS_MEAN, latents_std=LATENTS_STD),
+    "wan22-vae-encoder": partial(vae_wan.encode_wan22, **WAN22),
+    "wan22-vae-decoder": partial(vae_wan.decode_wan22, **WAN22),
     "qwen-image21-vae-encoder": partial(vae_qwen_image21.encode, **QWEN_IMAGE21),
     "qwen-image21-vae-decoder": partial(vae_qwen_image21.decode, **QWEN_IMAGE21),
     "flux2-vae-encoder": vae_flux2.encode,

@@ -34,6 +34,8 @@ NAMES = (
     "flux2-vae/flux2-vae-decoder/wide",
     "wan-vae/wan-vae-encoder/frames",
     "wan-vae/wan-vae-decoder/frames",
+    "wan22-vae/wan22-vae-encoder/frames",
+    "wan22-vae/wan22-vae-decoder/frames",
     "qwen-image21-vae/qwen-image21-vae-encoder/tall",
     "qwen-image21-vae/qwen-image21-vae-decoder/wide",
     "taesd/tae-encoder/odd",

@@ -145,3 +145,15 @@ def test_a_tiny_autoencoder_goes_before_the_other(folder, tmp_path, family, size
     mean = vae.encoder({"x": (picture + 1) / 2}, "x")["mean"]
     np.testing.assert_allclose(np.sort(back.ravel()), np.sort(mean.ravel()), rtol=1e-12)
     assert not pipe.autoencoder.tiny
+
+
+@pytest.mark.parametrize(("family", "pixels"), [("wan-vae", 2), ("wan22-vae", 8)])
+def test_an_autoencoder_of_videos_takes_a_picture_as_one_frame(tmp_path, family, pixels):
+    """Wan 2.2's takes 2x2 squares of pixels besides the halvings of its encoder."""
+    (size,) = small_families.FAMILIES[family].values()
+    save_file(small_families.weights(family, size), tmp_path / "a.safetensors")
+    vae = open_autoencoder(open_checkpoint(tmp_path / "a.safetensors"), Arithmetic(FLOAT64), size.latent_channels)
+    assert vae.pixels == pixels and vae.frames and not vae.alpha
+    z = vae.encode(np.random.default_rng(0).standard_normal((1, 3, 16, 24)))
+    assert z.shape == (1, size.latent_channels, 16 // pixels, 24 // pixels)
+    assert vae.decode(z).shape == (1, 3, 16, 24)

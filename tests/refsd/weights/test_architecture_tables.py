@@ -97,6 +97,7 @@ from refsd.models.vae_qwen_image21.network import (
     qwen_image21_vae_size,
 )
 from refsd.models.vae_wan.network import WanVAESize, wan_vae_shapes, wan_vae_size
+from refsd.models.vae_wan.wan22 import Wan22VAESize, wan22_vae_shapes, wan22_vae_size
 from refsd.models.vision.network import (
     CLIP_VIT_H,
     CLIP_VIT_L,
@@ -153,6 +154,16 @@ def wan_vaes():
     def sized(levels):
         even = st.tuples(dims, *[dims.map(lambda half: 2 * half)] * (levels - 1))
         return sizes(WanVAESize, widths=even, res_blocks=few, halves=st.tuples(*[st.booleans()] * (levels - 1)))
+
+    return st.integers(1, 4).flatmap(sized)
+
+
+def residual_vaes(size):
+    """Wan 2.2's autoencoder and Qwen-Image 2.1's, whose halves have widths of their own."""
+
+    def sized(levels):
+        halves = st.tuples(*[st.booleans()] * (levels - 1))
+        return sizes(size, res_blocks=few, widths=widths(levels), decoder=widths(levels), halves=halves)
 
     return st.integers(1, 4).flatmap(sized)
 
@@ -309,19 +320,12 @@ TABLES = {
         ),
     ),
     "wan-vae": Table(wan_vae_shapes, wan_vae_size, WanVAESize(), wan_vaes()),
+    "wan22-vae": Table(wan22_vae_shapes, wan22_vae_size, Wan22VAESize(), residual_vaes(Wan22VAESize)),
     "qwen-image21-vae": Table(
         qwen_image21_vae_shapes,
         qwen_image21_vae_size,
         QwenImage21VAESize(),
-        st.integers(1, 4).flatmap(
-            lambda levels: sizes(
-                QwenImage21VAESize,
-                res_blocks=few,
-                widths=widths(levels),
-                decoder=widths(levels),
-                halves=st.tuples(*[st.booleans()] * (levels - 1)),
-            )
-        ),
+        residual_vaes(QwenImage21VAESize),
     ),
     "mistral": Table(
         mistral_shapes,
@@ -415,6 +419,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (flux3_shapes, FLUX3_DISTILLED, 5_548_681_984),
         (flux2_vae_shapes, Flux2VAESize(), 84_046_371),
         (wan_vae_shapes, WanVAESize(), 126_892_531),
+        (wan22_vae_shapes, Wan22VAESize(), 704_688_668),
         (qwen_image21_vae_shapes, QwenImage21VAESize(), 337_740_404),
         (mistral_shapes, MistralSize(), 22_901_314_560),
         (mistral_shapes, MINISTRAL_3B, 3_429_006_336),
