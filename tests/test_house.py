@@ -42,7 +42,7 @@ BUDGETS = {
     "refsd/caches": 750,
     "refsd/cases": 550,
     "refsd/causes": 8_500,
-    "refsd/cli": 4_600,
+    "refsd/cli": 4_450,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,
     "refsd/components": 500,
