@@ -3,17 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from refsd.engines.sdcpp.reach import (
-    LATENT,
-    Call,
-    Reach,
-    f32,
-    outputs,
-    refuses_size,
-    scratch,
-    size,
-    whole_file,
-)
+from refsd.engines.sdcpp.reach import LATENT, Call, Reach, f32, outputs, refuses_size, scratch, size, whole_file
 from refsd.golden.case import Case
 
 _TOKENS = 77

@@ -9,17 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from refsd.engines.sdcpp.reach import (
-    LATENT,
-    Call,
-    Reach,
-    f32,
-    outputs,
-    refuses_size,
-    scratch,
-    size,
-    whole_file,
-)
+from refsd.engines.sdcpp.reach import LATENT, Call, Reach, f32, outputs, refuses_size, scratch, size, whole_file
 from refsd.engines.sdcpp.sd1 import encoded, refuses_latent, refuses_picture, vae_decoder
 from refsd.engines.sdcpp.stand_ins import CLIP_L_GRAPH, clip_g, encoder_of
 from refsd.engines.sdcpp.tap import Feed, Graph, signature
