@@ -45,5 +45,4 @@ ADAPTIVE_LAYER_NORM = Operation(
     ),
 )
 
-
 OPERATIONS = (ADAPTIVE_LAYER_NORM,)

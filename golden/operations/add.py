@@ -72,7 +72,6 @@ ADD = Operation(
     cases=_cases("add"),
 )
 
-
 MUL = Operation(
     "mul",
     "a * b",
@@ -84,6 +83,5 @@ MUL = Operation(
     mutants=_MUTANTS,
     cases=_cases("mul"),
 )
-
 
 OPERATIONS = (ADD, MUL)

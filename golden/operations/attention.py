@@ -197,17 +197,13 @@ def exchanged(a: str, b: str) -> Wrong:
 
 _BELL = Recipe((), "f16")
 
-
 # Hides three of eight keys; with n, every n-th query sees no key.
 _HIDDEN = Recipe((), "f16", "masked")
 
-
 _UNSEEN = Recipe((), "f16", "masked", n=5)
-
 
 # Hides the same keys from all queries.
 _KEYS = Recipe((), "f16", "masked", seed=1)
-
 
 # Hides the first 8 r keys from query r.
 _LATE = Recipe((), "f16", "late", n=8)
@@ -325,6 +321,5 @@ ATTENTION = Operation(
         _case("sums", 1, 20, 320, 2, 40, type="f16"),
     ),
 )
-
 
 OPERATIONS = (ATTENTION,)

@@ -294,5 +294,4 @@ ATTENTION_INT8 = Operation(
     ),
 )
 
-
 OPERATIONS = (ATTENTION_INT8,)

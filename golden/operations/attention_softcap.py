@@ -99,5 +99,4 @@ ATTENTION_SOFTCAP = Operation(
     ),
 )
 
-
 OPERATIONS = (ATTENTION_SOFTCAP,)

@@ -76,5 +76,4 @@ BATCH_NORM = Operation(
     ),
 )
 
-
 OPERATIONS = (BATCH_NORM,)

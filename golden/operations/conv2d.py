@@ -58,7 +58,6 @@ _SHAPES = (
     Geometry("tiles", (1, 33, 33, 38), 34, (3, 3), 1, (1, 1, 1, 1)),
 )
 
-
 CONV2D = Operation(
     "conv2d",
     "Cross-correlate an image with filters; padding is (top, bottom, left, right), stride and dilation are a "
@@ -113,6 +112,5 @@ CONV2D = Operation(
         ),
     ),
 )
-
 
 OPERATIONS = (CONV2D,)

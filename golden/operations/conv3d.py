@@ -30,7 +30,6 @@ _VOLUMES = (
     Geometry("one-wide", (1, 7, 5, 8, 1), 6, (1, 2, 2), (1, 1, 2), (0, 0, 0, 0, 0, 1)),
 )
 
-
 CONV3D = Operation(
     "conv3d",
     "The same with frames; padding is (front, back, top, bottom, left, right), stride and dilation are a "
@@ -50,6 +49,5 @@ CONV3D = Operation(
     ),
     cases=(*(convolution_case("conv3d", s, t) for t in ("f32", "f16") for s in _VOLUMES),),
 )
-
 
 OPERATIONS = (CONV3D,)

@@ -37,5 +37,4 @@ EMBEDDING = Operation(
     cases=tuple(_case(type) for type in (*_USUAL, *_FEW_BITS)),
 )
 
-
 OPERATIONS = (EMBEDDING,)

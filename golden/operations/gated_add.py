@@ -50,5 +50,4 @@ GATED_ADD = Operation(
     ),
 )
 
-
 OPERATIONS = (GATED_ADD,)

@@ -62,5 +62,4 @@ GEGLU = Operation(
     ),
 )
 
-
 OPERATIONS = (GEGLU,)

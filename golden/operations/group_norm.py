@@ -212,7 +212,6 @@ GROUP_NORM = Operation(
     ),
 )
 
-
 GROUP_NORM_SILU = Operation(
     "group_norm_silu",
     "Group normalisation, then SiLU.",
@@ -239,6 +238,5 @@ GROUP_NORM_SILU = Operation(
         _case_silu("groups", (3, 33, 4, 5), num_groups=11, eps=1e-6),
     ),
 )
-
 
 OPERATIONS = (GROUP_NORM, GROUP_NORM_SILU)

@@ -69,5 +69,4 @@ IM2COL = Operation(
     ),
 )
 
-
 OPERATIONS = (IM2COL,)

@@ -76,5 +76,4 @@ L2_NORM = Operation(
     ),
 )
 
-
 OPERATIONS = (L2_NORM,)

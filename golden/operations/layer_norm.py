@@ -38,5 +38,4 @@ LAYER_NORM = Operation(
     ),
 )
 
-
 OPERATIONS = (LAYER_NORM,)

@@ -103,5 +103,4 @@ LINEAR_FP8 = Operation(
     fits=_fits,
 )
 
-
 OPERATIONS = (LINEAR_FP8,)

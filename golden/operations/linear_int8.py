@@ -151,5 +151,4 @@ LINEAR_INT8 = Operation(
     fits=_fits,
 )
 
-
 OPERATIONS = (LINEAR_INT8,)

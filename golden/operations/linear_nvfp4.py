@@ -130,5 +130,4 @@ LINEAR_NVFP4 = Operation(
     fits=_fits,
 )
 
-
 OPERATIONS = (LINEAR_NVFP4,)

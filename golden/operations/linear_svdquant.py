@@ -285,5 +285,4 @@ LINEAR_SVDQUANT = Operation(
     fits=_fits,
 )
 
-
 OPERATIONS = (LINEAR_SVDQUANT,)

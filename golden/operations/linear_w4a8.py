@@ -152,5 +152,4 @@ LINEAR_W4A8 = Operation(
     fits=_fits,
 )
 
-
 OPERATIONS = (LINEAR_W4A8,)

@@ -75,7 +75,6 @@ LORA = Operation(
     ),
 )
 
-
 LORA_CONV2D = Operation(
     "lora_conv2d",
     "What LoRA adds to a convolution: down has the layer's geometry, up is 1x1.",
@@ -97,6 +96,5 @@ LORA_CONV2D = Operation(
         _case("f32", (2, 33, 5, 4), 12, 1, 0.5, (1, 1)),
     ),
 )
-
 
 OPERATIONS = (LORA, LORA_CONV2D)

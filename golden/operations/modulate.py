@@ -40,5 +40,4 @@ MODULATE = Operation(
     ),
 )
 
-
 OPERATIONS = (MODULATE,)

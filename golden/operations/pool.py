@@ -90,7 +90,6 @@ AVG_POOL2D = Operation(
     ),
 )
 
-
 MAX_POOL2D = Operation(
     "max_pool2d",
     "The largest number of each window.",
@@ -113,6 +112,5 @@ MAX_POOL2D = Operation(
         _case("max", "border", (2, 7, 9, 12), (3, 5), (2, 1), (1, 2)),
     ),
 )
-
 
 OPERATIONS = (AVG_POOL2D, MAX_POOL2D)

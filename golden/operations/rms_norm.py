@@ -47,5 +47,4 @@ RMS_NORM = Operation(
     ),
 )
 
-
 OPERATIONS = (RMS_NORM,)

@@ -104,5 +104,4 @@ RMS_NORM_CHANNELS = Operation(
     ),
 )
 
-
 OPERATIONS = (RMS_NORM_CHANNELS,)

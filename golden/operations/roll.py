@@ -27,7 +27,6 @@ def not_around(op, inputs, params):
 
 _PICTURE = Recipe((2, 5, 6, 8))
 
-
 ROLL = Operation(
     "roll",
     "Move a picture; what leaves enters on the other side.",
@@ -46,6 +45,5 @@ ROLL = Operation(
     ),
     cases=(Case("roll/f32/n2-c5-h6-w8", "roll", {"x": _PICTURE}, {"down": 2, "right": -3}),),
 )
-
 
 OPERATIONS = (ROLL,)

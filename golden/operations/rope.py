@@ -177,5 +177,4 @@ ROPE = Operation(
     ),
 )
 
-
 OPERATIONS = (ROPE,)

@@ -77,5 +77,4 @@ SINCOS_POSITIONS = Operation(
     ),
 )
 
-
 OPERATIONS = (SINCOS_POSITIONS,)

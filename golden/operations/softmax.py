@@ -211,5 +211,4 @@ SOFTMAX = Operation(
     ),
 )
 
-
 OPERATIONS = (SOFTMAX,)

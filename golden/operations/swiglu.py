@@ -59,5 +59,4 @@ SWIGLU = Operation(
     ),
 )
 
-
 OPERATIONS = (SWIGLU,)

@@ -46,7 +46,6 @@ def exchanged_inputs(op, inputs, params):
 
 _PAIR = {"gate": Recipe((2, 33, 77), exponent=-13), "value": Recipe((2, 33, 77), exponent=-13)}
 
-
 SWIGLU_OAI = Operation(
     "swiglu_oai",
     "g sigmoid(alpha g) (v + 1), g = min(gate, limit), v = value clipped to -limit..limit.",
@@ -67,6 +66,5 @@ SWIGLU_OAI = Operation(
         Case("swiglu_oai/f32/tight-x2x33x77", "swiglu_oai", _PAIR, {"alpha": 1.25, "limit": 2.0}),
     ),
 )
-
 
 OPERATIONS = (SWIGLU_OAI,)

@@ -41,5 +41,4 @@ UPSAMPLE_NEAREST = Operation(
     ),
 )
 
-
 OPERATIONS = (UPSAMPLE_NEAREST,)
