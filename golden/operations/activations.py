@@ -210,6 +210,7 @@ def _cases(op: str) -> tuple[Case, ...]:
 SILU = Operation(
     "silu",
     "x * sigmoid(x)",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_silu,
@@ -221,6 +222,7 @@ SILU = Operation(
 GELU = Operation(
     "gelu",
     "x * Phi(x), Phi by erf",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_gelu,
@@ -236,6 +238,7 @@ GELU = Operation(
 GELU_TANH = Operation(
     "gelu_tanh",
     "GELU by its tanh approximation",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_gelu_tanh,
@@ -251,6 +254,7 @@ GELU_TANH = Operation(
 QUICK_GELU = Operation(
     "quick_gelu",
     "x * sigmoid(1.702 x)",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_quick_gelu,
@@ -266,6 +270,7 @@ QUICK_GELU = Operation(
 SIGMOID = Operation(
     "sigmoid",
     "1 / (1 + exp(-x))",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_sigmoid,
@@ -281,6 +286,7 @@ SIGMOID = Operation(
 TANH = Operation(
     "tanh",
     "tanh(x)",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_kernel(tanh),
@@ -297,6 +303,7 @@ TANH = Operation(
 RELU = Operation(
     "relu",
     "max(x, 0)",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_kernel(relu),
@@ -313,6 +320,7 @@ RELU = Operation(
 LEAKY_RELU = Operation(
     "leaky_relu",
     "x, or slope * x below zero",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     params={"slope": 0.2},

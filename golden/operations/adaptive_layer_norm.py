@@ -32,6 +32,7 @@ def _bound(run: Run) -> Bound:
 ADAPTIVE_LAYER_NORM = Operation(
     "adaptive_layer_norm",
     "Layer normalisation without weights, then modulate.",
+    family="norms",
     inputs={"x": TOKENS, "shift": "[N, D]", "scale": "[N, D]"},
     output=TOKENS,
     params={"eps": 1e-6},

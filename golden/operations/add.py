@@ -63,6 +63,7 @@ def _cases(op: str) -> tuple[Case, ...]:
 ADD = Operation(
     "add",
     "a + b",
+    family="gates",
     inputs=_INPUTS,
     output="[...]",
     channel=1,
@@ -75,6 +76,7 @@ ADD = Operation(
 MUL = Operation(
     "mul",
     "a * b",
+    family="gates",
     inputs=_INPUTS,
     output="[...]",
     channel=1,

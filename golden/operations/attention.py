@@ -243,6 +243,7 @@ ATTENTION = Operation(
     "softmax(scale q.k + mask) v; scale None is 1/sqrt(D); causal hides j > l + diagonal: 0 aligns the first "
     "query with the first key, J - L the last with the last. H/G neighbouring heads share keys and values. "
     "A query that sees no key gives zeros. A sink is one more score of a head, without a value.",
+    family="attention",
     inputs={
         "q": "[B, L, H, D]",
         "k": "[B, J, G, D]",

@@ -228,6 +228,7 @@ ATTENTION_INT8 = Operation(
     "softmax(scale q.k) v with q and k rounded to int8, ties away from zero: query_block neighbouring queries, or "
     "key_block keys, of a head share the scale max |x| / 127. Where smooth, the keys' mean over all keys is "
     "subtracted first. H/G neighbouring heads share keys and values.",
+    family="attention",
     inputs={"q": "[B, L, H, D]", "k": "[B, J, G, D]", "v": "[B, J, G, E]"},
     output="[B, L, H, E]",
     params={"scale": None, "query_block": 128, "key_block": 64, "smooth": True},

@@ -62,6 +62,7 @@ ATTENTION_SOFTCAP = Operation(
     "attention_softcap",
     "softmax(cap tanh(scale q.k / cap) + mask) v; scale None is 1/sqrt(D). H/G neighbouring heads share keys and "
     "values. The mask is added to the capped scores.",
+    family="attention",
     inputs={
         "q": "[B, L, H, D]",
         "k": "[B, J, G, D]",

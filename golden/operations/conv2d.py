@@ -62,6 +62,7 @@ CONV2D = Operation(
     "conv2d",
     "Cross-correlate an image with filters; padding is (top, bottom, left, right), stride and dilation are a "
     "number or (down, across).",
+    family="convolution",
     inputs={"x": IMAGE, "weight": "[K, C/groups, R, S]", "bias?": "[K]"},
     output="[N, K, P, Q]",
     channel=1,

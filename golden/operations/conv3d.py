@@ -34,6 +34,7 @@ CONV3D = Operation(
     "conv3d",
     "The same with frames; padding is (front, back, top, bottom, left, right), stride and dilation are a "
     "number or (frames, down, across).",
+    family="convolution",
     inputs={"x": "[N, C, D, H, W]", "weight": "[K, C/groups, T, R, S]", "bias?": "[K]"},
     output="[N, K, F, P, Q]",
     channel=1,

@@ -29,6 +29,7 @@ def _case(type: str, rows: int) -> Case:
 DEQUANTIZE = Operation(
     "dequantize",
     "Expand a block type to float32.",
+    family="block types",
     inputs={"x": "[..., D]"},
     output="[..., D]",
     run=_run,

@@ -25,6 +25,7 @@ def _case(type: str) -> Case:
 EMBEDDING = Operation(
     "embedding",
     "Take a row of the table (of any storage type) for each id.",
+    family="linear",
     inputs={"ids": "[...], each below V", "weight": "[V, D]"},
     output="[..., D]",
     run=_run,

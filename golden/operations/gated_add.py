@@ -32,6 +32,7 @@ def gate_times_h_in_float16(op, inputs, params):
 GATED_ADD = Operation(
     "gated_add",
     "x + gate * h, an item's tokens alike.",
+    family="gates",
     inputs={"x": TOKENS, "h": TOKENS, "gate": "[N, D]"},
     output=TOKENS,
     run=_run,

@@ -168,6 +168,7 @@ def _case_silu(label: str, x: tuple[int, int, int, int], **how) -> Case:
 GROUP_NORM = Operation(
     "group_norm",
     "Normalise each group of channels, scale and shift each channel.",
+    family="norms",
     inputs={"x": IMAGE, "weight": "[C]", "bias": "[C]"},
     output=IMAGE,
     channel=1,
@@ -215,6 +216,7 @@ GROUP_NORM = Operation(
 GROUP_NORM_SILU = Operation(
     "group_norm_silu",
     "Group normalisation, then SiLU.",
+    family="norms",
     inputs={"x": IMAGE, "weight": "[C]", "bias": "[C]"},
     output=IMAGE,
     channel=1,

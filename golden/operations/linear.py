@@ -153,6 +153,7 @@ def _case(label: str, type: str, x: tuple[int, ...], out: int, bias=True, x_data
 LINEAR = Operation(
     "linear",
     "Multiply by a matrix of any storage type, add a bias.",
+    family="linear",
     inputs={"x": "[..., K]", "weight": "[O, K]", "bias?": "[O]"},
     output="[..., O]",
     run=_run,

@@ -70,6 +70,7 @@ def _case(label: str, x, out: int, *, per_row=False, weight_type="f8_e4m3", **mo
 LINEAR_FP8 = Operation(
     "linear_fp8",
     "Round activations to 8-bit floats, multiply them by a matrix of such, apply both scales, add a bias.",
+    family="linear",
     inputs=PRODUCT_INPUTS,
     output="[..., O]",
     run=product(_rule),

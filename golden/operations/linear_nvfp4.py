@@ -92,6 +92,7 @@ _POWERS = with_rule(block_scale="e8m0", scale="none")
 LINEAR_NVFP4 = Operation(
     "linear_nvfp4",
     "Round activations to NVFP4, multiply them by a matrix of such, apply both tensors' scales, add a bias.",
+    family="linear",
     inputs={
         "x": "[..., K]",
         "weight": "[O, K/2]",

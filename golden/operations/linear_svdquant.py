@@ -220,6 +220,7 @@ def _case(label: str, x, out: int, *, rank=16, unsigned=False, **more):
 LINEAR_SVDQUANT = Operation(
     "linear_svdquant",
     "Divide activations by a smoothing factor, multiply 4 bits by 4 bits in groups of 64, add a low-rank product.",
+    family="linear",
     inputs={
         "x": "[..., K]",
         "smooth": "[K]",

@@ -185,6 +185,7 @@ def _case(
 LOKR = Operation(
     "lokr",
     "What LoKr adds to a linear layer: scale kron(W1, W2) x; scale alpha / K, or 1 if no factor is in parts.",
+    family="adapters",
     inputs={"x": "[..., I1*I2]", **_FACTORS, "w2?": "[O2, I2]", "w2_a?": "[O2, K]", "w2_b?": "[K, I2]"},
     output="[..., O1*O2]",
     params={"alpha": None},
@@ -205,6 +206,7 @@ LOKR = Operation(
 LOKR_CONV2D = Operation(
     "lokr_conv2d",
     "The same of a convolution: the Kronecker product of W1 and each tap of W2.",
+    family="adapters",
     inputs={
         "x": "[N, I1*I2, H, W]",
         **_FACTORS,

@@ -61,6 +61,7 @@ def _case(type: str, x: tuple[int, ...], out: int, rank: int, alpha: float | Non
 LORA = Operation(
     "lora",
     "What LoRA adds to a linear layer: alpha / K up down x; alpha None: K.",
+    family="adapters",
     inputs={"x": "[..., I]", "down": "[K, I]", "up": "[O, K]"},
     output="[..., O]",
     params={"alpha": None},
@@ -78,6 +79,7 @@ LORA = Operation(
 LORA_CONV2D = Operation(
     "lora_conv2d",
     "What LoRA adds to a convolution: down has the layer's geometry, up is 1x1.",
+    family="adapters",
     inputs={"x": IMAGE, "down": "[K, C, R, S]", "up": "[O, K]"},
     output="[N, O, P, Q]",
     channel=1,

@@ -29,6 +29,7 @@ def _bound(run: Run) -> Bound:
 MODULATE = Operation(
     "modulate",
     "x * (1 + scale) + shift, an item's tokens alike.",
+    family="gates",
     inputs={"x": TOKENS, "shift": "[N, D]", "scale": "[N, D]"},
     output=TOKENS,
     run=_run,

@@ -24,6 +24,7 @@ def _case(label: str, x: tuple[int, ...], eps=1e-6, data="bell", exponent=-15) -
 RMS_NORM = Operation(
     "rms_norm",
     "Scale each row to unit mean square.",
+    family="norms",
     inputs={"x": ROWS, "weight?": "[D]"},
     output=ROWS,
     params={"eps": 1e-6},

@@ -59,6 +59,7 @@ def _case(label: str, dim: int, H: int, W: int) -> Case:
 SINCOS_POSITIONS = Operation(
     "sincos_positions",
     "Sines and cosines of each pixel's column, then of its row.",
+    family="positions",
     inputs={"rows": "[H]", "columns": "[W]"},
     output="[H*W, dim]",
     params={"dim": REQUIRED},

@@ -40,6 +40,7 @@ def swiglu_with(activation: Operation) -> Wrong:
 SWIGLU = Operation(
     "swiglu",
     "SiLU of the first half of the last axis times the second half; second_gates exchanges them.",
+    family="gates",
     inputs={"x": "[..., 2*D]"},
     output=ROWS,
     params={"second_gates": False},

@@ -49,6 +49,7 @@ _PAIR = {"gate": Recipe((2, 33, 77), exponent=-13), "value": Recipe((2, 33, 77),
 SWIGLU_OAI = Operation(
     "swiglu_oai",
     "g sigmoid(alpha g) (v + 1), g = min(gate, limit), v = value clipped to -limit..limit.",
+    family="gates",
     inputs={"gate": ROWS, "value": ROWS},
     output=ROWS,
     params={"alpha": 1.702, "limit": 7.0},

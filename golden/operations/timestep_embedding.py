@@ -65,6 +65,7 @@ def _times(label: str, dim: int, exponent=-8, **params) -> Case:
 TIMESTEP_EMBEDDING = Operation(
     "timestep_embedding",
     "Cosines, then sines, of scale * t at geometrically spaced frequencies; a zero at the end if dim is odd.",
+    family="positions",
     inputs={"t": "[N]"},
     output="[N, dim]",
     params={"dim": REQUIRED, "max_period": 10000.0, "freq_shift": 0.0, "scale": 1.0, "sin_first": False},
