@@ -56,8 +56,8 @@ class OnnxEngine:
     name:        of the engine
     module:      of refsd/engines, which executes
     version:     of the package that computes
-    numerics:    what it declares for a case
-    settings:    what `execute` is given
+    numerics:    what it declares
+    settings:    what `execute` is given; None: nothing
     refusal:     why the engine does not take a case that can be written in ONNX
     device:      what computes, if it is not the processor: each case is then tried first, and refused if a node of
                  it ran elsewhere
@@ -69,8 +69,8 @@ class OnnxEngine:
         name: str,
         module: str,
         version: str,
-        numerics: Callable[[Case], Numerics],
-        settings: Settings,
+        numerics: Numerics,
+        settings: Settings | None = None,
         refusal: Refusal = lambda case: None,
         timeout: float = 300.0,
         device: str = "",
@@ -78,7 +78,7 @@ class OnnxEngine:
     ):
         self.name, self.version, self.device = name, version, device
         self._numerics, self._refusal, self._model_files = numerics, refusal, model_files
-        self._worker = Worker(["-m", "refsd.engines.by_onnx", module, json.dumps(dict(settings))], timeout)
+        self._worker = Worker(["-m", "refsd.engines.by_onnx", module, json.dumps(dict(settings or {}))], timeout)
         self._traced: tuple[Any, CaseModel] | None = None
 
     def refuses(self, case: Case) -> str | None:
@@ -106,7 +106,7 @@ class OnnxEngine:
         return None
 
     def numerics(self, case: Case) -> Numerics:
-        return self._numerics(case)
+        return self._numerics
 
     def deviations(self, case: Case) -> tuple[Deviation, ...]:
         return ()
