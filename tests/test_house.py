@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 12_750,
+    "golden": 12_600,
     "kernels": 11_300,
     "numerics": 1_650,
     "refsd": 1_150,

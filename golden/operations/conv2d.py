@@ -19,11 +19,6 @@ from refsd.golden.operations.convolution import (
 )
 from refsd.golden.recipe import Recipe
 
-
-def _run(a, inputs, params):
-    return a.conv2d(values(a, inputs["x"]), *weights(a, inputs), *geometry(params))
-
-
 _SHAPES = (
     Geometry("3x3", (2, 33, 9, 14), 20, (3, 3), 1, (1, 1, 1, 1)),
     Geometry("1x1", (2, 77, 5, 6), 33, (1, 1), 1, (0, 0, 0, 0)),
@@ -67,7 +62,7 @@ CONV2D = Operation(
     output="[N, K, P, Q]",
     channel=1,
     params={"stride": 1, "padding": (0, 0, 0, 0), "dilation": 1, "groups": 1},
-    run=_run,
+    run=lambda a, inputs, params: a.conv2d(values(a, inputs["x"]), *weights(a, inputs), *geometry(params)),
     fits=window_fits,
     bound=convolution_bound,
     mutants=(

@@ -14,11 +14,6 @@ from refsd.golden.operations.convolution import (
     window_fits,
 )
 
-
-def _run(a, inputs, params):
-    return a.conv3d(values(a, inputs["x"]), *weights(a, inputs), *geometry(params))
-
-
 _VOLUMES = (
     Geometry("3x3x3", (2, 6, 5, 7, 9), 8, (3, 3, 3), 1, (1, 1, 1, 1, 1, 1)),
     Geometry("causal", (1, 20, 4, 6, 7), 7, (3, 3, 3), 1, (2, 0, 1, 1, 1, 1)),
@@ -39,7 +34,7 @@ CONV3D = Operation(
     output="[N, K, F, P, Q]",
     channel=1,
     params={"stride": 1, "padding": (0, 0, 0, 0, 0, 0), "dilation": 1, "groups": 1},
-    run=_run,
+    run=lambda a, inputs, params: a.conv3d(values(a, inputs["x"]), *weights(a, inputs), *geometry(params)),
     fits=window_fits,
     bound=convolution_bound,
     mutants=(

@@ -6,11 +6,6 @@ from refsd.golden.case import Case
 from refsd.golden.operation import Operation, values
 from refsd.golden.recipe import Recipe
 
-
-def _run(a, inputs, params):
-    return values(a, inputs["x"])
-
-
 _USUAL = ("q4_0", "q8_0", "q4_k", "q6_k")
 
 _RARE = ("q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k")
@@ -32,7 +27,7 @@ DEQUANTIZE = Operation(
     family="block types",
     inputs={"x": "[..., D]"},
     output="[..., D]",
-    run=_run,
+    run=lambda a, inputs, params: values(a, inputs["x"]),
     bound=movement,
     mutants=(*block_mutants("x"),),
     cases=(

@@ -12,10 +12,6 @@ from refsd.golden.rounding import Bound
 from refsd.numerics.tensor import stored
 
 
-def _run(a, inputs, params):
-    return a.swiglu(values(a, inputs["x"]), params["second_gates"])
-
-
 def _bound(run: Run) -> Bound:
     (g, v), (dg, dv) = (np.split(t, 2, axis=-1) for t in (run.inputs["x"], run.moved("x")))
     if run.params["second_gates"]:
@@ -44,7 +40,7 @@ SWIGLU = Operation(
     inputs={"x": "[..., 2*D]"},
     output=ROWS,
     params={"second_gates": False},
-    run=_run,
+    run=lambda a, inputs, params: a.swiglu(values(a, inputs["x"]), params["second_gates"]),
     bound=_bound,
     mutants=(
         Mutant("halves in the wrong order", other_input("x", exchanged_halves)),

@@ -11,10 +11,6 @@ from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound
 
 
-def _run(a, inputs, params):
-    return a.swiglu_oai(values(a, inputs["gate"]), values(a, inputs["value"]), **params)
-
-
 def _bound(run: Run) -> Bound:
     """The gate's slope is that of x sigmoid(x); alpha g has quick_gelu's error, v + 1 is rounded by u.
 
@@ -53,7 +49,7 @@ SWIGLU_OAI = Operation(
     inputs={"gate": ROWS, "value": ROWS},
     output=ROWS,
     params={"alpha": 1.702, "limit": 7.0},
-    run=_run,
+    run=lambda a, inputs, params: a.swiglu_oai(values(a, inputs["gate"]), values(a, inputs["value"]), **params),
     bound=_bound,
     mutants=(
         Mutant("one not added", oai(plus=0.0)),

@@ -11,10 +11,6 @@ from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms
 
 
-def _run(a, inputs, params):
-    return a.timestep_embedding(values(a, inputs["t"]), **params)
-
-
 def _bound(run: Run) -> Bound:
     """cos(s t f), f = exp(-r), r = ln(P) j / (half - shift): f loses 2 u r + 4 u, the angle 2 u more."""
     t, dt = run.inputs["t"][:, None], run.moved("t")[:, None]
@@ -69,7 +65,7 @@ TIMESTEP_EMBEDDING = Operation(
     inputs={"t": "[N]"},
     output="[N, dim]",
     params={"dim": REQUIRED, "max_period": 10000.0, "freq_shift": 0.0, "scale": 1.0, "sin_first": False},
-    run=_run,
+    run=lambda a, inputs, params: a.timestep_embedding(values(a, inputs["t"]), **params),
     fits=lambda shapes, params: params["dim"] // 2 > params["freq_shift"],
     bound=_bound,
     mutants=(
