@@ -18,9 +18,8 @@ import numpy as np
 
 from refsd.engines.worker import Worker, serve
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles, NotJudged
+from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles, NoDeviations, NotJudged
 from refsd.golden.wording import how_to_install
-from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor, stored
@@ -50,7 +49,7 @@ _MESSAGE = (2 << 30) - (64 << 20)
 Refusal = Callable[[Case], str | None]
 
 
-class OnnxEngine:
+class OnnxEngine(NoDeviations):
     """Answer cases of operations and of models through their graphs.
 
     name:        of the engine
@@ -107,9 +106,6 @@ class OnnxEngine:
 
     def numerics(self, case: Case) -> Numerics:
         return self._numerics
-
-    def deviations(self, case: Case) -> tuple[Deviation, ...]:
-        return ()
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         if case.op.startswith(_MODEL):
