@@ -43,6 +43,13 @@ class Engine(Protocol):
         ...
 
 
+class NoDeviations:
+    """Base of the engines that differ from the reference by rounding alone."""
+
+    def deviations(self, case: Case) -> tuple[Deviation, ...]:
+        return ()
+
+
 @runtime_checkable
 class TappedEngine(Engine, Protocol):
     """An engine that can give its intermediate results, the "taps"."""

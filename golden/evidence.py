@@ -133,11 +133,6 @@ class Evidence:
     def _too_far(self, z: np.ndarray) -> bool:
         return bool(np.mean(np.abs(z) > _HONEST * self.tail) > 0.01)
 
-    def is_noise(self, predicted: np.ndarray) -> bool:
-        """Return True if the prediction leaves at most 1.5 times the honest RMS error and twice the largest."""
-        rest = np.abs(self.z(predicted))
-        return bool(rest.max() <= 2 * self.tail and _rms(rest) <= 1.5 * max(_rms(self.honest), 1.0))
-
 
 def units(found: np.ndarray, predicted: np.ndarray, noise: Noise) -> np.ndarray:
     with np.errstate(invalid="ignore", over="ignore"):

@@ -38,6 +38,7 @@ class Operation(NamedTuple):
     cases:   the questions put to engines
     params:  parameter -> its default; REQUIRED where there is none
     channel: the axis of "y" along which an error is reported as a channel
+    family:  the operations that it belongs to: "norms"; "shapes" if it moves or resamples numbers
     fits:    shapes, complete params -> whether they are valid together, beyond what the declared shapes say
     """
 
@@ -51,6 +52,7 @@ class Operation(NamedTuple):
     cases: tuple[Case, ...]
     params: Mapping[str, Any] = {}
     channel: int = -1
+    family: str = "shapes"
     fits: Callable[[Mapping[str, tuple[int, ...]], Params], bool] = lambda shapes, params: True
 
     def complete(self, inputs: Inputs, params: Params) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from refsd.samplers.cfg_pp_multistep import (
     dpmpp_2s_ancestral_cfg_pp,
     dpmpp_2s_ancestral_cfg_pp_first,
     gradient_estimation_cfg_pp,
-    res_multistep_ancestral_cfg_pp,
     res_multistep_cfg_pp,
 )
 from refsd.samplers.ddim_strided import ddim_strided
@@ -27,13 +26,9 @@ from refsd.samplers.distilled import lcm, lcm_flow, tcd
 from refsd.samplers.dpm_2 import dpm_2, dpm_2_ancestral
 from refsd.samplers.dpm_solver import dpm_adaptive, dpm_fast
 from refsd.samplers.dpmpp_2m import dpmpp_2m, dpmpp_2m_v2
-from refsd.samplers.dpmpp_2s_ancestral import (
-    dpmpp_2s_ancestral,
-    dpmpp_2s_ancestral_flow,
-    dpmpp_2s_ancestral_flow_below_one,
-)
-from refsd.samplers.dpmpp_sde import dpmpp_2m_sde, dpmpp_2m_sde_heun, dpmpp_3m_sde, dpmpp_sde
-from refsd.samplers.dpmpp_singlestep import dpmpp_2s_singlestep, dpmpp_3s_singlestep
+from refsd.samplers.dpmpp_2s_ancestral import dpmpp_2s_ancestral, dpmpp_2s_ancestral_flow, middle_below_one
+from refsd.samplers.dpmpp_sde import dpmpp_2m_sde, dpmpp_3m_sde, dpmpp_sde, heun_weight
+from refsd.samplers.dpmpp_singlestep import dpmpp_singlestep
 from refsd.samplers.endings import last_denoised, to_a_thousandth
 from refsd.samplers.er_sde import er_sde
 from refsd.samplers.euler import euler
@@ -51,9 +46,15 @@ from refsd.samplers.plms import plms
 from refsd.samplers.pndm import pndm
 from refsd.samplers.res import res_2s, res_multistep
 from refsd.samplers.restart import restart
-from refsd.samplers.sa_solver import sa_solver, sa_solver_pece
-from refsd.samplers.seeds import exp_heun_2_x0, exp_heun_2_x0_sde, seeds_2, seeds_3
-from refsd.samplers.uni_pc import uni_pc, uni_pc_bh2
+from refsd.samplers.sa_solver import sa_solver
+from refsd.samplers.seeds import exp_heun_2_x0, refined, seeds_2, seeds_3
+from refsd.samplers.uni_pc import b_2, uni_pc
+
+dpmpp_2m_sde_heun = partial(dpmpp_2m_sde, weight=heun_weight)
+dpmpp_3s_singlestep = partial(dpmpp_singlestep, highest=3)
+exp_heun_2_x0_sde = partial(seeds_2, r=1.0, weights=refined)
+sa_solver_pece = partial(sa_solver, pece=True)
+uni_pc_bh2 = partial(uni_pc, B=b_2)
 
 # Every sampler is a function (model, x, sigmas, noise, callback). ddim equals euler, and ddpm equals euler_a.
 # dpm++2m_sde_bt is dpm++2m_sde with the noise of brownian_sdcpp.
@@ -72,7 +73,7 @@ SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "dpm_fast": dpm_fast,
     "dpm_adaptive": dpm_adaptive,
     "dpm++2s_a": dpmpp_2s_ancestral,
-    "dpm++2s": dpmpp_2s_singlestep,
+    "dpm++2s": dpmpp_singlestep,
     "dpm++3s": dpmpp_3s_singlestep,
     "dpm++sde": dpmpp_sde,
     "dpm++2m": dpmpp_2m,
@@ -119,7 +120,7 @@ CFG_PP_SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "dpm++2s_a_cfg_pp_first": dpmpp_2s_ancestral_cfg_pp_first,
     "dpm++2m_cfg_pp": dpmpp_2m_cfg_pp,
     "res_multistep_cfg_pp": res_multistep_cfg_pp,
-    "res_multistep_a_cfg_pp": res_multistep_ancestral_cfg_pp,
+    "res_multistep_a_cfg_pp": partial(res_multistep_cfg_pp, eta=1.0),
     "euler_ge_cfg_pp": gradient_estimation_cfg_pp,
 }
 # First sigma of diffusers' UniPC if a flow begins at 1. Source: diffusers UniPCMultistepScheduler.set_timesteps.
@@ -131,7 +132,7 @@ FLOW_SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "euler_a": partial(euler_ancestral, ancestral=flow_ancestral_step),
     "dpm2_a": partial(dpm_2_ancestral, ancestral=flow_ancestral_step_above_0),
     "dpm++2s_a": dpmpp_2s_ancestral_flow,
-    "dpm++2s_a_below_one": dpmpp_2s_ancestral_flow_below_one,
+    "dpm++2s_a_below_one": partial(dpmpp_2s_ancestral_flow, middle=middle_below_one),
     "res_multistep": partial(res_multistep, ancestral=flow_ancestral_step_above_0),
     "res_2s": partial(res_2s, ancestral=flow_ancestral_step_above_0),
     "euler_ge_a": partial(gradient_estimation_ancestral, ancestral=flow_ancestral_step),
@@ -148,7 +149,7 @@ FLOW_SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "sa_solver": in_flow_time(sa_solver),
     "sa_solver_pece": in_flow_time(sa_solver_pece),
     "dpm++2m_log_snr": in_flow_time(dpmpp_2m),
-    "dpm++2s_log_snr": in_flow_time(dpmpp_2s_singlestep),
+    "dpm++2s_log_snr": in_flow_time(dpmpp_singlestep),
     "dpm++3s_log_snr": in_flow_time(dpmpp_3s_singlestep),
     "deis_log_snr": in_flow_time(deis),
     "uni_pc_log_snr": in_flow_time(uni_pc, UNI_PC_OPENING),

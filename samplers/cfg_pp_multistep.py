@@ -156,20 +156,6 @@ def res_multistep_cfg_pp(
 
 
 @sampler
-def res_multistep_ancestral_cfg_pp(
-    model: GuidedDenoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
-    """Sample with res_multistep_cfg_pp and eta 1. Source: ComfyUI sample_res_multistep_ancestral_cfg_pp."""
-    return res_multistep_cfg_pp(model, x, sigmas, noise, callback, eta, s_noise)
-
-
-@sampler
 def gradient_estimation_cfg_pp(
     model: GuidedDenoiser,
     x: np.ndarray,

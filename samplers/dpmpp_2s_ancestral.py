@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -47,6 +48,24 @@ def dpmpp_2s_ancestral(
     return x
 
 
+# (sigma, down) -> sigma_mid; None reuses denoised instead of a second call
+Middle = Callable[[float, float], float | None]
+
+
+def _middle(sigma: float, down: float) -> float:
+    return 1 / (math.sqrt((1 - sigma) / sigma * (1 - down) / down) + 1)
+
+
+def middle_spared(sigma: float, down: float) -> float | None:
+    """Leave out the second call of a step from 1."""
+    return None if 1 - sigma < 1e-6 else _middle(sigma, down)
+
+
+def middle_below_one(sigma: float, down: float) -> float:
+    """Call the model at 0.9999 in a step from 1."""
+    return 0.9999 if sigma == 1 else _middle(sigma, down)
+
+
 @sampler
 def dpmpp_2s_ancestral_flow(
     model: Denoiser,
@@ -56,6 +75,7 @@ def dpmpp_2s_ancestral_flow(
     callback: Callback | None = None,
     eta: float = 1.0,
     s_noise: float = 1.0,
+    middle: Middle = middle_spared,
 ) -> np.ndarray:
     """Sample a rectified flow with DPM-Solver++(2S); the middle is that in log SNR, ln((1 - sigma) / sigma).
 
@@ -64,45 +84,12 @@ def dpmpp_2s_ancestral_flow(
         x <- scale (down / sigma x + (1 - down / sigma) model(x_2, sigma_mid)) + up noise
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling from at most 1; in a step from 1 the middle is 1 too, and the second call is left out
+    sigmas: [n + 1], falling from at most 1
     noise:  called once a step, except in a step to 0
+    middle: of a step from 1, where that in log SNR is 1 too: middle_spared, or ComfyUI's middle_below_one
     -> latents at sigmas[-1], dtype of x
-    Source: stable-diffusion.cpp sample_dpmpp_2s_ancestral_flow. ComfyUI's is dpmpp_2s_ancestral_flow_below_one.
+    Source: stable-diffusion.cpp sample_dpmpp_2s_ancestral_flow; ComfyUI sample_dpmpp_2s_ancestral_RF, at 02159d81.
     """
-    return _flow(model, x, sigmas, noise, callback, eta, s_noise, _middle_spared)
-
-
-@sampler
-def dpmpp_2s_ancestral_flow_below_one(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
-    """Sample with dpmpp_2s_ancestral_flow, but take 0.9999 as the middle of a step from 1 and call the model there.
-
-    Arguments: as in dpmpp_2s_ancestral_flow. Source: ComfyUI sample_dpmpp_2s_ancestral_RF, at 02159d81.
-    """
-    return _flow(model, x, sigmas, noise, callback, eta, s_noise, _middle_below_one)
-
-
-def _middle(sigma: float, down: float) -> float:
-    return 1 / (math.sqrt((1 - sigma) / sigma * (1 - down) / down) + 1)
-
-
-def _middle_spared(sigma: float, down: float) -> float | None:
-    return None if 1 - sigma < 1e-6 else _middle(sigma, down)
-
-
-def _middle_below_one(sigma: float, down: float) -> float:
-    return 0.9999 if sigma == 1 else _middle(sigma, down)
-
-
-def _flow(model, x, sigmas, noise, callback, eta, s_noise, middle):
-    """Run either variant. middle: (sigma, down) -> sigma_mid; None reuses denoised instead of a second call"""
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:

@@ -1,6 +1,7 @@
 """DPM-Solver++ for the reverse SDE: single steps with a midpoint, and multistep solvers."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -57,6 +58,18 @@ def dpmpp_sde(
     return x
 
 
+# k = h (1 + eta) -> weight of a step's extrapolated difference of denoised
+Weight = Callable[[float], float]
+
+
+def midpoint_weight(k: float) -> float:
+    return -0.5 * math.expm1(-k)
+
+
+def heun_weight(k: float) -> float:
+    return math.expm1(-k) / k + 1
+
+
 @sampler
 def dpmpp_2m_sde(
     model: Denoiser,
@@ -67,10 +80,11 @@ def dpmpp_2m_sde(
     eta: float = 1.0,
     s_noise: float = 1.0,
     lower_order_final: bool = False,
+    weight: Weight = midpoint_weight,
 ) -> np.ndarray:
-    """Sample with DPM-Solver++(2M) SDE in its midpoint form: add half of the extrapolated difference of denoised.
+    """Sample with DPM-Solver++(2M) SDE: extrapolate denoised by its last difference.
 
-        x <- sigma_next / sigma e^-eta_h x + (1 - e^-k) (denoised + (denoised - denoised_last) / 2r)
+        x <- sigma_next / sigma e^-eta_h x + (1 - e^-k) denoised + weight(k) (denoised - denoised_last) / r
              + sigma_next sqrt(1 - e^-2eta_h) s_noise noise
         eta_h = eta h,  k = h + eta_h,  r = h_last / h
 
@@ -78,33 +92,10 @@ def dpmpp_2m_sde(
     sigmas: [n + 1], falling; a step to 0 gives denoised, a step of length 0 keeps x
     noise:  a Brownian motion's increments; called once a step if eta is not 0
     lower_order_final: the last step is of order 1 even if it does not lead to 0
+    weight: midpoint_weight, or heun_weight for the Heun form
     -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver++), SDE-DPM-Solver++(2M); k-diffusion sample_dpmpp_2m_sde.
     """
-    weight = lambda k: -0.5 * math.expm1(-k)
-    return _dpmpp_2m_sde(model, x, sigmas, noise, callback, eta, s_noise, lower_order_final, weight)
-
-
-@sampler
-def dpmpp_2m_sde_heun(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    lower_order_final: bool = False,
-) -> np.ndarray:
-    """Sample with DPM-Solver++(2M) SDE in its Heun form: the difference of denoised has weight 1 + expm1(-k) / k.
-
-    Arguments and source: as in dpmpp_2m_sde, with solver_type "heun".
-    """
-    weight = lambda k: math.expm1(-k) / k + 1
-    return _dpmpp_2m_sde(model, x, sigmas, noise, callback, eta, s_noise, lower_order_final, weight)
-
-
-def _dpmpp_2m_sde(model, x, sigmas, noise, callback, eta, s_noise, lower_order_final, weight):
     old_denoised, h_last = None, 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
@@ -146,7 +137,7 @@ def dpmpp_3m_sde(
     noise:  a Brownian motion's increments; called once a step if eta is not 0
     lower_order_final: the last step is of order 1, and the one before it of order 2 at most, even if it does not
             lead to 0
-    midpoint: steps of order 2 are those of dpmpp_2m_sde; False: those of dpmpp_2m_sde_heun, as in k-diffusion
+    midpoint: steps of order 2 are in the midpoint form; False: in the Heun form, as in k-diffusion
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_dpmpp_3m_sde; without noise, diffusers DPMSolverMultistepScheduler of order 3.
     """
@@ -169,14 +160,13 @@ def dpmpp_3m_sde(
             d1_1 = (denoised_1 - denoised_2) / r1
             d1 = d1_0 + (d1_0 - d1_1) * r0 / (r0 + r1)
             d2 = (d1_0 - d1_1) / (r0 + r1)
-            phi_2 = math.expm1(-k) / k + 1
+            phi_2 = heun_weight(k)
             phi_3 = phi_2 / k - 0.5
             x = x + phi_2 * d1 - phi_3 * d2
         elif denoised_1 is not None and order > 1:
             r = h_1 / h
             d = (denoised - denoised_1) / r
-            phi_2 = -0.5 * math.expm1(-k) if midpoint else math.expm1(-k) / k + 1
-            x = x + phi_2 * d
+            x = x + (midpoint_weight(k) if midpoint else heun_weight(k)) * d
         if eta_h > 0:
             x = x + noise(sigma, sigma_next) * (sigma_next * math.sqrt(-math.expm1(-2 * eta_h)) * s_noise)
         denoised_1, denoised_2 = denoised, denoised_1

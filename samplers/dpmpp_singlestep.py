@@ -7,48 +7,6 @@ from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
-@sampler
-def dpmpp_2s_singlestep(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    lower_order_final: bool = False,
-) -> np.ndarray:
-    """Sample with DPM-Solver++(2S): two steps of the schedule, of one call each, form one step of second order.
-
-        from sigma_a through sigma to sigma_next:  h = ln(sigma_a / sigma_next),  r = ln(sigma_a / sigma) / h
-        x <- e^-h x_a + (1 - e^-h) (denoised_a + (denoised - denoised_a) / 2r)
-
-    x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; a step to 0 gives denoised
-    noise:  not used
-    lower_order_final: end with a step of order 1 (a step to 0 always is one), see orders
-    -> latents at sigmas[-1], dtype of x
-    Source: Lu et al. 2022 (DPM-Solver++), algorithm 1; diffusers DPMSolverSinglestepScheduler.
-    """
-    return _singlestep(model, x, sigmas, callback, 2, lower_order_final)
-
-
-@sampler
-def dpmpp_3s_singlestep(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    lower_order_final: bool = False,
-) -> np.ndarray:
-    """Sample like dpmpp_2s_singlestep, but three steps form one of third order; the last uses only two denoised.
-
-        x <- e^-h x_a + (1 - e^-h) denoised_a + (1 - (1 - e^-h) / h) (denoised - denoised_a) / r
-
-    Arguments: as in dpmpp_2s_singlestep. Source: diffusers DPMSolverSinglestepScheduler, solver_type "midpoint".
-    """
-    return _singlestep(model, x, sigmas, callback, 3, lower_order_final)
-
-
 def orders(steps: int, highest: int, to_zero: bool, lower_order_final: bool = False) -> list[int]:
     """List the order of each step: repeat 1, 2, .. highest; left-over steps at the end get lower orders.
 
@@ -64,7 +22,33 @@ def orders(steps: int, highest: int, to_zero: bool, lower_order_final: bool = Fa
     return [*plan[:-1], 1] if to_zero else plan
 
 
-def _singlestep(model, x, sigmas, callback, highest, lower_order_final):
+@sampler
+def dpmpp_singlestep(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+    highest: int = 2,
+    lower_order_final: bool = False,
+) -> np.ndarray:
+    """Sample with DPM-Solver++(2S): two steps of the schedule, of one call each, form one step of second order.
+
+    Or (3S): three form one of third order; the last uses only two denoised.
+
+        from sigma_a through sigma to sigma_next:  h = ln(sigma_a / sigma_next),  r = ln(sigma_a / sigma) / h
+        2S: x <- e^-h x_a + (1 - e^-h) (denoised_a + (denoised - denoised_a) / 2r)
+        3S: x <- e^-h x_a + (1 - e^-h) denoised_a + (1 - (1 - e^-h) / h) (denoised - denoised_a) / r
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling; a step to 0 gives denoised
+    noise:  not used
+    highest: 2 or 3
+    lower_order_final: end with a step of order 1 (a step to 0 always is one), see orders
+    -> latents at sigmas[-1], dtype of x
+    Source: Lu et al. 2022 (DPM-Solver++), algorithm 1; diffusers DPMSolverSinglestepScheduler, for 3S
+    with solver_type "midpoint".
+    """
     plan = orders(len(sigmas) - 1, highest, sigmas[-1] == 0, lower_order_final)
     x_s, denoised_s, sigma_s = x, x, 0.0
     for i, sigma, sigma_next in intervals(sigmas):

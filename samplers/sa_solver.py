@@ -1,7 +1,6 @@
 """SA-Solver: Adams predictor and corrector for the reverse SDE, with a noise strength tau for each step."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -73,6 +72,7 @@ def sa_solver(
     weights: Weights = adams_weights,
     tau_at_start: bool = False,
     lower_order_final: bool = False,
+    pece: bool = False,
 ) -> np.ndarray:
     """Sample with SA-Solver: predict x, call the model there, repeat the step with its output. One call a step.
 
@@ -87,61 +87,27 @@ def sa_solver(
     weights: adams_weights or two_weights
     tau_at_start: evaluate tau at the sigma where the step starts, as diffusers does
     lower_order_final: the orders also decrease to 1 before a last sigma above 0; the corrector's is one higher
+    pece: also call the model at the corrected x: predict, evaluate, correct, evaluate. Two calls a step
     -> latents at sigmas[-1], dtype of x
-    Source: Xue et al. 2023 (SA-Solver), algorithm 1; ComfyUI sample_sa_solver; diffusers SASolverScheduler.
+    Source: Xue et al. 2023 (SA-Solver), algorithm 1; ComfyUI sample_sa_solver, sample_sa_solver_pece;
+    diffusers SASolverScheduler.
     """
-    plan = _Plan(s_noise, tau, tau_at_start, (predictor, corrector), lower_order_final, weights)
-    return _sa_solver(model, x, sigmas, noise, callback, plan, False)
-
-
-@sampler
-def sa_solver_pece(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    s_noise: float = 1.0,
-    tau: Tau = SD_TAU,
-    predictor: int = 3,
-    corrector: int = 4,
-    weights: Weights = adams_weights,
-    tau_at_start: bool = False,
-    lower_order_final: bool = False,
-) -> np.ndarray:
-    """Sample with sa_solver, but also call the model at the corrected x: predict, evaluate, correct, evaluate.
-
-    Arguments: as in sa_solver. Two calls a step. Source: ComfyUI sample_sa_solver_pece.
-    """
-    plan = _Plan(s_noise, tau, tau_at_start, (predictor, corrector), lower_order_final, weights)
-    return _sa_solver(model, x, sigmas, noise, callback, plan, True)
-
-
-class _Plan(NamedTuple):
-    """The options of sa_solver. orders: (predictor, corrector)"""
-
-    s_noise: float
-    tau: Tau
-    tau_at_start: bool
-    orders: tuple[int, int]
-    lower_order_final: bool
-    weights: Weights
-
-
-def _sa_solver(model, x, sigmas, noise, callback, plan, again):
-    predictors, correctors, decays, ups = _tables(sigmas, plan)
+    levels = np.asarray(sigmas[sigmas > 0], np.float64)
+    noisy = np.square([tau(level) for level in (levels[:-1] if tau_at_start else levels[1:]).tolist()])
+    ups = (s_noise * levels[1:] * np.sqrt(-np.expm1(-2 * noisy * np.diff(-np.log(levels))))).tolist()
+    predictors, correctors, decays = _tables(sigmas, noisy, (predictor, corrector), weights, lower_order_final)
     ms: list[np.ndarray] = []
     x_last, n = x, None
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        if i > 0 and (again or sigma_next > 0):
+        if i > 0 and (pece or sigma_next > 0):
             x = settle(_step(x_last, decays[i - 1], correctors[i - 1], [denoised, *ms], ups[i - 1], n))
-            denoised = model(x, sigma) if again else denoised
+            denoised = model(x, sigma) if pece else denoised
         if sigma_next == 0:
             return denoised
-        ms = [denoised, *ms][: max(plan.orders)]
+        ms = [denoised, *ms][: max(predictor, corrector)]
         n = noise(sigma, sigma_next) if ups[i] else None
         x_last, x = x, _step(x, decays[i], predictors[i], ms, ups[i], n)
     return x
@@ -155,24 +121,22 @@ def _step(x: np.ndarray, decay: float, b: list[float], ms: list[np.ndarray], up:
     return x if n is None else x + up * n
 
 
-def _tables(sigmas: np.ndarray, plan: _Plan):
-    """Compute the predictor's, the corrector's, x's and the noise's weights for every step but a step to 0."""
-    levels = np.asarray(sigmas[sigmas > 0], np.float64)
-    times = -np.log(levels)
+def _tables(
+    sigmas: np.ndarray, noisy: np.ndarray, orders: tuple[int, int], weights: Weights, lower_order_final: bool
+):
+    """Compute the predictor's, the corrector's and x's weights for every step but a step to 0. noisy: tau^2"""
+    times = -np.log(np.asarray(sigmas[sigmas > 0], np.float64))
     h, i = np.diff(times), np.arange(len(times) - 1)
-    order, corrector_order = plan.orders
-    most = max(plan.orders)
+    order, corrector_order = orders
+    most = max(orders)
     known, room, corrector_room = np.minimum(i + 1, most), np.full(len(i), most), np.full(len(i), most)
     if sigmas[-1] == 0:
         # A step to 0 returns denoised; the orders decrease before it.
         room = corrector_room = len(sigmas) - 2 - i
-    elif plan.lower_order_final:
+    elif lower_order_final:
         room = len(i) - i
         corrector_room = room + 1
-    noisy = np.square([plan.tau(level) for level in (levels[:-1] if plan.tau_at_start else levels[1:]).tolist()])
     used, corrected = np.minimum(np.minimum(order, known), room), np.minimum(corrector_order, known + 1)
-    predictors = plan.weights(times, 0, used, order, 1 + noisy)
-    correctors = plan.weights(times, 1, np.minimum(corrected, corrector_room), corrector_order, 1 + noisy)
-    decays = np.exp(-(1 + noisy) * h)
-    ups = plan.s_noise * levels[1:] * np.sqrt(-np.expm1(-2 * noisy * h))
-    return predictors.tolist(), correctors.tolist(), decays.tolist(), ups.tolist()
+    predictors = weights(times, 0, used, order, 1 + noisy)
+    correctors = weights(times, 1, np.minimum(corrected, corrector_room), corrector_order, 1 + noisy)
+    return predictors.tolist(), correctors.tolist(), np.exp(-(1 + noisy) * h).tolist()

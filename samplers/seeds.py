@@ -102,26 +102,10 @@ def exp_heun_2_x0(
     """Sample with Heun's method as an exponential integrator: seeds_2 with r = 1, `refined`, without noise.
 
     Arguments: as in seeds_2. noise: not used
-    Source: ComfyUI sample_exp_heun_2_x0.
+    Source: ComfyUI sample_exp_heun_2_x0; with noise, whose second draw of a step has weight 0,
+    sample_exp_heun_2_x0_sde.
     """
     return seeds_2(model, x, sigmas, noise, callback, eta=0.0, r=1.0, weights=refined)
-
-
-@sampler
-def exp_heun_2_x0_sde(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
-    """Sample with exp_heun_2_x0 and noise; the second draw of a step has weight 0.
-
-    Arguments: as in seeds_2. Source: ComfyUI sample_exp_heun_2_x0_sde.
-    """
-    return seeds_2(model, x, sigmas, noise, callback, eta, s_noise, 1.0, refined)
 
 
 @sampler

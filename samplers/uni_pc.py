@@ -10,6 +10,16 @@ from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
+def b_1(h: float) -> float:
+    """Return B_1(-h) = -h, which suits many steps and weak guidance; a prediction of denoised takes B at -h."""
+    return -h
+
+
+def b_2(h: float) -> float:
+    """Return B_2(-h) = e^-h - 1."""
+    return math.expm1(-h)
+
+
 @sampler
 def uni_pc(
     model: Denoiser,
@@ -19,22 +29,9 @@ def uni_pc(
     callback: Callback | None = None,
     order: int = 3,
     lower_order_final: bool = True,
+    B: Callable[[float], float] = b_1,
 ) -> np.ndarray:
-    """Sample with UniPC and B_1(h) = h, which suits many steps and weak guidance. Arguments: as in uni_pc_bh2."""
-    return _uni_pc(model, x, sigmas, callback, order, lower_order_final, lambda h: -h)
-
-
-@sampler
-def uni_pc_bh2(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    order: int = 3,
-    lower_order_final: bool = True,
-) -> np.ndarray:
-    """Sample with UniPC, predicting denoised, and B_2(h) = e^h - 1.
+    """Sample with UniPC, predicting denoised.
 
         predict: x' = sigma_next / sigma x + (1 - e^-h) m_0 - B sum_i rho_i D_i
         correct: the same from the previous x, also with the D of the new value
@@ -47,14 +44,10 @@ def uni_pc_bh2(
     noise:  not used
     order:  values used, once there are that many
     lower_order_final: use at most as many values as steps are left
+    B:      b_1, or b_2 for uni_pc_bh2
     -> latents at sigmas[-1], dtype of x
     Source: Zhao et al. 2023 (UniPC), algorithms 5 to 8; diffusers UniPCMultistepScheduler.
     """
-    return _uni_pc(model, x, sigmas, callback, order, lower_order_final, lambda h: math.expm1(-h))
-
-
-def _uni_pc(model, x, sigmas, callback, order, lower_order_final, B):
-    """Run either variant. B: h -> B(h), with the sign for a prediction of denoised"""
     ms: list[np.ndarray] = []
     ts: list[float] = []
     x_last = x

@@ -33,16 +33,16 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 12_750,
+    "golden": 12_650,
     "kernels": 11_300,
     "numerics": 1_700,
     "refsd": 1_150,
     "refsd/adoption": 1_900,
-    "refsd/bench": 2_050,
+    "refsd/bench": 2_000,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 8_500,
-    "refsd/cli": 4_600,
+    "refsd/causes": 8_550,
+    "refsd/cli": 4_450,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,
     "refsd/components": 500,
@@ -50,9 +50,9 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_150,
     "refsd/disagreement": 1_100,
-    "refsd/engines": 11_250,
+    "refsd/engines": 11_100,
     "refsd/export": 350,
-    "refsd/families": 2_100,
+    "refsd/families": 2_050,
     "refsd/files": 3_400,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
@@ -73,7 +73,7 @@ BUDGETS = {
     "refsd/trajectory": 600,
     "refsd/watching": 2_900,
     "refsd/weights": 3_550,
-    "samplers": 5_350,
+    "samplers": 5_200,
 }
 
 # The floors inside refsd, the lowest first: its folders, and its loose files. Each imports from lower floors only.

@@ -47,7 +47,6 @@ def _kernel(kernel):
 # itself, and was measured 8 u off.
 _ERF = 12.0
 
-
 _SILU_SLOPE = 1.1
 
 
@@ -91,27 +90,22 @@ GELU_ERROR = (
     lambda x: _ERF * np.abs(x) / 2,
 )
 
-
 _GELU_TANH_ERROR = (
     1.13,
     lambda x: 2.0,
     lambda x: (FUNCTION + 4 * _slope_of_tanh(x)) * np.abs(x) / 2,
 )
 
-
 # In float32 an exp near the smallest normal number may be flushed to 0 before x multiplies it, and 1 / exp(-x) is 0
 # where exp(-x) overflows. A library that computes 2^k as 2 2^(k-1), k = x / ln 2 rounded, as OpenVINO does, flushes
 # all below 2^-125.5. The error is |x| 2^-125.5 at most, here in units of u.
 _FLUSHED = 2.0**-125.5 * 2.0**24
 
-
 # exp(-a x): the product's rounding moves the exponent by u |a x|, which counts where the sigmoid is not yet 1.
 SILU_ERROR = (_SILU_SLOPE, lambda x: np.where(x < 0, 1.0, 0.0) * 2, lambda x: _FLUSHED * np.abs(x))
 
-
 # The product 1.702 x rounds by u, and 1.702 in float32 is 0.22 u off.
 _OF_CONSTANT = 1.22
-
 
 _QUICK_GELU_ERROR = (
     1.12,
@@ -216,6 +210,7 @@ def _cases(op: str) -> tuple[Case, ...]:
 SILU = Operation(
     "silu",
     "x * sigmoid(x)",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_silu,
@@ -224,10 +219,10 @@ SILU = Operation(
     cases=_cases("silu"),
 )
 
-
 GELU = Operation(
     "gelu",
     "x * Phi(x), Phi by erf",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_gelu,
@@ -240,10 +235,10 @@ GELU = Operation(
     cases=_cases("gelu"),
 )
 
-
 GELU_TANH = Operation(
     "gelu_tanh",
     "GELU by its tanh approximation",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_gelu_tanh,
@@ -256,10 +251,10 @@ GELU_TANH = Operation(
     cases=_cases("gelu_tanh"),
 )
 
-
 QUICK_GELU = Operation(
     "quick_gelu",
     "x * sigmoid(1.702 x)",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_quick_gelu,
@@ -272,10 +267,10 @@ QUICK_GELU = Operation(
     cases=_cases("quick_gelu"),
 )
 
-
 SIGMOID = Operation(
     "sigmoid",
     "1 / (1 + exp(-x))",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_sigmoid,
@@ -288,10 +283,10 @@ SIGMOID = Operation(
     cases=_cases("sigmoid"),
 )
 
-
 TANH = Operation(
     "tanh",
     "tanh(x)",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_kernel(tanh),
@@ -305,10 +300,10 @@ TANH = Operation(
     cases=_cases("tanh"),
 )
 
-
 RELU = Operation(
     "relu",
     "max(x, 0)",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     run=_kernel(relu),
@@ -322,10 +317,10 @@ RELU = Operation(
     cases=_cases("relu"),
 )
 
-
 LEAKY_RELU = Operation(
     "leaky_relu",
     "x, or slope * x below zero",
+    family="activations",
     inputs={"x": "[...]"},
     output="[...]",
     params={"slope": 0.2},
@@ -342,6 +337,5 @@ LEAKY_RELU = Operation(
         Case("leaky_relu/f32/shallow-x7x20", "leaky_relu", {"x": Recipe((7, 20))}, {"slope": 0.01}),
     ),
 )
-
 
 OPERATIONS = (SILU, GELU, GELU_TANH, QUICK_GELU, SIGMOID, TANH, RELU, LEAKY_RELU)

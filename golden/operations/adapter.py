@@ -88,7 +88,6 @@ def filter_of(inputs) -> tuple[int, ...]:
 
 Factors = Mapping[str, np.ndarray]
 
-
 _FACTORS = ("down", "up", "w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b")
 
 
@@ -203,6 +202,5 @@ SCALES = (
         "a rank of 1 read as the columns", other_scale(lambda a, rank, columns: a / columns if rank == 1 else None)
     ),
 )
-
 
 SIDES: dict[str, Any] = {"padding": [1, 0, 2, 1]}

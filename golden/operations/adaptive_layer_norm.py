@@ -32,6 +32,7 @@ def _bound(run: Run) -> Bound:
 ADAPTIVE_LAYER_NORM = Operation(
     "adaptive_layer_norm",
     "Layer normalisation without weights, then modulate.",
+    family="norms",
     inputs={"x": TOKENS, "shift": "[N, D]", "scale": "[N, D]"},
     output=TOKENS,
     params={"eps": 1e-6},
@@ -44,6 +45,5 @@ ADAPTIVE_LAYER_NORM = Operation(
         tokens_case("adaptive_layer_norm", "mean", (2, 10, 132), ("shift", "scale"), "shifted", eps=1e-6),
     ),
 )
-
 
 OPERATIONS = (ADAPTIVE_LAYER_NORM,)

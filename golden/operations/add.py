@@ -9,20 +9,7 @@ from refsd.golden.operation import Mutant, Operation, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms
 
-
-def _run_add(a, inputs, params):
-    return a.add(values(a, inputs["a"]), values(a, inputs["b"]))
-
-
-def _run_mul(a, inputs, params):
-    return a.multiply(values(a, inputs["a"]), values(a, inputs["b"]))
-
-
 _INPUTS = {"a": "[...]", "b": "broadcastable to a"}
-
-
-def _bound_add(run: Run) -> Bound:
-    return run.rounded(Terms().add(run.moved("a")).add(run.moved("b")).add(run.u * np.abs(run.truth)))
 
 
 def _bound_mul(run: Run) -> Bound:
@@ -63,27 +50,27 @@ def _cases(op: str) -> tuple[Case, ...]:
 ADD = Operation(
     "add",
     "a + b",
+    family="gates",
     inputs=_INPUTS,
     output="[...]",
     channel=1,
-    run=_run_add,
-    bound=_bound_add,
+    run=lambda a, inputs, params: a.add(values(a, inputs["a"]), values(a, inputs["b"])),
+    bound=lambda run: run.rounded(Terms().add(run.moved("a")).add(run.moved("b")).add(run.u * np.abs(run.truth))),
     mutants=_MUTANTS,
     cases=_cases("add"),
 )
 
-
 MUL = Operation(
     "mul",
     "a * b",
+    family="gates",
     inputs=_INPUTS,
     output="[...]",
     channel=1,
-    run=_run_mul,
+    run=lambda a, inputs, params: a.multiply(values(a, inputs["a"]), values(a, inputs["b"])),
     bound=_bound_mul,
     mutants=_MUTANTS,
     cases=_cases("mul"),
 )
-
 
 OPERATIONS = (ADD, MUL)

@@ -197,17 +197,13 @@ def exchanged(a: str, b: str) -> Wrong:
 
 _BELL = Recipe((), "f16")
 
-
 # Hides three of eight keys; with n, every n-th query sees no key.
 _HIDDEN = Recipe((), "f16", "masked")
 
-
 _UNSEEN = Recipe((), "f16", "masked", n=5)
-
 
 # Hides the same keys from all queries.
 _KEYS = Recipe((), "f16", "masked", seed=1)
-
 
 # Hides the first 8 r keys from query r.
 _LATE = Recipe((), "f16", "late", n=8)
@@ -247,6 +243,7 @@ ATTENTION = Operation(
     "softmax(scale q.k + mask) v; scale None is 1/sqrt(D); causal hides j > l + diagonal: 0 aligns the first "
     "query with the first key, J - L the last with the last. H/G neighbouring heads share keys and values. "
     "A query that sees no key gives zeros. A sink is one more score of a head, without a value.",
+    family="attention",
     inputs={
         "q": "[B, L, H, D]",
         "k": "[B, J, G, D]",
@@ -325,6 +322,5 @@ ATTENTION = Operation(
         _case("sums", 1, 20, 320, 2, 40, type="f16"),
     ),
 )
-
 
 OPERATIONS = (ATTENTION,)

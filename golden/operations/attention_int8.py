@@ -225,6 +225,7 @@ ATTENTION_INT8 = Operation(
     "softmax(scale q.k) v with q and k rounded to int8, ties away from zero: query_block neighbouring queries, or "
     "key_block keys, of a head share the scale max |x| / 127. Where smooth, the keys' mean over all keys is "
     "subtracted first. H/G neighbouring heads share keys and values.",
+    family="attention",
     inputs={"q": "[B, L, H, D]", "k": "[B, J, G, D]", "v": "[B, J, G, E]"},
     output="[B, L, H, E]",
     params={"scale": None, "query_block": 128, "key_block": 64, "smooth": True},
@@ -290,6 +291,5 @@ ATTENTION_INT8 = Operation(
         _case("zeros", 1, 16, 64, 1, 64, q={"data": "rows", "n": 2}, query_block=1),
     ),
 )
-
 
 OPERATIONS = (ATTENTION_INT8,)

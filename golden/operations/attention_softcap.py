@@ -6,12 +6,7 @@ from msgspec.structs import replace
 from refsd.golden.case import Case
 from refsd.golden.mutations import answer, first_of_batch, other_input, other_params, without
 from refsd.golden.operation import REQUIRED, Mutant, Operation, values
-from refsd.golden.operations.attention import (
-    exchanged,
-    first_key_head,
-    heads_interleaved,
-    transposed,
-)
+from refsd.golden.operations.attention import exchanged, first_key_head, heads_interleaved, transposed
 from refsd.golden.operations.attention_bounds import attention_bound
 from refsd.golden.recipe import Recipe
 from refsd.kernels.attention_softcap import attention_softcap
@@ -67,6 +62,7 @@ ATTENTION_SOFTCAP = Operation(
     "attention_softcap",
     "softmax(cap tanh(scale q.k / cap) + mask) v; scale None is 1/sqrt(D). H/G neighbouring heads share keys and "
     "values. The mask is added to the capped scores.",
+    family="attention",
     inputs={
         "q": "[B, L, H, D]",
         "k": "[B, J, G, D]",
@@ -103,6 +99,5 @@ ATTENTION_SOFTCAP = Operation(
         _case("gemma2", 1, 20, 33, 2, 256, 50.0, G=1, mask=True, scale=0.0625),
     ),
 )
-
 
 OPERATIONS = (ATTENTION_SOFTCAP,)

@@ -56,6 +56,7 @@ def _case(label: str, x: tuple[int, int, int, int], eps: float, exponent=-17) ->
 BATCH_NORM = Operation(
     "batch_norm",
     "Normalise each channel by a given mean and variance.",
+    family="norms",
     inputs={"x": IMAGE, "mean": "[C]", "var": "[C]"},
     output=IMAGE,
     channel=1,
@@ -75,6 +76,5 @@ BATCH_NORM = Operation(
         _case("still", (2, 33, 4, 7), 1e-4, exponent=-30),
     ),
 )
-
 
 OPERATIONS = (BATCH_NORM,)

@@ -28,7 +28,6 @@ def interleaved(op, inputs, params):
 
 _PICTURE = Recipe((2, 5, 6, 8))
 
-
 CONCAT = Operation(
     "concat",
     "b behind a along an axis.",
@@ -53,6 +52,5 @@ CONCAT = Operation(
         ),
     ),
 )
-
 
 OPERATIONS = (CONCAT,)

@@ -19,11 +19,6 @@ from refsd.golden.operations.convolution import (
 )
 from refsd.golden.recipe import Recipe
 
-
-def _run(a, inputs, params):
-    return a.conv2d(values(a, inputs["x"]), *weights(a, inputs), *geometry(params))
-
-
 _SHAPES = (
     Geometry("3x3", (2, 33, 9, 14), 20, (3, 3), 1, (1, 1, 1, 1)),
     Geometry("1x1", (2, 77, 5, 6), 33, (1, 1), 1, (0, 0, 0, 0)),
@@ -58,16 +53,16 @@ _SHAPES = (
     Geometry("tiles", (1, 33, 33, 38), 34, (3, 3), 1, (1, 1, 1, 1)),
 )
 
-
 CONV2D = Operation(
     "conv2d",
     "Cross-correlate an image with filters; padding is (top, bottom, left, right), stride and dilation are a "
     "number or (down, across).",
+    family="convolution",
     inputs={"x": IMAGE, "weight": "[K, C/groups, R, S]", "bias?": "[K]"},
     output="[N, K, P, Q]",
     channel=1,
     params={"stride": 1, "padding": (0, 0, 0, 0), "dilation": 1, "groups": 1},
-    run=_run,
+    run=lambda a, inputs, params: a.conv2d(values(a, inputs["x"]), *weights(a, inputs), *geometry(params)),
     fits=window_fits,
     bound=convolution_bound,
     mutants=(
@@ -113,6 +108,5 @@ CONV2D = Operation(
         ),
     ),
 )
-
 
 OPERATIONS = (CONV2D,)

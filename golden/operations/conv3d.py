@@ -14,11 +14,6 @@ from refsd.golden.operations.convolution import (
     window_fits,
 )
 
-
-def _run(a, inputs, params):
-    return a.conv3d(values(a, inputs["x"]), *weights(a, inputs), *geometry(params))
-
-
 _VOLUMES = (
     Geometry("3x3x3", (2, 6, 5, 7, 9), 8, (3, 3, 3), 1, (1, 1, 1, 1, 1, 1)),
     Geometry("causal", (1, 20, 4, 6, 7), 7, (3, 3, 3), 1, (2, 0, 1, 1, 1, 1)),
@@ -30,16 +25,16 @@ _VOLUMES = (
     Geometry("one-wide", (1, 7, 5, 8, 1), 6, (1, 2, 2), (1, 1, 2), (0, 0, 0, 0, 0, 1)),
 )
 
-
 CONV3D = Operation(
     "conv3d",
     "The same with frames; padding is (front, back, top, bottom, left, right), stride and dilation are a "
     "number or (frames, down, across).",
+    family="convolution",
     inputs={"x": "[N, C, D, H, W]", "weight": "[K, C/groups, T, R, S]", "bias?": "[K]"},
     output="[N, K, F, P, Q]",
     channel=1,
     params={"stride": 1, "padding": (0, 0, 0, 0, 0, 0), "dilation": 1, "groups": 1},
-    run=_run,
+    run=lambda a, inputs, params: a.conv3d(values(a, inputs["x"]), *weights(a, inputs), *geometry(params)),
     fits=window_fits,
     bound=convolution_bound,
     mutants=(
@@ -50,6 +45,5 @@ CONV3D = Operation(
     ),
     cases=(*(convolution_case("conv3d", s, t) for t in ("f32", "f16") for s in _VOLUMES),),
 )
-
 
 OPERATIONS = (CONV3D,)

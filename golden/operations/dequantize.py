@@ -6,22 +6,13 @@ from refsd.golden.case import Case
 from refsd.golden.operation import Operation, values
 from refsd.golden.recipe import Recipe
 
-
-def _run(a, inputs, params):
-    return values(a, inputs["x"])
-
-
 _USUAL = ("q4_0", "q8_0", "q4_k", "q6_k")
-
 
 _RARE = ("q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k")
 
-
 _GRIDS = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
 
-
 _SMALL = ("iq4_nl", "iq4_xs", "tq1_0", "tq2_0", "mxfp4", "nvfp4", "q1_0", "q2_0")
-
 
 _FLOAT8 = ("f8_e4m3", "f8_e5m2")
 
@@ -33,9 +24,10 @@ def _case(type: str, rows: int) -> Case:
 DEQUANTIZE = Operation(
     "dequantize",
     "Expand a block type to float32.",
+    family="block types",
     inputs={"x": "[..., D]"},
     output="[..., D]",
-    run=_run,
+    run=lambda a, inputs, params: values(a, inputs["x"]),
     bound=movement,
     mutants=(*block_mutants("x"),),
     cases=(
@@ -48,6 +40,5 @@ DEQUANTIZE = Operation(
         *(_case(t, 9) for t in (*_GRIDS, *_SMALL, *_FLOAT8)),
     ),
 )
-
 
 OPERATIONS = (DEQUANTIZE,)

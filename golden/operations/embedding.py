@@ -13,10 +13,6 @@ _USUAL = ("f32", "f16", "q4_0", "q8_0", "q4_k", "q6_k", "q3_k", "f8_e4m3")
 _FEW_BITS = ("iq1_m", "iq2_xxs", "iq4_nl", "tq1_0", "tq2_0", "mxfp4")
 
 
-def _run(a, inputs, params):
-    return a.embedding(inputs["ids"].values(), a.expand(inputs["weight"]))
-
-
 def _case(type: str) -> Case:
     ids = Recipe((2, 77), "i32", data="token_ids", exponent=0, n=33)
     return Case(f"embedding/{type}/v33-d256", "embedding", {"ids": ids, "weight": Recipe((33, 256), type)})
@@ -25,9 +21,10 @@ def _case(type: str) -> Case:
 EMBEDDING = Operation(
     "embedding",
     "Take a row of the table (of any storage type) for each id.",
+    family="linear",
     inputs={"ids": "[...], each below V", "weight": "[V, D]"},
     output="[..., D]",
-    run=_run,
+    run=lambda a, inputs, params: a.embedding(inputs["ids"].values(), a.expand(inputs["weight"])),
     bound=movement,
     mutants=(
         Mutant("the next row", other_input("ids", lambda ids: np.maximum(ids - 1, 0))),
@@ -36,6 +33,5 @@ EMBEDDING = Operation(
     ),
     cases=tuple(_case(type) for type in (*_USUAL, *_FEW_BITS)),
 )
-
 
 OPERATIONS = (EMBEDDING,)

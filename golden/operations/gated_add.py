@@ -9,10 +9,6 @@ from refsd.golden.operations.normalisation import TOKENS, exchanged, per_item, t
 from refsd.golden.rounding import Bound, Terms
 
 
-def _run(a, inputs, params):
-    return a.gated_add(*(values(a, inputs[name]) for name in ("x", "h", "gate")))
-
-
 def _bound(run: Run) -> Bound:
     """y = x + g h: dx + |g| dh + |h| dg, and u of the product and of the sum.
 
@@ -32,9 +28,10 @@ def gate_times_h_in_float16(op, inputs, params):
 GATED_ADD = Operation(
     "gated_add",
     "x + gate * h, an item's tokens alike.",
+    family="gates",
     inputs={"x": TOKENS, "h": TOKENS, "gate": "[N, D]"},
     output=TOKENS,
-    run=_run,
+    run=lambda a, inputs, params: a.gated_add(*(values(a, inputs[name]) for name in ("x", "h", "gate"))),
     bound=_bound,
     mutants=(
         Mutant("gate times h rounded to float16", gate_times_h_in_float16),
@@ -49,6 +46,5 @@ GATED_ADD = Operation(
         tokens_case("gated_add", "wide", (3, 5, 132), ("h", "gate"), "wide"),
     ),
 )
-
 
 OPERATIONS = (GATED_ADD,)

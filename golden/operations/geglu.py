@@ -45,6 +45,7 @@ def gated_by(activation: Operation) -> Wrong:
 GEGLU = Operation(
     "geglu",
     "The first half of the last axis times GELU (erf) of the second half.",
+    family="gates",
     inputs={"x": "[..., 2*D]"},
     output=ROWS,
     run=_run,
@@ -61,6 +62,5 @@ GEGLU = Operation(
         Case("geglu/f32/loud-x7x260", "geglu", {"x": Recipe((7, 260), exponent=-7)}),
     ),
 )
-
 
 OPERATIONS = (GEGLU,)

@@ -168,6 +168,7 @@ def _case_silu(label: str, x: tuple[int, int, int, int], **how) -> Case:
 GROUP_NORM = Operation(
     "group_norm",
     "Normalise each group of channels, scale and shift each channel.",
+    family="norms",
     inputs={"x": IMAGE, "weight": "[C]", "bias": "[C]"},
     output=IMAGE,
     channel=1,
@@ -212,10 +213,10 @@ GROUP_NORM = Operation(
     ),
 )
 
-
 GROUP_NORM_SILU = Operation(
     "group_norm_silu",
     "Group normalisation, then SiLU.",
+    family="norms",
     inputs={"x": IMAGE, "weight": "[C]", "bias": "[C]"},
     output=IMAGE,
     channel=1,
@@ -239,6 +240,5 @@ GROUP_NORM_SILU = Operation(
         _case_silu("groups", (3, 33, 4, 5), num_groups=11, eps=1e-6),
     ),
 )
-
 
 OPERATIONS = (GROUP_NORM, GROUP_NORM_SILU)

@@ -33,6 +33,7 @@ def patches_channel_last(op, inputs, params):
 IM2COL = Operation(
     "im2col",
     "Copy each filter position's patch into a column; kernel is (R, S).",
+    family="convolution",
     inputs={"x": IMAGE},
     output="[N, C*R*S, P*Q]",
     channel=1,
@@ -68,6 +69,5 @@ IM2COL = Operation(
         ),
     ),
 )
-
 
 OPERATIONS = (IM2COL,)

@@ -54,6 +54,7 @@ def _case(label: str, x: tuple[int, ...], eps: float, exponent=-15) -> Case:
 L2_NORM = Operation(
     "l2_norm",
     "Scale each row to length one; a row shorter than eps is divided by eps.",
+    family="norms",
     inputs={"x": ROWS},
     output=ROWS,
     params={"eps": 1e-12},
@@ -75,6 +76,5 @@ L2_NORM = Operation(
         _case("near", (33, 64), 1e-6, exponent=-37),
     ),
 )
-
 
 OPERATIONS = (L2_NORM,)

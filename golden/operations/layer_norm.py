@@ -22,6 +22,7 @@ def _case(label: str, x: tuple[int, ...], affine=True, eps=1e-5, data="bell", ex
 LAYER_NORM = Operation(
     "layer_norm",
     "Normalise each row to zero mean and unit variance.",
+    family="norms",
     inputs={"x": ROWS, "weight?": "[D]", "bias?": "[D]"},
     output=ROWS,
     params={"eps": 1e-5},
@@ -37,6 +38,5 @@ LAYER_NORM = Operation(
         _case("mean", (20, 132), data="shifted"),
     ),
 )
-
 
 OPERATIONS = (LAYER_NORM,)

@@ -126,18 +126,13 @@ def nan_of_zero_blocks(op, inputs, params):
 
 _SCALAR = ("f32", "f16", "bf16")
 
-
 _BLOCK32 = ("q4_0", "q8_0")
-
 
 _BLOCK256 = ("q4_k", "q6_k")
 
-
 _FEW_BITS = ("iq1_m", "iq2_xxs", "iq3_s", "iq4_nl", "iq4_xs", "tq1_0", "mxfp4", "nvfp4", "q1_0", "q2_0")
 
-
 _FLOAT8 = ("f8_e4m3", "f8_e5m2")
-
 
 # Less common types.
 _RARE = ("q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k")
@@ -158,6 +153,7 @@ def _case(label: str, type: str, x: tuple[int, ...], out: int, bias=True, x_data
 LINEAR = Operation(
     "linear",
     "Multiply by a matrix of any storage type, add a bias.",
+    family="linear",
     inputs={"x": "[..., K]", "weight": "[O, K]", "bias?": "[O]"},
     output="[..., O]",
     run=_run,
@@ -205,6 +201,5 @@ LINEAR = Operation(
         *(_case("mean", t, (20, 256), 33, offset=8.0) for t in ("q4_1", "q5_1", "q4_k")),
     ),
 )
-
 
 OPERATIONS = (LINEAR,)

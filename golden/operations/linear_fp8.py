@@ -28,10 +28,6 @@ def _rule(params) -> Quantization:
     return Quantization(params["activations"], params["scales"])
 
 
-def _fits(shapes, params) -> bool:
-    return params["activations"] in _TYPES and params["scales"] in ("row", "tensor")
-
-
 def _other_type(parts: Parts) -> np.ndarray | None:
     """Under the scale of the right type: a larger range, or one that clips."""
     other = "f8_e5m2" if parts.how.type == "f8_e4m3" else "f8_e4m3"
@@ -70,6 +66,7 @@ def _case(label: str, x, out: int, *, per_row=False, weight_type="f8_e4m3", **mo
 LINEAR_FP8 = Operation(
     "linear_fp8",
     "Round activations to 8-bit floats, multiply them by a matrix of such, apply both scales, add a bias.",
+    family="linear",
     inputs=PRODUCT_INPUTS,
     output="[..., O]",
     run=product(_rule),
@@ -100,8 +97,7 @@ LINEAR_FP8 = Operation(
         _case("given-e5m2-saturated", (20, 128), 32, static=-14, exponent=-13, activations="f8_e5m2"),
     ),
     params={"scales": "tensor", "activations": "f8_e4m3"},
-    fits=_fits,
+    fits=lambda shapes, params: params["activations"] in _TYPES and params["scales"] in ("row", "tensor"),
 )
-
 
 OPERATIONS = (LINEAR_FP8,)

@@ -116,6 +116,7 @@ def _case(label: str, x, out: int, *, per_row=True, **more):
 LINEAR_INT8 = Operation(
     "linear_int8",
     "Round activations to int8, multiply them by a matrix of int8, apply both scales, add a bias.",
+    family="linear",
     inputs=PRODUCT_INPUTS,
     output="[..., O]",
     run=product(_rule),
@@ -150,6 +151,5 @@ LINEAR_INT8 = Operation(
     params={"scales": "row", "rotation": 0},
     fits=_fits,
 )
-
 
 OPERATIONS = (LINEAR_INT8,)

@@ -27,10 +27,6 @@ def _rule(params) -> Quantization:
     return NVFP4
 
 
-def _fits(shapes, params) -> bool:
-    return shapes["x"][-1] % _GROUP == 0
-
-
 def _codes(inputs: Inputs) -> np.ndarray:
     """Return the codes, of which the first of a byte is its upper half. -> uint8 [O, K]"""
     packed = inputs["weight"].values().astype(np.uint8)
@@ -92,6 +88,7 @@ _POWERS = with_rule(block_scale="e8m0", scale="none")
 LINEAR_NVFP4 = Operation(
     "linear_nvfp4",
     "Round activations to NVFP4, multiply them by a matrix of such, apply both tensors' scales, add a bias.",
+    family="linear",
     inputs={
         "x": "[..., K]",
         "weight": "[O, K/2]",
@@ -127,8 +124,7 @@ LINEAR_NVFP4 = Operation(
         _case("given", (20, 128), 32, static=-10),
         _case("given-saturated", (20, 128), 32, static=-12),
     ),
-    fits=_fits,
+    fits=lambda shapes, params: shapes["x"][-1] % _GROUP == 0,
 )
-
 
 OPERATIONS = (LINEAR_NVFP4,)

@@ -29,10 +29,6 @@ def _rule(params: Params) -> Quantization:
     return Quantization("uint4" if params["unsigned"] else "int4", "row")
 
 
-def _fits(shapes, params) -> bool:
-    return shapes["x"][-1] % _GROUP == 0 and isinstance(params["unsigned"], bool)
-
-
 def _codes(inputs: Inputs) -> np.ndarray:
     """Return the weight's codes, of which the first of a byte is its lower half. -> int8 [O, K], -8 to 7"""
     return w4a8.signed(w4a8.unpack(inputs["weight"].values().astype(np.uint8)))
@@ -220,6 +216,7 @@ def _case(label: str, x, out: int, *, rank=16, unsigned=False, **more):
 LINEAR_SVDQUANT = Operation(
     "linear_svdquant",
     "Divide activations by a smoothing factor, multiply 4 bits by 4 bits in groups of 64, add a low-rank product.",
+    family="linear",
     inputs={
         "x": "[..., K]",
         "smooth": "[K]",
@@ -282,8 +279,7 @@ LINEAR_SVDQUANT = Operation(
         _case("unsigned", (20, 128), 33, unsigned=True, x_data="positive", exponent=-17, offset=-0.17),
     ),
     params={"unsigned": False},
-    fits=_fits,
+    fits=lambda shapes, params: shapes["x"][-1] % _GROUP == 0 and isinstance(params["unsigned"], bool),
 )
-
 
 OPERATIONS = (LINEAR_SVDQUANT,)

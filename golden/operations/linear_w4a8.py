@@ -98,6 +98,7 @@ def _case(label: str, x, out: int, *, group=16, rotation=256, table=True, scales
 LINEAR_W4A8 = Operation(
     "linear_w4a8",
     "Rotate activations and round them to int8, multiply them by codes of 4 bits made int8, apply both scales.",
+    family="linear",
     inputs={
         "x": "[..., K]",
         "weight": "[O, K/2]",
@@ -151,6 +152,5 @@ LINEAR_W4A8 = Operation(
     params={"rotation": 256},
     fits=_fits,
 )
-
 
 OPERATIONS = (LINEAR_W4A8,)

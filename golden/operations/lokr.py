@@ -147,12 +147,10 @@ _MUTANTS = (
     F16_INPUT,
 )
 
-
 _FLIPPED = tuple(
     Mutant(f"filter flipped ({name})", other_input(name, lambda w: w[:, :, ::-1, ::-1] if w.ndim == 4 else None))
     for name in ("w2", "w2_b")
 )
-
 
 _W1, _W2, _BOTH = ("w1",), ("w2",), ("w1", "w2")
 
@@ -187,6 +185,7 @@ def _case(
 LOKR = Operation(
     "lokr",
     "What LoKr adds to a linear layer: scale kron(W1, W2) x; scale alpha / K, or 1 if no factor is in parts.",
+    family="adapters",
     inputs={"x": "[..., I1*I2]", **_FACTORS, "w2?": "[O2, I2]", "w2_a?": "[O2, K]", "w2_b?": "[K, I2]"},
     output="[..., O1*O2]",
     params={"alpha": None},
@@ -204,10 +203,10 @@ LOKR = Operation(
     ),
 )
 
-
 LOKR_CONV2D = Operation(
     "lokr_conv2d",
     "The same of a convolution: the Kronecker product of W1 and each tap of W2.",
+    family="adapters",
     inputs={
         "x": "[N, I1*I2, H, W]",
         **_FACTORS,
@@ -235,6 +234,5 @@ LOKR_CONV2D = Operation(
         _case("f32", (2, 28, 5, 4), (3, 4), (5, 7), 3.0, _W2, rank=1, kernel=(3, 3), **SIDES),
     ),
 )
-
 
 OPERATIONS = (LOKR, LOKR_CONV2D)

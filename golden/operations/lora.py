@@ -61,6 +61,7 @@ def _case(type: str, x: tuple[int, ...], out: int, rank: int, alpha: float | Non
 LORA = Operation(
     "lora",
     "What LoRA adds to a linear layer: alpha / K up down x; alpha None: K.",
+    family="adapters",
     inputs={"x": "[..., I]", "down": "[K, I]", "up": "[O, K]"},
     output="[..., O]",
     params={"alpha": None},
@@ -75,10 +76,10 @@ LORA = Operation(
     ),
 )
 
-
 LORA_CONV2D = Operation(
     "lora_conv2d",
     "What LoRA adds to a convolution: down has the layer's geometry, up is 1x1.",
+    family="adapters",
     inputs={"x": IMAGE, "down": "[K, C, R, S]", "up": "[O, K]"},
     output="[N, O, P, Q]",
     channel=1,
@@ -97,6 +98,5 @@ LORA_CONV2D = Operation(
         _case("f32", (2, 33, 5, 4), 12, 1, 0.5, (1, 1)),
     ),
 )
-
 
 OPERATIONS = (LORA, LORA_CONV2D)

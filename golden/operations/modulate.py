@@ -9,10 +9,6 @@ from refsd.golden.operations.normalisation import CONDITIONED, TOKENS, per_item,
 from refsd.golden.rounding import Bound, Terms
 
 
-def _run(a, inputs, params):
-    return a.modulate(*(values(a, inputs[name]) for name in ("x", "shift", "scale")))
-
-
 def _bound(run: Run) -> Bound:
     """y = x (1 + s) + b, or x + x s + b: |1 + s| dx + |x| ds + db, and 2 u of each term
 
@@ -29,9 +25,10 @@ def _bound(run: Run) -> Bound:
 MODULATE = Operation(
     "modulate",
     "x * (1 + scale) + shift, an item's tokens alike.",
+    family="gates",
     inputs={"x": TOKENS, "shift": "[N, D]", "scale": "[N, D]"},
     output=TOKENS,
-    run=_run,
+    run=lambda a, inputs, params: a.modulate(*(values(a, inputs[name]) for name in ("x", "shift", "scale"))),
     bound=_bound,
     mutants=(*CONDITIONED, BATCH),
     cases=(
@@ -39,6 +36,5 @@ MODULATE = Operation(
         tokens_case("modulate", "wide", (3, 5, 132), ("shift", "scale"), "wide"),
     ),
 )
-
 
 OPERATIONS = (MODULATE,)

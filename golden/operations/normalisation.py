@@ -195,9 +195,7 @@ def squares_in_float16(op, inputs, params):
 
 SQUARES_IN_FLOAT16 = Mutant("squares summed in float16", squares_in_float16)
 
-
 ONE_PASS = Mutant("variance as E[x^2] - E[x]^2 in float32", wrong_norm(one_pass=True))
-
 
 UNBIASED = Mutant("variance divided by n - 1", wrong_norm(ddof=1))
 

@@ -57,9 +57,7 @@ def symmetric(op, inputs, params):
 
 _PICTURE = Recipe((2, 5, 6, 8))
 
-
 _SIDES = {"padding": (2, 1, 1, 2)}
-
 
 PAD = Operation(
     "pad",
@@ -89,6 +87,5 @@ PAD = Operation(
         ),
     ),
 )
-
 
 OPERATIONS = (PAD,)

@@ -64,12 +64,9 @@ _BOTH = (
     BATCH,
 )
 
-
 _PICTURE = Recipe((2, 5, 6, 8))
 
-
 _INNER = {"channels_last": True}
-
 
 PATCHIFY = Operation(
     "patchify",
@@ -95,7 +92,6 @@ PATCHIFY = Operation(
     ),
 )
 
-
 UNPATCHIFY = Operation(
     "unpatchify",
     "Undo patchify; height is counted in tokens.",
@@ -111,6 +107,5 @@ UNPATCHIFY = Operation(
         Case("unpatchify/f32/inner-n2-l12-d20", "unpatchify", {"x": Recipe((2, 12, 20))}, {"height": 4, **_INNER}),
     ),
 )
-
 
 OPERATIONS = (PATCHIFY, UNPATCHIFY)

@@ -48,7 +48,6 @@ def read_channels(order: str) -> Wrong:
 
 _PICTURE = Recipe((2, 5, 6, 8))
 
-
 PIXEL_UNSHUFFLE = Operation(
     "pixel_unshuffle",
     "Each factor x factor block of pixels becomes channels: c, then row, then column in the block.",
@@ -68,7 +67,6 @@ PIXEL_UNSHUFFLE = Operation(
     cases=(Case("pixel_unshuffle/f32/n2-c5-h6-w8", "pixel_unshuffle", {"x": _PICTURE}),),
 )
 
-
 PIXEL_SHUFFLE = Operation(
     "pixel_shuffle",
     "Undo pixel_unshuffle.",
@@ -87,6 +85,5 @@ PIXEL_SHUFFLE = Operation(
     ),
     cases=(Case("pixel_shuffle/f32/n2-c20-h3-w5", "pixel_shuffle", {"x": Recipe((2, 20, 3, 5))}),),
 )
-
 
 OPERATIONS = (PIXEL_UNSHUFFLE, PIXEL_SHUFFLE)

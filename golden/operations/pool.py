@@ -20,10 +20,6 @@ def _run_avg(a, inputs, params):
     return a.apply(kernel, values(a, inputs["x"]), **_window(params))
 
 
-def _run_max(a, inputs, params):
-    return a.apply(pool.max_pool2d, values(a, inputs["x"]), **_window(params))
-
-
 def _fits(shapes, params) -> bool:
     """Return True if the window fits into the padded picture, and no window is all padding."""
     window = _window(params)
@@ -90,7 +86,6 @@ AVG_POOL2D = Operation(
     ),
 )
 
-
 MAX_POOL2D = Operation(
     "max_pool2d",
     "The largest number of each window.",
@@ -98,7 +93,7 @@ MAX_POOL2D = Operation(
     output="[N, C, P, Q]",
     channel=1,
     params={**_WINDOW},
-    run=_run_max,
+    run=lambda a, inputs, params: a.apply(pool.max_pool2d, values(a, inputs["x"]), **_window(params)),
     fits=_fits,
     bound=movement,
     mutants=(
@@ -113,6 +108,5 @@ MAX_POOL2D = Operation(
         _case("max", "border", (2, 7, 9, 12), (3, 5), (2, 1), (1, 2)),
     ),
 )
-
 
 OPERATIONS = (AVG_POOL2D, MAX_POOL2D)

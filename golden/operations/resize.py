@@ -42,13 +42,10 @@ def _fits(shapes, params) -> bool:
 
 _NEW_SIZE = {"height": REQUIRED, "width": REQUIRED}
 
-
 _CONVENTION = {"align_corners": False, "antialias": False}
-
 
 # The most that a weight changes if its pixel moves by one: the steepest slope of its curve.
 _LINEAR, _CUBIC = 1.0, 1.6
-
 
 # The most that a weight changes if its pixel moves by one: the steepest slope of its curve.
 _LINEAR, _CUBIC = 1.0, 1.6
@@ -217,7 +214,6 @@ RESIZE_NEAREST = Operation(
     ),
 )
 
-
 RESIZE_BILINEAR = Operation(
     "resize_bilinear",
     "Interpolate between the two nearest of each axis.",
@@ -241,7 +237,6 @@ RESIZE_BILINEAR = Operation(
     ),
     cases=_cases("bilinear"),
 )
-
 
 RESIZE_BICUBIC = Operation(
     "resize_bicubic",
@@ -268,6 +263,5 @@ RESIZE_BICUBIC = Operation(
     ),
     cases=_cases("bicubic"),
 )
-
 
 OPERATIONS = (RESIZE_NEAREST, RESIZE_BILINEAR, RESIZE_BICUBIC)

@@ -7,10 +7,6 @@ from refsd.golden.operations.normalisation import SQUARES_IN_FLOAT16, normalised
 from refsd.golden.recipe import Recipe
 
 
-def _run(a, inputs, params):
-    return a.rms_norm(values(a, inputs["x"]), optional(a, inputs, "weight"), params["eps"])
-
-
 def centred_rms(op, inputs, params):
     y = normalised(inputs["x"].values(), -1, params["eps"])
     return y * inputs["weight"].values() if "weight" in inputs else y
@@ -24,10 +20,11 @@ def _case(label: str, x: tuple[int, ...], eps=1e-6, data="bell", exponent=-15) -
 RMS_NORM = Operation(
     "rms_norm",
     "Scale each row to unit mean square.",
+    family="norms",
     inputs={"x": ROWS, "weight?": "[D]"},
     output=ROWS,
     params={"eps": 1e-6},
-    run=_run,
+    run=lambda a, inputs, params: a.rms_norm(values(a, inputs["x"]), optional(a, inputs, "weight"), params["eps"]),
     bound=lambda run: row_norm(run, False),
     mutants=(
         *EPS,
@@ -46,6 +43,5 @@ RMS_NORM = Operation(
         Case("rms_norm/f32/bare-x2x10x132", "rms_norm", {"x": Recipe((2, 10, 132), data="tiny")}),
     ),
 )
-
 
 OPERATIONS = (RMS_NORM,)

@@ -73,6 +73,7 @@ def _case(label: str, x: tuple[int, ...], eps=1e-12, exponent=-15) -> Case:
 RMS_NORM_CHANNELS = Operation(
     "rms_norm_channels",
     "Scale the channels of each pixel to length sqrt(C), a length below eps taken as eps, times the weight.",
+    family="norms",
     inputs={"x": _PIXELS, "weight": "[C]"},
     output=_PIXELS,
     params={"eps": 1e-12},
@@ -103,6 +104,5 @@ RMS_NORM_CHANNELS = Operation(
         _case("near", (1, 64, 6, 5), 1e-6, exponent=-37),
     ),
 )
-
 
 OPERATIONS = (RMS_NORM_CHANNELS,)

@@ -8,10 +8,6 @@ from refsd.golden.recipe import Recipe
 from refsd.kernels import pad
 
 
-def _run(a, inputs, params):
-    return pad.roll(values(a, inputs["x"]), params["down"], params["right"])
-
-
 def rolled_turned(op, inputs, params):
     return answer(op, inputs, {"down": params["right"], "right": params["down"]})
 
@@ -27,7 +23,6 @@ def not_around(op, inputs, params):
 
 _PICTURE = Recipe((2, 5, 6, 8))
 
-
 ROLL = Operation(
     "roll",
     "Move a picture; what leaves enters on the other side.",
@@ -35,7 +30,7 @@ ROLL = Operation(
     output=IMAGE,
     channel=1,
     params={"down": 0, "right": 0},
-    run=_run,
+    run=lambda a, inputs, params: pad.roll(values(a, inputs["x"]), params["down"], params["right"]),
     bound=movement,
     mutants=(
         Mutant("the other way", lambda op, i, p: answer(op, i, {"down": -p["down"], "right": -p["right"]})),
@@ -46,6 +41,5 @@ ROLL = Operation(
     ),
     cases=(Case("roll/f32/n2-c5-h6-w8", "roll", {"x": _PICTURE}, {"down": 2, "right": -3}),),
 )
-
 
 OPERATIONS = (ROLL,)

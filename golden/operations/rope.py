@@ -143,6 +143,7 @@ ROPE = Operation(
     "rope",
     "Turn pairs of channels by position * theta^(-2i/dim) of their axis; halves pairs i with D/2 + i of "
     "those that are turned. Channels behind the sum of axes_dim stay as they are.",
+    family="positions",
     inputs={"x": "[N, L, H, D]", "ids": "[N or 1, L, A]"},
     output="[N, L, H, D]",
     params={"axes_dim": REQUIRED, "theta": 10000.0, "halves": False},
@@ -176,6 +177,5 @@ ROPE = Operation(
         _case("far", (1, 9, 2, 64), (64,), 1e4, positions=70000),
     ),
 )
-
 
 OPERATIONS = (ROPE,)

@@ -59,6 +59,7 @@ def _case(label: str, dim: int, H: int, W: int) -> Case:
 SINCOS_POSITIONS = Operation(
     "sincos_positions",
     "Sines and cosines of each pixel's column, then of its row.",
+    family="positions",
     inputs={"rows": "[H]", "columns": "[W]"},
     output="[H*W, dim]",
     params={"dim": REQUIRED},
@@ -76,6 +77,5 @@ SINCOS_POSITIONS = Operation(
         _case("square", 20, 6, 6),
     ),
 )
-
 
 OPERATIONS = (SINCOS_POSITIONS,)

@@ -153,6 +153,7 @@ def maximum_of_some(count: int) -> Wrong:
 SOFTMAX = Operation(
     "softmax",
     "Softmax over the last axis of scale * x + mask; -inf masks. A sink is one more score, left out again.",
+    family="attention",
     inputs={"x": "[..., L]", "mask?": "broadcastable to x", "sinks?": "[H], x being [B, H, L, J]"},
     output="[..., L]",
     params={"scale": 1.0},
@@ -210,6 +211,5 @@ SOFTMAX = Operation(
         ),
     ),
 )
-
 
 OPERATIONS = (SOFTMAX,)

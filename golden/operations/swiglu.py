@@ -12,10 +12,6 @@ from refsd.golden.rounding import Bound
 from refsd.numerics.tensor import stored
 
 
-def _run(a, inputs, params):
-    return a.swiglu(values(a, inputs["x"]), params["second_gates"])
-
-
 def _bound(run: Run) -> Bound:
     (g, v), (dg, dv) = (np.split(t, 2, axis=-1) for t in (run.inputs["x"], run.moved("x")))
     if run.params["second_gates"]:
@@ -40,10 +36,11 @@ def swiglu_with(activation: Operation) -> Wrong:
 SWIGLU = Operation(
     "swiglu",
     "SiLU of the first half of the last axis times the second half; second_gates exchanges them.",
+    family="gates",
     inputs={"x": "[..., 2*D]"},
     output=ROWS,
     params={"second_gates": False},
-    run=_run,
+    run=lambda a, inputs, params: a.swiglu(values(a, inputs["x"]), params["second_gates"]),
     bound=_bound,
     mutants=(
         Mutant("halves in the wrong order", other_input("x", exchanged_halves)),
@@ -58,6 +55,5 @@ SWIGLU = Operation(
         Case("swiglu/f32/second-x5x640", "swiglu", {"x": Recipe((5, 640))}, {"second_gates": True}),
     ),
 )
-
 
 OPERATIONS = (SWIGLU,)

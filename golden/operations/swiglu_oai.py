@@ -11,10 +11,6 @@ from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound
 
 
-def _run(a, inputs, params):
-    return a.swiglu_oai(values(a, inputs["gate"]), values(a, inputs["value"]), **params)
-
-
 def _bound(run: Run) -> Bound:
     """The gate's slope is that of x sigmoid(x); alpha g has quick_gelu's error, v + 1 is rounded by u.
 
@@ -46,14 +42,14 @@ def exchanged_inputs(op, inputs, params):
 
 _PAIR = {"gate": Recipe((2, 33, 77), exponent=-13), "value": Recipe((2, 33, 77), exponent=-13)}
 
-
 SWIGLU_OAI = Operation(
     "swiglu_oai",
     "g sigmoid(alpha g) (v + 1), g = min(gate, limit), v = value clipped to -limit..limit.",
+    family="gates",
     inputs={"gate": ROWS, "value": ROWS},
     output=ROWS,
     params={"alpha": 1.702, "limit": 7.0},
-    run=_run,
+    run=lambda a, inputs, params: a.swiglu_oai(values(a, inputs["gate"]), values(a, inputs["value"]), **params),
     bound=_bound,
     mutants=(
         Mutant("one not added", oai(plus=0.0)),
@@ -67,6 +63,5 @@ SWIGLU_OAI = Operation(
         Case("swiglu_oai/f32/tight-x2x33x77", "swiglu_oai", _PAIR, {"alpha": 1.25, "limit": 2.0}),
     ),
 )
-
 
 OPERATIONS = (SWIGLU_OAI,)

@@ -11,10 +11,6 @@ from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms
 
 
-def _run(a, inputs, params):
-    return a.timestep_embedding(values(a, inputs["t"]), **params)
-
-
 def _bound(run: Run) -> Bound:
     """cos(s t f), f = exp(-r), r = ln(P) j / (half - shift): f loses 2 u r + 4 u, the angle 2 u more."""
     t, dt = run.inputs["t"][:, None], run.moved("t")[:, None]
@@ -65,10 +61,11 @@ def _times(label: str, dim: int, exponent=-8, **params) -> Case:
 TIMESTEP_EMBEDDING = Operation(
     "timestep_embedding",
     "Cosines, then sines, of scale * t at geometrically spaced frequencies; a zero at the end if dim is odd.",
+    family="positions",
     inputs={"t": "[N]"},
     output="[N, dim]",
     params={"dim": REQUIRED, "max_period": 10000.0, "freq_shift": 0.0, "scale": 1.0, "sin_first": False},
-    run=_run,
+    run=lambda a, inputs, params: a.timestep_embedding(values(a, inputs["t"]), **params),
     fits=lambda shapes, params: params["dim"] // 2 > params["freq_shift"],
     bound=_bound,
     mutants=(
@@ -94,6 +91,5 @@ TIMESTEP_EMBEDDING = Operation(
         _times("ddpm", 33, freq_shift=1.0, sin_first=True),
     ),
 )
-
 
 OPERATIONS = (TIMESTEP_EMBEDDING,)

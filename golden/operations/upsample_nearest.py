@@ -9,10 +9,6 @@ from refsd.golden.operation import IMAGE, Mutant, Operation, values
 from refsd.golden.recipe import Recipe
 
 
-def _run(a, inputs, params):
-    return a.upsample_nearest(values(a, inputs["x"]), params["factor"])
-
-
 def bilinear(op, inputs, params):
     x, factor = inputs["x"].values(), params["factor"]
     y = answer(op, inputs, params)
@@ -26,7 +22,7 @@ UPSAMPLE_NEAREST = Operation(
     output="[N, C, H*factor, W*factor]",
     channel=1,
     params={"factor": 2},
-    run=_run,
+    run=lambda a, inputs, params: a.upsample_nearest(values(a, inputs["x"]), params["factor"]),
     fits=lambda shapes, params: params["factor"] >= 1,
     bound=movement,
     mutants=(
@@ -40,6 +36,5 @@ UPSAMPLE_NEAREST = Operation(
         Case("upsample_nearest/f32/x3-n1-c4-h6-w5", "upsample_nearest", {"x": Recipe((1, 4, 6, 5))}, {"factor": 3}),
     ),
 )
-
 
 OPERATIONS = (UPSAMPLE_NEAREST,)

@@ -1,7 +1,8 @@
 """Benchmark rows for memory-bound operations, next to a copy of as many bytes by as many threads."""
 
+import importlib
+import math
 from collections.abc import Callable
-from typing import Any
 
 from refsd.bench.row import Column, Row, computes, normal
 
@@ -11,131 +12,52 @@ TOKENS = (1, 4096, 3072)
 HEADS = (1, 4096, 24, 128)
 SCORES = (8192, 1024)
 
+Shape = tuple[int, ...]
 
-def _copy(floats: int) -> Callable[[Any], Any]:
-    def ready(_):
+
+def _row(what: str, refsd: Callable, torch: Callable, floats: int) -> Row:
+    """Make a row. floats: numbers that are read and written"""
+
+    def copy(_):
         from refsd.bench.memory_copy import copied
 
-        x = normal("copy", floats)
+        x = normal("copy", floats // 2)
         return computes(lambda: copied(x))
 
-    return ready
-
-
-def _row(what: str, refsd, torch, reads: int, writes: int) -> Row:
-    floats = (reads + writes) // 2
     columns = {
         "refsd": Column(("refsd",), refsd),
-        "copy": Column(("refsd",), _copy(floats)),
+        "copy": Column(("refsd",), copy),
         "torch": Column(("torch",), torch),
     }
-    return Row(f"memory-bound/{what}", columns, bytes=4 * (reads + writes))
+    return Row(f"memory-bound/{what}", columns, bytes=4 * floats)
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    total = 1
-    for n in shape:
-        total *= n
-    return total
+def _call(what: str, kernel: str, shapes: tuple[Shape, ...], more: tuple, torch: Callable, writes: int = 1) -> Row:
+    """Make the row of one call.
 
+    kernel: "module.function" of refsd/kernels
+    shapes: of its arrays, the first of which counts as what it reads; more: its further arguments
+    torch:  (torch, tensors) -> torch's result
+    writes: size of the result as a multiple of the first array's
+    """
 
-def _pointwise(name: str, torch_name: str) -> Row:
-    def refsd(_):
-        from refsd.kernels import activations
-
-        x, function = normal("x", *TOKENS), getattr(activations, name)
-        return computes(lambda: function(x))
-
-    def peer(torch):
-        x = torch.from_numpy(normal("x", *TOKENS))
-        keywords = {"approximate": "tanh"} if name == "gelu_tanh" else {}
-        return computes(lambda: getattr(torch.nn.functional, torch_name)(x, **keywords))
-
-    return _row(name.replace("_", " "), refsd, peer, _size(TOKENS), _size(TOKENS))
-
-
-def _group_norm_silu() -> Row:
-    C = IMAGE[1]
+    def arrays():
+        return [normal(f"input {i}", *shape) for i, shape in enumerate(shapes)]
 
     def refsd(_):
-        from refsd.kernels.group_norm_silu import group_norm_silu
+        module, name = kernel.split(".")
+        function, inputs = getattr(importlib.import_module(f"refsd.kernels.{module}"), name), arrays()
+        return computes(lambda: function(*inputs, *more))
 
-        x, weight, bias = normal("x", *IMAGE), normal("weight", C), normal("bias", C)
-        return computes(lambda: group_norm_silu(x, weight, bias, 32, 1e-5))
+    def peer(library):
+        tensors = [library.from_numpy(array) for array in arrays()]
+        return computes(lambda: torch(library, *tensors))
 
-    def peer(torch):
-        x, weight, bias = (torch.from_numpy(normal("x", *shape)) for shape in (IMAGE, (C,), (C,)))
-        f = torch.nn.functional
-        return computes(lambda: f.silu(f.group_norm(x, 32, weight, bias)))
-
-    return _row("group norm + silu", refsd, peer, _size(IMAGE), _size(IMAGE))
+    return _row(what, refsd, peer, math.prod(shapes[0]) * (1 + writes))
 
 
-def _norms() -> list[Row]:
-    D = TOKENS[-1]
-
-    def layer_norm(_):
-        from refsd.kernels.layer_norm import layer_norm
-
-        x, weight, bias = normal("x", *TOKENS).reshape(-1, D), normal("weight", D), normal("bias", D)
-        return computes(lambda: layer_norm(x, weight, bias, 1e-5))
-
-    def torch_layer_norm(torch):
-        x, weight, bias = (torch.from_numpy(normal("x", *shape)) for shape in (TOKENS, (D,), (D,)))
-        return computes(lambda: torch.nn.functional.layer_norm(x, (D,), weight, bias))
-
-    def rms_norm(_):
-        from refsd.kernels.rms_norm import rms_norm
-
-        x, weight = normal("x", *TOKENS).reshape(-1, D), normal("weight", D)
-        return computes(lambda: rms_norm(x, weight, 1e-6))
-
-    def torch_rms_norm(torch):
-        x, weight = (torch.from_numpy(normal("x", *shape)) for shape in (TOKENS, (D,)))
-        return computes(lambda: torch.nn.functional.rms_norm(x, (D,), weight, 1e-6))
-
-    def adaptive(_):
-        from refsd.kernels.modulate import adaptive_layer_norm
-
-        x, shift, scale = normal("x", *TOKENS), normal("shift", 1, D), normal("scale", 1, D)
-        return computes(lambda: adaptive_layer_norm(x, shift, scale, 1e-6))
-
-    def torch_adaptive(torch):
-        x, shift, scale = (torch.from_numpy(normal("x", *shape)) for shape in (TOKENS, (1, D), (1, D)))
-        norm = torch.nn.functional.layer_norm
-        return computes(lambda: norm(x, (D,), eps=1e-6) * (1 + scale[:, None]) + shift[:, None])
-
-    def modulate(_):
-        from refsd.kernels.modulate import modulate
-
-        x, shift, scale = normal("x", *TOKENS), normal("shift", 1, D), normal("scale", 1, D)
-        return computes(lambda: modulate(x, shift, scale))
-
-    def torch_modulate(torch):
-        x, shift, scale = (torch.from_numpy(normal("x", *shape)) for shape in (TOKENS, (1, D), (1, D)))
-        return computes(lambda: x * (1 + scale[:, None]) + shift[:, None])
-
-    n = _size(TOKENS)
-    return [
-        _row("layer norm", layer_norm, torch_layer_norm, n, n),
-        _row("rms norm", rms_norm, torch_rms_norm, n, n),
-        _row("modulate", modulate, torch_modulate, n, n),
-        _row("layer norm + modulate", adaptive, torch_adaptive, n, n),
-    ]
-
-
-def _softmax() -> Row:
-    def refsd(_):
-        from refsd.kernels.softmax import softmax
-
-        x = normal("x", *SCORES)
-        return computes(lambda: softmax(x))
-
-    def peer(torch):
-        x = torch.from_numpy(normal("x", *SCORES))
-        return computes(lambda: torch.softmax(x, -1))
-
-    return _row("softmax", refsd, peer, _size(SCORES), _size(SCORES))
+def _modulated(torch, x, shift, scale):
+    return x * (1 + scale[:, None]) + shift[:, None]
 
 
 def _rope() -> Row:
@@ -157,26 +79,62 @@ def _rope() -> Row:
 
         return computes(turn)
 
-    return _row("rope", refsd, peer, _size(HEADS), _size(HEADS))
-
-
-def _upsample() -> Row:
-    def refsd(_):
-        from refsd.kernels.resample import upsample_nearest
-
-        x = normal("x", *IMAGE)
-        return computes(lambda: upsample_nearest(x, 2))
-
-    def peer(torch):
-        x = torch.from_numpy(normal("x", *IMAGE))
-        return computes(lambda: torch.nn.functional.interpolate(x, scale_factor=2))
-
-    return _row("upsample 2x", refsd, peer, _size(IMAGE), 4 * _size(IMAGE))
+    return _row("rope", refsd, peer, 2 * math.prod(HEADS))
 
 
 def _all() -> list[Row]:
-    pointwise = [_pointwise("silu", "silu"), _pointwise("gelu", "gelu"), _pointwise("gelu_tanh", "gelu")]
-    return [_group_norm_silu(), *_norms(), *pointwise, _softmax(), _rope(), _upsample()]
+    N, L, D = TOKENS
+    C, rows, channels, item = (IMAGE[1],), (N * L, D), (D,), (N, D)
+    return [
+        _call(
+            "group norm + silu",
+            "group_norm_silu.group_norm_silu",
+            (IMAGE, C, C),
+            (32, 1e-5),
+            lambda torch, x, w, b: torch.nn.functional.silu(torch.nn.functional.group_norm(x, 32, w, b)),
+        ),
+        _call(
+            "layer norm",
+            "layer_norm.layer_norm",
+            (rows, channels, channels),
+            (1e-5,),
+            lambda torch, x, w, b: torch.nn.functional.layer_norm(x, channels, w, b),
+        ),
+        _call(
+            "rms norm",
+            "rms_norm.rms_norm",
+            (rows, channels),
+            (1e-6,),
+            lambda torch, x, w: torch.nn.functional.rms_norm(x, channels, w, 1e-6),
+        ),
+        _call("modulate", "modulate.modulate", (TOKENS, item, item), (), _modulated),
+        _call(
+            "layer norm + modulate",
+            "modulate.adaptive_layer_norm",
+            (TOKENS, item, item),
+            (1e-6,),
+            lambda torch, x, *how: _modulated(torch, torch.nn.functional.layer_norm(x, channels, eps=1e-6), *how),
+        ),
+        _call("silu", "activations.silu", (TOKENS,), (), lambda torch, x: torch.nn.functional.silu(x)),
+        _call("gelu", "activations.gelu", (TOKENS,), (), lambda torch, x: torch.nn.functional.gelu(x)),
+        _call(
+            "gelu tanh",
+            "activations.gelu_tanh",
+            (TOKENS,),
+            (),
+            lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
+        ),
+        _call("softmax", "softmax.softmax", (SCORES,), (), lambda torch, x: torch.softmax(x, -1)),
+        _rope(),
+        _call(
+            "upsample 2x",
+            "resample.upsample_nearest",
+            (IMAGE,),
+            (2,),
+            lambda torch, x: torch.nn.functional.interpolate(x, scale_factor=2),
+            writes=4,
+        ),
+    ]
 
 
 ROWS = _all()

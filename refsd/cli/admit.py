@@ -16,10 +16,6 @@ _JSON = typer.Option(False, "--json", help="Print JSON: each case with its ratio
 _SHOWN = 10
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(admit)
-
-
 def admit(
     baseline: str = _BASELINE,
     candidate: str = _CANDIDATE,

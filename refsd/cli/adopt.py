@@ -6,10 +6,6 @@ from typing import Annotated
 import typer
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(adopt)
-
-
 def adopt(
     source: Annotated[
         str,

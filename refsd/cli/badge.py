@@ -13,10 +13,6 @@ _ENGINE = typer.Option(
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(badge)
-
-
 def badge(report: Path = _REPORT, out: Path = _OUT, engine: str = _ENGINE) -> None:
     """Draw a badge: the profile, and whether the engine meets it. It loads nothing from the network."""
     from refsd.golden.output_file import write_file

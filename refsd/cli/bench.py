@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 WHAT = ("unet", "vae", "diffusion", "kernels")
 
 
-def register(app: typer.Typer) -> None:
-    app.command("bench")(bench)
-
-
 # Over 80 lines, of which 60 declare its options.
 def bench(
     what: Annotated[

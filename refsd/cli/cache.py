@@ -2,34 +2,32 @@
 
 import typer
 
-_JSON = typer.Option(False, "--json", help="Print JSON.")
+from refsd.cli.json_output import JSON, print_json
+
 _CACHES = typer.Argument(None, metavar="[CACHE]...", help="models, goldens, fetched, kernels, taps. None: all.")
 
 
-def register(app: typer.Typer) -> None:
-    cache = typer.Typer(
-        invoke_without_command=True,
-        help="Show or clear the caches: compiled kernels, recipe weights of large models, answers for the "
-        "Python API. $REFSD_CACHE moves them, but for the kernels, which $NUMBA_CACHE_DIR moves.",
-    )
-    cache.callback()(show)
-    cache.command()(clear)
-    app.add_typer(cache, name="cache")
+cache = typer.Typer(
+    invoke_without_command=True,
+    help="Show or clear the caches: compiled kernels, recipe weights of large models, answers for the "
+    "Python API. $REFSD_CACHE moves them, but for the kernels, which $NUMBA_CACHE_DIR moves.",
+)
 
 
-def show(context: typer.Context, json: bool = _JSON) -> None:
+@cache.callback()
+def show(context: typer.Context, json: bool = JSON) -> None:
     """List each cache: its size, its folder and its content."""
     if context.invoked_subcommand is not None:
         return
     from refsd.commands.caches import CACHES, size
 
     rows = []
-    for name, cache in CACHES.items():
-        owned = {path.name: size(path) for path in cache.owned()}
-        place = cache.place()
-        rows.append({"name": name, "what": cache.what, "path": str(place) if place else None, "entries": owned})
+    for name, one in CACHES.items():
+        owned = {path.name: size(path) for path in one.owned()}
+        place = one.place()
+        rows.append({"name": name, "what": one.what, "path": str(place) if place else None, "entries": owned})
     if json:
-        _print_json(rows)
+        print_json(rows)
         return
     for row in rows:
         total = sum(row["entries"].values())
@@ -38,7 +36,8 @@ def show(context: typer.Context, json: bool = _JSON) -> None:
             typer.echo(f"{'':8} {nbytes / 1e6:9.1f} MB    {entry}")
 
 
-def clear(caches: list[str] = _CACHES, json: bool = _JSON) -> None:
+@cache.command()
+def clear(caches: list[str] = _CACHES, json: bool = JSON) -> None:
     """Delete the content of caches. refsd makes it again when needed."""
     from refsd.commands.caches import CACHES
     from refsd.golden.wording import did_you_mean
@@ -50,13 +49,7 @@ def clear(caches: list[str] = _CACHES, json: bool = _JSON) -> None:
         raise BadInput(f"no cache {unknown[0]!r}{meant}; there are {', '.join(CACHES)}")
     freed = {name: CACHES[name].clear() for name in caches or CACHES}
     if json:
-        _print_json({"freed": freed})
+        print_json({"freed": freed})
         return
     for name, nbytes in freed.items():
         typer.echo(f"{name:8} {nbytes / 1e6:9.1f} MB freed")
-
-
-def _print_json(what) -> None:
-    import json
-
-    typer.echo(json.dumps(what, indent=1))

@@ -5,6 +5,7 @@ from pathlib import Path
 import typer
 
 from refsd.cli.find_case import complete_case
+from refsd.cli.json_output import JSON
 from refsd.golden.wording import counted, did_you_mean
 
 _DUMP = typer.Argument(help="safetensors, gguf, npz, npy, stable-diffusion.cpp's .bin, or a folder of npy.")
@@ -27,13 +28,8 @@ NAMES = typer.Option(
 _GOLDEN = typer.Option(
     "goldens", "--store", help="With a case: the store of goldens. A missing answer is computed."
 )
-_JSON = typer.Option(False, "--json", help="Print JSON.")
 
 _PICTURES = {".png", ".jpg", ".jpeg", ".webp"}
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(compare)
 
 
 def compare(
@@ -43,7 +39,7 @@ def compare(
     honest: Path = _HONEST,
     names: list[str] = NAMES,
     store: str = _GOLDEN,
-    json: bool = _JSON,
+    json: bool = JSON,
 ) -> None:
     """Judge a dump against a golden, as `refsd conform` judges an engine.
 

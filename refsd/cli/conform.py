@@ -56,10 +56,6 @@ _TIMEOUT = typer.Option(
 _MIN_CASES = typer.Option(None, min=0, help="Fail if an engine runs fewer cases than this.")
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(conform)
-
-
 def conform(
     engines: list[str] = _ENGINES,
     cases: list[str] = CASES,

@@ -10,10 +10,6 @@ _JSON = typer.Option(False, "--json", help="Print JSON: version, digest of the c
 _NAME = typer.Argument(None, metavar="[PROFILE]", help="List the cases of one profile, as 2026.11/sd15.")
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(corpus)
-
-
 def corpus(profile: str = _NAME, make: str = _MAKE, out: Path = _OUT, json: bool = _JSON) -> None:
     """List the versions of the corpus and their profiles: the cases that an engine must pass to claim one.
 

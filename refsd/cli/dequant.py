@@ -12,10 +12,6 @@ class Type(StrEnum):
     f16 = "f16"
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(dequant)
-
-
 def dequant(
     file: Annotated[Path, typer.Argument(help="A .gguf file.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="A .safetensors, .npz or (one tensor) .npy file.")],

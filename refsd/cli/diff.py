@@ -4,6 +4,7 @@ from pathlib import Path
 
 import typer
 
+from refsd.cli.json_output import JSON
 from refsd.golden.wording import counted
 
 _OLD = typer.Argument(help="conform.json of an earlier `refsd conform`; or a file or folder of weights.")
@@ -11,17 +12,12 @@ _NEW = typer.Argument(help="conform.json of a later one; or a file or folder of 
 _FACTOR = typer.Option(
     2.0, min=1.01, help="A margin that grew so many times got worse. Margins below 0.1 count as 0.1."
 )
-_JSON = typer.Option(False, "--json", help="Print JSON.")
 _HTML = typer.Option(None, "--html", help="Of weights: write a page with plots to this file too.")
 _LINES = 50
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(diff)
-
-
 def diff(
-    old: Path = _OLD, new: Path = _NEW, factor: float = _FACTOR, json: bool = _JSON, html: Path | None = _HTML
+    old: Path = _OLD, new: Path = _NEW, factor: float = _FACTOR, json: bool = JSON, html: Path | None = _HTML
 ) -> None:
     """Show what changed from one conformance report, or one weight file, to another.
 

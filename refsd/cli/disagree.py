@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from refsd.cli.find_case import complete_case
+from refsd.cli.json_output import JSON
 from refsd.cli.parts import PARTS, part_files
 from refsd.cli.picture_options import image_files, options, settings_of, takes
 from refsd.golden.wording import counted
@@ -30,7 +31,6 @@ _NAMES = typer.Option(
     metavar="MINE=THEIRS|FILE",
     help="What a tensor of a dump is called in the reference, as for `refsd compare`. May be repeated.",
 )
-_JSON = typer.Option(False, "--json", help="Print JSON.")
 # Print at most this many differing cases; --json has all of them.
 _SHOWN = 20
 _MATCHES = 3
@@ -50,10 +50,6 @@ _PARTS = ("diffusion_model", "vae", "taesd", "clip_l", "clip_g", "t5xxl", "llm")
 _FILES = {name: PARTS[name] for name in (*_PARTS, "vocab", "tokenizer")}
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(disagree)
-
-
 @takes(_PICTURE, _FILES)
 def disagree(
     a: str = _A,
@@ -61,7 +57,7 @@ def disagree(
     cases: list[str] = _CASES,
     store: str = _GOLDEN,
     names: list[str] = _NAMES,
-    json: bool = _JSON,
+    json: bool = JSON,
     **picture: Any,
 ) -> None:
     """Find out which of two engines is right, how far apart they are, where they begin to differ, and why.

@@ -2,17 +2,14 @@
 
 import typer
 
+from refsd.cli.json_output import JSON
+
 _FULL = typer.Option(
     False, "--full", help="Also load every engine, and time BLAS with and without what the environment presets."
 )
-_JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(doctor)
-
-
-def doctor(full: bool = _FULL, json: bool = _JSON) -> None:
+def doctor(full: bool = _FULL, json: bool = JSON) -> None:
     """Examine the installation: versions, processor, threads, BLAS, engines, caches.
 
     First what is slow or missing, and what to do about it; then what was found. Without --full no engine is loaded,

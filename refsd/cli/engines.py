@@ -2,14 +2,10 @@
 
 import typer
 
-_JSON = typer.Option(False, "--json", help="Print JSON.")
+from refsd.cli.json_output import JSON
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(engines)
-
-
-def engines(json: bool = _JSON) -> None:
+def engines(json: bool = JSON) -> None:
     """List the engines: their versions and devices, and how to get those that are missing.
 
     The first column is what `refsd conform` takes. ENGINE@DEVICE computes every node on that device, or fails: ggml

@@ -23,10 +23,6 @@ class Form(StrEnum):
 _MUCH = 100e6
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(export)
-
-
 def export(
     cases: Annotated[
         list[str],

@@ -22,10 +22,6 @@ from refsd.cli.parts import (
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.command("forward")(forward)
-
-
 def _list_components(wanted: bool) -> None:
     if wanted:
         from refsd.components import components_help

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import typer
 
 from refsd.cli.golden import DASK
+from refsd.cli.json_output import JSON
 
 _ENGINE = typer.Argument(
     metavar="ENGINE", help="torch, torch-bf16, ggml[:LIBRARY], exec:PROGRAM, gguf-py, refsd[:PROFILE], ..."
@@ -21,13 +22,8 @@ _OPS = typer.Option(
 _ONLY = typer.Option(None, "--only", help="One case, by its name: fuzz/7/rope/0.")
 _OUT = typer.Option(Path("refsd-fuzz"), "-o", "--out", help="Folder for the finds; one written before is replaced.")
 _TIMEOUT = typer.Option(60.0, "--timeout", min=1.0, help="Seconds for one answer: longer is a hang.")
-_JSON = typer.Option(False, "--json", help="Print JSON.")
 # In the folder of a run, with its outcome.
 OUTCOME = "fuzz.json"
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(fuzz)
 
 
 def fuzz(
@@ -40,7 +36,7 @@ def fuzz(
     out: Path = _OUT,
     timeout: float = _TIMEOUT,
     dask: str = DASK,
-    json: bool = _JSON,
+    json: bool = JSON,
 ) -> None:
     """Ask an engine random cases of every operation that it has; reduce what it fails.
 

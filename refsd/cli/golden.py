@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from refsd.cli.find_case import complete_case, unknown_case
+from refsd.cli.json_output import JSON, print_json
 from refsd.cli.mutants import redundant, show_mutants
 from refsd.cli.sketch import bound, sketch
 from refsd.cli.thresholds import thresholds
@@ -34,24 +35,9 @@ DASK = typer.Option(
     help="Spread the work over a Dask cluster: a scheduler's address, a worker for each core of this machine, or N "
     "workers (docs/cluster.md). Needs the extra refsd[dask].",
 )
-_JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
-def register(app: typer.Typer) -> None:
-    golden = typer.Typer(no_args_is_help=True, help="Make, list, show, verify and pack reference answers.")
-    golden.command()(make)
-    golden.command(name="list")(list_)
-    golden.command()(show)
-    golden.command()(redundant)
-    golden.command()(thresholds)
-    golden.command()(verify)
-    golden.command()(pack)
-    golden.command()(sketch)
-    golden.command()(bound)
-    app.add_typer(golden, name="golden")
-
-
-def make(store: str = _STORE, cases: list[str] = CASES, dask: str = DASK, json: bool = _JSON) -> None:
+def make(store: str = _STORE, cases: list[str] = CASES, dask: str = DASK, json: bool = JSON) -> None:
     """Compute the float64 answer of every case and store it.
 
     Answers that are already stored and intact are skipped, so an interrupted run can be resumed. Cases of full size
@@ -82,12 +68,12 @@ def make(store: str = _STORE, cases: list[str] = CASES, dask: str = DASK, json: 
         with connected(dask) as client:
             new = len(make_on(Spread(client), place, chosen, public))
     if json:
-        _print_json({"store": store, "cases": len(chosen), "new": new})
+        print_json({"store": store, "cases": len(chosen), "new": new})
     else:
         typer.echo(f"{store}: {counted(len(chosen), 'golden')}, {new} of them new")
 
 
-def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
+def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = JSON) -> None:
     """List every case, its operation, and whether the store has its answer."""
     from refsd import cases as corpus
     from refsd.adoption import folder as adopted
@@ -98,7 +84,7 @@ def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> 
     places = [open_store(place) for place in (store, *map(str, folders))]
     rows = [(case, any(place.has(case) for place in places)) for case in corpus.select(*names)]
     if json:
-        _print_json([{"name": case.name, "op": case.op, "made": made} for case, made in rows])
+        print_json([{"name": case.name, "op": case.op, "made": made} for case, made in rows])
         return
     where = " and ".join([store, "the folders"][: 1 + bool(folders)])
     for case, made in rows:
@@ -132,7 +118,7 @@ def show(
         help="Show the taps of a tiny model's case whose names match this glob, in the order of computation: "
         "shape, and what each is computed from.",
     ),
-    json: bool = _JSON,
+    json: bool = JSON,
 ) -> None:
     """Show a case: operation, input recipes, parameters and stored outputs; or the arguments of an operation."""
     import msgspec
@@ -170,7 +156,7 @@ def show(
     place = open_store(store)
     manifest = place.get(name).manifest if place.has(case) else None
     if json:
-        _print_json(msgspec.to_builtins({"case": case, "manifest": manifest}))
+        print_json(msgspec.to_builtins({"case": case, "manifest": manifest}))
         return
     typer.echo(f"{case.name}\n  {case.op}: {judges().of(case).what(case)}")
     meanings = _meanings(case.op)
@@ -217,7 +203,7 @@ def _show_taps(case: "Case", glob: str, json: bool) -> None:
         raise BadInput(f"{case.name}: no tap matches {glob!r}")
     if json:
         takes = [[{"as": one, "of": steps[i].name} for one, i in step.takes] for step in shown]
-        _print_json(
+        print_json(
             [{"tap": step.name, "shape": step.shape, "from": of} for step, of in zip(shown, takes, strict=True)]
         )
         return
@@ -243,7 +229,7 @@ def _show_operation(name: str, json: bool) -> None:
         outputs = {output: of.shape for output, of in stage.outputs.items()}
     if json:
         shown = {"op": name, "what": entry.what, "inputs": dict(entry.inputs), "params": params}
-        _print_json(shown | {"outputs": outputs})
+        print_json(shown | {"outputs": outputs})
         return
     typer.echo(f"{name}: {entry.what}")
     for argument, shape in entry.inputs.items():
@@ -265,7 +251,7 @@ def _show_pipeline(folder: str, json: bool) -> None:
     names, folders = adopted.named([folder])
     pipeline = adopted.read_pipeline(Path(folder))
     if json:
-        _print_json(msgspec.to_builtins(pipeline))
+        print_json(msgspec.to_builtins(pipeline))
         return
     made_of = pipeline.made.get("made of", "")
     typer.echo(f"{folder}: {made_of}, {counted(len(folders), 'network')} and noise levels of {pipeline.scheduler}")
@@ -287,9 +273,7 @@ def _show_component(name: str, json: bool) -> None:
     inputs = {argument: each.shape for argument, each in of.arguments.items()}
     cases = [case.name for case in corpus.CASES.values() if case.op == name]
     if json:
-        _print_json(
-            {"op": name, "inputs": inputs, "params": [*of.params], "outputs": [*of.outputs], "cases": cases}
-        )
+        print_json({"op": name, "inputs": inputs, "params": [*of.params], "outputs": [*of.outputs], "cases": cases})
         return
     typer.echo(
         f"{name}: one component of a model; `refsd forward --component {name.removeprefix('model/')}` runs it"
@@ -305,7 +289,7 @@ def verify(
     store: str = _STORE,
     cases: list[str] = CASES,
     again: bool = typer.Option(False, "--recompute", help="Recompute every answer and compare."),
-    json: bool = _JSON,
+    json: bool = JSON,
 ) -> None:
     """Check a store: every hash and recipe; report missing and superfluous files.
 
@@ -345,7 +329,7 @@ def verify(
                 advance(name)
                 files.trim()
     if json:
-        _print_json({"cases": len(chosen), "whole": len(whole), "problems": [p._asdict() for p in problems]})
+        print_json({"cases": len(chosen), "whole": len(whole), "problems": [p._asdict() for p in problems]})
     else:
         for problem in problems:
             typer.echo(printable(f"{problem.kind:8} {problem.what}"))
@@ -360,7 +344,7 @@ def pack(
     out: Path = _OUT,
     cases: list[str] = CASES,
     force: bool = typer.Option(False, "--force", help="Replace a file that is there."),
-    json: bool = _JSON,
+    json: bool = JSON,
 ) -> None:
     """Pack a store into one file, to be attached to a release or kept by a CI.
 
@@ -386,12 +370,18 @@ def pack(
         digest = write(place, names, out, advance)
     size = out.stat().st_size
     if json:
-        _print_json({"out": str(out), "goldens": len(names), "bytes": size, "sha256": digest})
+        print_json({"out": str(out), "goldens": len(names), "bytes": size, "sha256": digest})
     else:
         typer.echo(f"{out}: {counted(len(names), 'golden')}, {size / 1e6:.1f} MB\n{out}#sha256={digest}")
 
 
-def _print_json(what) -> None:
-    import json
-
-    typer.echo(json.dumps(what, indent=1))
+golden = typer.Typer(no_args_is_help=True, help="Make, list, show, verify and pack reference answers.")
+golden.command()(make)
+golden.command(name="list")(list_)
+golden.command()(show)
+golden.command()(redundant)
+golden.command()(thresholds)
+golden.command()(verify)
+golden.command()(pack)
+golden.command()(sketch)
+golden.command()(bound)

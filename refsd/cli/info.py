@@ -8,10 +8,6 @@ import typer
 from refsd.cli.parts import Html
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(info)
-
-
 def info(
     file: Annotated[
         Path,

@@ -13,7 +13,8 @@ _TAG = re.compile(r"\[(?=[a-z#/@])")
 _CHOICE = re.compile(r"'([^']*)' is not one of '(.*)'")
 
 # Panel of --help -> command -> the first paragraph of its help. The command verify-submission is in
-# verify_submission.py, which defines `register(app)`; so are all.
+# verify_submission.py: the function verify_submission, or a Typer of that name where it has subcommands. A class
+# Command there replaces Typer's.
 PANELS: dict[str, dict[str, str]] = {
     "Judge an engine": {
         "conform": "Judge engines on every case, each under the numerics that it declares.",
@@ -115,8 +116,13 @@ class _Commands(Mapping):
         if name not in SUMMARIES:
             raise KeyError(name)
         if name not in self._read:
-            alone = typer.Typer()
-            importlib.import_module(f"refsd.cli.{name.replace('-', '_')}").register(alone)
+            alone, word = typer.Typer(), name.replace("-", "_")
+            module = importlib.import_module(f"refsd.cli.{word}")
+            found = getattr(module, word)
+            if isinstance(found, typer.Typer):
+                alone.add_typer(found, name=name)
+            else:
+                alone.command(name, cls=getattr(module, "Command", None))(found)
             command = self._read[name] = typer.main.get_group(alone).commands[name]
             command.help = f"{command.help}\n\nExample: {EXAMPLES[name]}"
             if HAS_RICH:

@@ -5,10 +5,10 @@ import time
 import typer
 
 from refsd.cli.find_case import complete_case, unknown_case
+from refsd.cli.json_output import JSON, print_json
 from refsd.golden.mutants import Trial
 
 _NAME = typer.Argument(None, help="A case, an operation or a model's component.", autocompletion=complete_case)
-_JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def tried(name: str | None) -> tuple[list[Trial], dict[str, float]]:
@@ -46,12 +46,12 @@ def show_mutants(name: str | None, json: bool) -> None:
 
     trials, _ = tried(name)
     if json:
-        _print_json([{"case": t.case.name, "mutant": t.mutant, "killed": t.killed} for t in trials])
+        print_json([{"case": t.case.name, "mutant": t.mutant, "killed": t.killed} for t in trials])
     else:
         typer.echo(kill_table(trials))
 
 
-def redundant(name: str = _NAME, json: bool = _JSON) -> None:
+def redundant(name: str = _NAME, json: bool = JSON) -> None:
     """List the cases that add nothing to the others of their operation, and the seconds that each takes.
 
     Such a case sees no known bug that no other case sees, and has no trait (a type, data, a parameter, a class of
@@ -64,7 +64,7 @@ def redundant(name: str = _NAME, json: bool = _JSON) -> None:
     trials, seconds = tried(name)
     found = standings(trials, seconds)
     if json:
-        _print_json([{**each._asdict(), "seconds": round(seconds[each.case], 3)} for each in found])
+        print_json([{**each._asdict(), "seconds": round(seconds[each.case], 3)} for each in found])
         return
     gone = [each for each in found if not each.kept]
     for each in gone:
@@ -75,9 +75,3 @@ def redundant(name: str = _NAME, json: bool = _JSON) -> None:
     typer.echo(
         f"{len(gone)} of {counted(len(found), 'case')} add nothing; {saved:.1f} of {sum(seconds.values()):.1f} s"
     )
-
-
-def _print_json(what) -> None:
-    import json
-
-    typer.echo(json.dumps(what, indent=1))

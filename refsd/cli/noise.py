@@ -9,10 +9,6 @@ import typer
 from refsd.cli.sigmas import Like
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(noise)
-
-
 def noise(
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The picture's seed.")] = 42,
     like: Annotated[Like, typer.Option(help="The engine whose noise to draw.")] = Like.sdcpp,

@@ -8,10 +8,6 @@ _ENGINE = "An engine as `refsd conform` takes it: torch, torch-bf16, ggml:LIBRAR
 _SECONDS = 60.0
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(profile)
-
-
 def profile(
     engine: Annotated[str, typer.Argument(help=_ENGINE)],
     ops: Annotated[str, typer.Option(help="Operations to ask about, with commas: linear,conv2d,attention.")] = "",

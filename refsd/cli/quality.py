@@ -6,11 +6,8 @@ from typing import Annotated
 
 import typer
 
+from refsd.cli.json_output import print_json
 from refsd.cli.parts import CHECKPOINT, Html
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(quality)
 
 
 def quality(
@@ -57,8 +54,6 @@ def quality(
     something from it, and how far the latent is after the last step from that of the run without it. Memory: one
     layer at a time, and quantized matrices up to a quarter of the machine's.
     """
-    import json
-
     import numpy as np
 
     from refsd.caches import read_cache
@@ -102,7 +97,7 @@ def quality(
                 row = drifts[-1]
                 typer.echo(f"{len(row.reused):3} of {steps} steps reused, drift {row.drift[-1]:9.3g}  {row.cache}")
         if as_json:
-            typer.echo(json.dumps([row._asdict() for row in drifts], indent=1))
+            print_json([row._asdict() for row in drifts])
         return
     rows = []
     if not as_json:
@@ -126,7 +121,7 @@ def quality(
     if html is not None:
         save(html, quality_page(rows, model))
     if as_json:
-        typer.echo(json.dumps([row._asdict() for row in rows], indent=1))
+        print_json([row._asdict() for row in rows])
 
 
 def _range(shares: Mapping[str, float]) -> str:

@@ -5,16 +5,13 @@ from typing import Annotated
 
 import typer
 
+from refsd.cli.json_output import print_json
 from refsd.cli.parts import CHECKPOINT, T5XXL, ClipG, ClipL, Html, Llm, Tokenizer, Vae, Vocab, part_files
 
 _LINES = 20
 
 
-def register(app: typer.Typer) -> None:
-    app.command("range")(range_)
-
-
-def range_(
+def range(
     model: Annotated[Path, typer.Argument(help=CHECKPOINT)],
     component: Annotated[str, typer.Option(help="diffusion, clip_l, vae-decoder, ...")] = "diffusion",
     inputs: Annotated[
@@ -49,8 +46,6 @@ def range_(
 
     Exit code 0: all fit. 1: some layer overflows. 2: bad input.
     """
-    import json
-
     from refsd.diagnosis.html_pages import range_page, save
     from refsd.diagnosis.ranges import FLOAT16, in_order
     from refsd.golden.wording import counted
@@ -71,7 +66,7 @@ def range_(
     if html is not None:
         save(html, range_page(every, model, source))
     if as_json:
-        typer.echo(json.dumps([{**one._asdict(), "overflows": one in over} for one in found], indent=1))
+        print_json([{**one._asdict(), "overflows": one in over} for one in found])
     else:
         share = f"{found[0].name} reaches {found[0].worst:.4g}, {found[0].worst / FLOAT16:.2%} of 65504"
         head = f"{counted(len(over), 'layer')} overflow float16: " if over else "nothing overflows float16: "

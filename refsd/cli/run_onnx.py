@@ -6,10 +6,6 @@ from typing import Annotated
 import typer
 
 
-def register(app: typer.Typer) -> None:
-    app.command("run-onnx")(run_onnx)
-
-
 def run_onnx(
     model: Annotated[Path | None, typer.Argument(help="An .onnx file.", show_default=False)] = None,
     inputs: Annotated[

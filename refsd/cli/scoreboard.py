@@ -9,10 +9,6 @@ _OUT = typer.Option(Path("site"), "--out", "-o", help="Folder for the pages; a b
 _JSON = typer.Option(False, "--json", help="Print JSON: runs and what was left out.")
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(scoreboard)
-
-
 def scoreboard(folder: Path = _FOLDER, out: Path = _OUT, json: bool = _JSON) -> None:
     """Show reports as a board: engines, versions and devices against operations, with a page for each run.
 

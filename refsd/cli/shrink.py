@@ -5,6 +5,7 @@ from pathlib import Path
 import typer
 
 from refsd.cli.find_case import complete_case
+from refsd.cli.json_output import JSON, print_json
 
 _ENGINE = typer.Argument(
     metavar="ENGINE", help="torch, torch-bf16, ggml[:LIBRARY], exec:PROGRAM, gguf-py, refsd[:PROFILE], ..."
@@ -18,15 +19,10 @@ _OUT = typer.Option(Path("refsd-shrunk"), "-o", "--out", help="Folder to write; 
 _SECONDS = typer.Option(
     60.0, "--seconds", min=0.0, help="Time for the search; the smallest case so far is written."
 )
-_JSON = typer.Option(False, "--json", help="Print JSON.")
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(shrink)
 
 
 def shrink(
-    engine: str = _ENGINE, case: str = _CASE, out: Path = _OUT, seconds: float = _SECONDS, json: bool = _JSON
+    engine: str = _ENGINE, case: str = _CASE, out: Path = _OUT, seconds: float = _SECONDS, json: bool = JSON
 ) -> None:
     """Reduce a failing case to the smallest that an engine still fails in the same way.
 
@@ -95,7 +91,7 @@ def _sizes(case) -> str:
 
 def _print_conforming(result, json: bool) -> None:
     if json:
-        _print_json({"status": result.status, "engine": result.engine, "case": result.case})
+        print_json({"status": result.status, "engine": result.engine, "case": result.case})
     else:
         typer.echo(f"{result.engine} conforms in {result.case}: there is nothing to shrink")
 
@@ -108,7 +104,7 @@ def _print(shrunk, out: Path, files: list[str], json: bool) -> None:
     result = shrunk.result
     if json:
         shapes = {name: list(recipe.shape) for name, recipe in shrunk.case.inputs.items()}
-        _print_json(
+        print_json(
             {
                 "status": result.status,
                 "engine": result.engine,
@@ -138,9 +134,3 @@ def _print(shrunk, out: Path, files: list[str], json: bool) -> None:
     end = "" if shrunk.whole else ": the time was over before every step was tried (--seconds)"
     typer.echo(f"{counted(shrunk.questions, 'question')} in {shrunk.seconds:.1f} s{end}")
     typer.echo(f"{out}: {', '.join(files)}")
-
-
-def _print_json(what) -> None:
-    import json
-
-    typer.echo(json.dumps(what, indent=1))

@@ -25,10 +25,6 @@ _TOKEN = 16  # pixels a side, in every family whose shift depends on the number 
 _CUTS_A_LIST = ("sdcpp", "diffusers", "k-diffusion")
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(sigmas)
-
-
 def sigmas(
     steps: Annotated[int, typer.Option(min=1, max=1000, help="Sampling steps.")] = 20,
     like: Annotated[Like, typer.Option(help="The engine whose sigmas to print.")] = Like.sdcpp,

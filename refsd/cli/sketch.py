@@ -5,6 +5,7 @@ from pathlib import Path
 import typer
 
 from refsd.cli.find_case import complete_case
+from refsd.cli.json_output import JSON, print_json
 
 _STORE = typer.Argument("goldens", help="Folder of the goldens, a packed file, or a URL of either.")
 _CASES = typer.Option(
@@ -12,7 +13,6 @@ _CASES = typer.Option(
 )
 _OUT = typer.Option(Path("sketches"), "--out", "-o", help="Folder to write: <case>.safetensors.")
 _HONEST = typer.Option(["float32"], "--numerics", help="Profiles whose honest runs are noted, for `bound`.")
-_JSON = typer.Option(False, "--json", help="Print JSON.")
 _SKETCH = typer.Argument(help="A file of `refsd golden sketch`.")
 _FOUND = typer.Argument(help="Safetensors with the engine's outputs under the case's names.")
 _NUMERICS = typer.Option("float32", "--numerics", help="The profile that the engine declares.")
@@ -25,7 +25,7 @@ def sketch(
     cases: list[str] = _CASES,
     out: Path = _OUT,
     numerics: list[str] = _HONEST,
-    json: bool = _JSON,
+    json: bool = JSON,
 ) -> None:
     """Write sketches of goldens: less than 64 KiB each, however large the answer.
 
@@ -65,7 +65,7 @@ def sketch(
             trim_model_files()
             advance(case.name)
     if json:
-        _print_json({"out": str(out), "sketches": sizes})
+        print_json({"out": str(out), "sketches": sizes})
         return
     of = sum(size["golden"] for size in sizes.values())
     total = sum(size["bytes"] for size in sizes.values())
@@ -76,7 +76,7 @@ def bound(
     sketch: Path = _SKETCH,
     found: Path = _FOUND,
     numerics: str = _NUMERICS,
-    json: bool = _JSON,
+    json: bool = JSON,
 ) -> None:
     """Bound the error of every element of an engine's answer by a sketch of the golden.
 
@@ -113,7 +113,7 @@ def bound(
         passed = it.rms <= rms and it.worst <= worst
         lines.append(line | it._asdict() | {"passed": passed})
     if json:
-        _print_json({"case": golden.note.case, "numerics": numerics, "outputs": lines})
+        print_json({"case": golden.note.case, "numerics": numerics, "outputs": lines})
     else:
         for line in lines:
             typer.echo(
@@ -129,9 +129,3 @@ def _sentence(line) -> str:
         f"{line['allowed']:.3g}); RMS error {line['rms']:.3g} (allowed {line['allowed_rms']:.3g}); most at "
         f"{list(line['at'])}, about {line['estimate']:.3g}"
     )
-
-
-def _print_json(what) -> None:
-    import json
-
-    typer.echo(json.dumps(what, indent=1))

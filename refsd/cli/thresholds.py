@@ -3,6 +3,7 @@
 import typer
 
 from refsd.cli.find_case import complete_case
+from refsd.cli.json_output import JSON
 from refsd.cli.numerics import PROFILES
 
 _NUMERICS = ("float32", "ggml-cpu", "torch-f16", "torch-bf16")
@@ -12,10 +13,9 @@ _CASE = typer.Argument(
 _PROFILES = typer.Option(
     list(_NUMERICS), "--numerics", help=f"How the engine computes: {', '.join(PROFILES)}. May be repeated."
 )
-_JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
-def thresholds(name: str = _CASE, numerics: list[str] = _PROFILES, json: bool = _JSON) -> None:
+def thresholds(name: str = _CASE, numerics: list[str] = _PROFILES, json: bool = JSON) -> None:
     """Show how small a change a case sees, by its outputs alone and by the taps of its layers.
 
     An engine is simulated that computes as --numerics says, with one change; the size of the change is bisected.

@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 
-class _TokenizeCommand(TyperCommand):
+class Command(TyperCommand):
     """Append a list of the families and their text encoders to --help; the table is imported only then."""
 
     def format_help(self, ctx, formatter):
@@ -16,10 +16,6 @@ class _TokenizeCommand(TyperCommand):
         lists = [f"{name}: {', '.join(family.encoders)}" for name, family in FAMILIES.items()]
         self.epilog = f"Families and their text encoders: {'; '.join(lists)}."
         super().format_help(ctx, formatter)
-
-
-def register(app: typer.Typer) -> None:
-    app.command(cls=_TokenizeCommand)(tokenize)
 
 
 def tokenize(

@@ -2,15 +2,9 @@
 
 from typing import Any
 
-import typer
-
 from refsd.cli.parts import FLAGS, PARTS, part_files
 from refsd.cli.picture_options import image_files, settings_of, takes
 from refsd.pipelines.options import OPTIONS, fields
-
-
-def register(app: typer.Typer) -> None:
-    app.command("txt2img")(txt2img)
 
 
 @takes([o for o in OPTIONS if not o.panel], PARTS, [o for o in OPTIONS if o.panel])

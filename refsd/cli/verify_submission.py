@@ -12,10 +12,6 @@ _JSON = typer.Option(False, "--json", help="Print JSON: accepted, conforms, engi
 _LINES = 20
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(verify_submission)
-
-
 def verify_submission(file: Path = _FILE, golden: str = _GOLDEN, json: bool = _JSON) -> None:
     """Verify a submission: give every verdict again from its metrics, and hold these against the truth.
 

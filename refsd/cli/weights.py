@@ -41,12 +41,10 @@ class Layout(StrEnum):
     diffusers = "diffusers"
 
 
-def register(app: typer.Typer) -> None:
-    weights = typer.Typer(no_args_is_help=True, help="Make the weights of a model from a recipe.")
-    weights.command()(make)
-    app.add_typer(weights, name="weights")
+weights = typer.Typer(no_args_is_help=True, help="Make the weights of a model from a recipe.")
 
 
+@weights.command()
 def make(
     family: Annotated[str, typer.Argument(help="sd15, flux-dev, zimage, ...; an unknown name lists all.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="A .safetensors or .gguf file, or a folder.")],

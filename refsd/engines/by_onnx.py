@@ -18,9 +18,8 @@ import numpy as np
 
 from refsd.engines.worker import Worker, serve
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles, NotJudged
+from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles, NoDeviations, NotJudged
 from refsd.golden.wording import how_to_install
-from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor, stored
@@ -50,14 +49,14 @@ _MESSAGE = (2 << 30) - (64 << 20)
 Refusal = Callable[[Case], str | None]
 
 
-class OnnxEngine:
+class OnnxEngine(NoDeviations):
     """Answer cases of operations and of models through their graphs.
 
     name:        of the engine
     module:      of refsd/engines, which executes
     version:     of the package that computes
-    numerics:    what it declares for a case
-    settings:    what `execute` is given
+    numerics:    what it declares
+    settings:    what `execute` is given; None: nothing
     refusal:     why the engine does not take a case that can be written in ONNX
     device:      what computes, if it is not the processor: each case is then tried first, and refused if a node of
                  it ran elsewhere
@@ -69,8 +68,8 @@ class OnnxEngine:
         name: str,
         module: str,
         version: str,
-        numerics: Callable[[Case], Numerics],
-        settings: Settings,
+        numerics: Numerics,
+        settings: Settings | None = None,
         refusal: Refusal = lambda case: None,
         timeout: float = 300.0,
         device: str = "",
@@ -78,7 +77,7 @@ class OnnxEngine:
     ):
         self.name, self.version, self.device = name, version, device
         self._numerics, self._refusal, self._model_files = numerics, refusal, model_files
-        self._worker = Worker(["-m", "refsd.engines.by_onnx", module, json.dumps(dict(settings))], timeout)
+        self._worker = Worker(["-m", "refsd.engines.by_onnx", module, json.dumps(dict(settings or {}))], timeout)
         self._traced: tuple[Any, CaseModel] | None = None
 
     def refuses(self, case: Case) -> str | None:
@@ -106,10 +105,7 @@ class OnnxEngine:
         return None
 
     def numerics(self, case: Case) -> Numerics:
-        return self._numerics(case)
-
-    def deviations(self, case: Case) -> tuple[Deviation, ...]:
-        return ()
+        return self._numerics
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         if case.op.startswith(_MODEL):

@@ -18,8 +18,7 @@ from refsd.conventions import CARDS
 from refsd.engines.http_client import HttpClient
 from refsd.engines.served_pictures import PROBE, how_to_load, pixels_of, request_of, split_argument, weights_name
 from refsd.golden.case import Case, ModelRecipe
-from refsd.golden.engine import EngineDied, EngineFailure, EngineSearch
-from refsd.numerics.deviations import Deviation
+from refsd.golden.engine import EngineDied, EngineFailure, EngineSearch, NoDeviations
 from refsd.numerics.printable import printable
 from refsd.numerics.profiles import PROFILES, TORCH_F16, TORCH_F32, Numerics
 from refsd.numerics.tensor import StoredTensor
@@ -48,7 +47,7 @@ PICTURE = "picture"
 NODES = ("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode", "PreviewImage")
 
 
-class ComfyuiEngine:
+class ComfyuiEngine(NoDeviations):
     """Answer picture cases by a workflow. Raises EngineFailure if no ComfyUI answers."""
 
     name = "comfyui"
@@ -92,9 +91,6 @@ class ComfyuiEngine:
 
     def numerics(self, case: Case) -> Numerics:
         return self._numerics
-
-    def deviations(self, case: Case) -> tuple[Deviation, ...]:
-        return ()
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         asked = request_of(case)

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, EngineSearch
+from refsd.golden.engine import EngineFailure, EngineSearch, NoDeviations
 from refsd.kernels.quant import BLOCK_TYPES
-from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import FLOAT32, Numerics
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 
@@ -28,7 +27,7 @@ def _knows(type_name: str) -> bool:
     return True
 
 
-class GgufPyEngine:
+class GgufPyEngine(NoDeviations):
     """Dequantize every block type that the installed gguf-py supports. Its results are exact."""
 
     name = "gguf-py"
@@ -44,9 +43,6 @@ class GgufPyEngine:
 
     def numerics(self, case: Case) -> Numerics:
         return FLOAT32
-
-    def deviations(self, case: Case) -> tuple[Deviation, ...]:
-        return ()
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         import gguf

@@ -35,11 +35,5 @@ def find(timeout: float = 300.0, model_files: ModelFiles | None = None, **_) -> 
     if absent := missing("iree", "iree", "iree"):
         return absent
     release = version("iree-base-compiler")
-    return [
-        EngineSearch(
-            "iree",
-            OnnxEngine(
-                "iree", "iree", release, lambda case: ONNX_F32, {}, timeout=timeout, model_files=model_files
-            ),
-        )
-    ]
+    engine = OnnxEngine("iree", "iree", release, ONNX_F32, timeout=timeout, model_files=model_files)
+    return [EngineSearch("iree", engine)]

@@ -25,7 +25,5 @@ def find(timeout: float = 300.0, model_files: ModelFiles | None = None, **_) -> 
     name = "onnx-reference"
     if absent := missing(name, "onnx"):
         return absent
-    engine = OnnxEngine(
-        name, "onnx_reference", version("onnx"), lambda case: ONNX_F32, {}, timeout=timeout, model_files=model_files
-    )
+    engine = OnnxEngine(name, "onnx_reference", version("onnx"), ONNX_F32, timeout=timeout, model_files=model_files)
     return [EngineSearch(name, engine)]

@@ -85,12 +85,11 @@ def find(
         return [EngineSearch(f"{name}@{device}", None, f"this onnxruntime has no {device}, only {listed}")]
     provider = there[device.lower()]
     on_cpu = provider.name == "CPU"
-    numerics = ONNXRUNTIME_CPU if on_cpu else ONNX_F32
     engine = OnnxEngine(
         name if on_cpu else f"{name}@{provider.name}",
         name,
         onnxruntime_version(),
-        lambda case: numerics,
+        ONNXRUNTIME_CPU if on_cpu else ONNX_F32,
         {"threads": threads, "provider": provider.title},
         timeout=timeout,
         device="" if on_cpu else provider.title,

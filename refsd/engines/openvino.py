@@ -56,16 +56,8 @@ def find(timeout: float = 300.0, model_files: ModelFiles | None = None, **_) -> 
             why = f"it computes in {hint} with activations in groups of {group}, which refsd has no profile of"
             found.append(EngineSearch(name, None, why))
             continue
-        how = {"properties": properties}
-        engine = OnnxEngine(
-            name,
-            "openvino",
-            version("openvino"),
-            lambda case, n=numerics: n,
-            how,
-            _refusal,
-            timeout,
-            model_files=model_files,
-        )
+        how = {"settings": {"properties": properties}, "refusal": _refusal}
+        how |= {"timeout": timeout, "model_files": model_files}
+        engine = OnnxEngine(name, "openvino", version("openvino"), numerics, **how)
         found.append(EngineSearch(name, engine))
     return found

@@ -50,15 +50,6 @@ def find(timeout: float = 300.0, model_files: ModelFiles | None = None, **_) -> 
     compiler = find_clang()
     if compiler is None:
         return [EngineSearch("tinygrad", None, MISSING)]
-    how = {"compiler": compiler}
-    engine = OnnxEngine(
-        "tinygrad",
-        "tinygrad",
-        version("tinygrad"),
-        lambda case: ONNX_F32,
-        how,
-        _refusal,
-        timeout,
-        model_files=model_files,
-    )
+    how = {"settings": {"compiler": compiler}, "refusal": _refusal, "timeout": timeout, "model_files": model_files}
+    engine = OnnxEngine("tinygrad", "tinygrad", version("tinygrad"), ONNX_F32, **how)
     return [EngineSearch("tinygrad", engine)]

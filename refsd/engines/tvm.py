@@ -31,7 +31,6 @@ def find(timeout: float = 300.0, model_files: ModelFiles | None = None, **_) -> 
     """The installed apache-tvm."""
     if absent := missing("tvm", "tvm", "tvm"):
         return absent
-    engine = OnnxEngine(
-        "tvm", "tvm", version("apache-tvm"), lambda case: ONNX_F32, {}, _refusal, timeout, model_files=model_files
-    )
+    how = {"refusal": _refusal, "timeout": timeout, "model_files": model_files}
+    engine = OnnxEngine("tvm", "tvm", version("apache-tvm"), ONNX_F32, **how)
     return [EngineSearch("tvm", engine)]

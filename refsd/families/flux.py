@@ -4,16 +4,7 @@ import math
 from collections.abc import Mapping
 
 from refsd.families.editing import rounded_down, sdcpp_references
-from refsd.families.family import (
-    ENGINES,
-    Condition,
-    EncodedPrompt,
-    Family,
-    Flow,
-    TextEncoder,
-    Variant,
-    unit_time,
-)
+from refsd.families.family import ENGINES, Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
 from refsd.families.text_encoders import CLIP, T5, T5_CHUNKS
 from refsd.models.clip.network import CLIP_L
 from refsd.models.flux.network import FLUX_CONTROL, FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize

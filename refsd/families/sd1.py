@@ -4,15 +4,7 @@ from collections.abc import Mapping
 
 from refsd.families.family import Condition, EncodedPrompt, Family, Variant
 from refsd.families.text_encoders import CLIP_L
-from refsd.families.unets import (
-    SCHEDULE,
-    UNET,
-    is_linear,
-    kind_of,
-    label_channels,
-    unet_alone,
-    with_extra_channels,
-)
+from refsd.families.unets import SCHEDULE, UNET, is_linear, kind_of, label_channels, unet_alone, with_extra_channels
 from refsd.models.clip.network import CLIP_L as CLIP_L_SIZE
 from refsd.models.clip.network import CLIPSize
 from refsd.models.controlnet.network import CONTROLNET_SD15, ControlNetSize

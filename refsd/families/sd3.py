@@ -4,15 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from refsd.families.family import (
-    Condition,
-    EncodedPrompt,
-    Family,
-    Flow,
-    TextEncoder,
-    Variant,
-    constant_shift,
-)
+from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, constant_shift
 from refsd.families.text_encoders import CLIP_L, DIFFUSERS, OPEN_CLIP, SDCPP, T5, T5_CHUNKS, side_by_side
 from refsd.models.clip.network import CLIP_G
 from refsd.models.clip.network import CLIP_L as CLIP_L_SIZE

@@ -16,14 +16,7 @@ from refsd.files.formats import read_json
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
 from refsd.samplers.betas import BETAS
-from refsd.samplers.levels import (
-    SD_LEVELS,
-    DiscreteLevels,
-    Levels,
-    nearest_t,
-    training_sigmas,
-    zero_terminal_snr,
-)
+from refsd.samplers.levels import SD_LEVELS, DiscreteLevels, Levels, nearest_t, training_sigmas, zero_terminal_snr
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import TERMINAL
 from refsd.samplers.schedules.timesteps import leading, leading_multistep, linspace, linspace_multistep, trailing

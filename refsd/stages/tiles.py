@@ -10,17 +10,7 @@ from refsd.golden.recipe import Recipe
 from refsd.models.vae.tiling import Run, Tile, places, shared, smootherstep, tiled_diffusers, tiled_sdcpp
 from refsd.numerics.errors import BadInput
 from refsd.stages.seen_tiles import blames, decoder
-from refsd.stages.stage import (
-    REQUIRED,
-    NoDifference,
-    Output,
-    Params,
-    Stage,
-    StageInputs,
-    case,
-    param,
-    part,
-)
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 
 # run, z, params -> picture
 Tiled = Callable[[Run, np.ndarray, Params], np.ndarray]

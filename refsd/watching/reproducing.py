@@ -14,11 +14,10 @@ from torch.utils._pytree import tree_leaves
 from refsd import __version__
 from refsd.engines.torch.engine import arrays, quietly
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure
+from refsd.golden.engine import EngineFailure, NoDeviations
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.recipe import Recipe
 from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import FLOAT64, Numerics
 from refsd.numerics.tensor import StoredTensor, stored
 from refsd.shrinking.failure import ask, runner_of
@@ -54,7 +53,7 @@ class SeededCase(Case, frozen=True):
         return {name: stored(np.asarray(arrays(names[name]), order="C")) for name in self.inputs}
 
 
-class _Torch:
+class _Torch(NoDeviations):
     """torch, asked by programs, under the numerics of the wrong call."""
 
     version = torch.__version__
@@ -67,9 +66,6 @@ class _Torch:
 
     def numerics(self, case: Case) -> Numerics:
         return self._numerics
-
-    def deviations(self, case: Case) -> tuple[Deviation, ...]:
-        return ()
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         assert isinstance(case, SeededCase)

@@ -6,17 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.kernels.adapters import (
-    IA3,
-    Adapter,
-    Full,
-    GLoRA,
-    InputRotation,
-    LoHa,
-    LoKr,
-    LoRA,
-    OutputRotation,
-)
+from refsd.kernels.adapters import IA3, Adapter, Full, GLoRA, InputRotation, LoHa, LoKr, LoRA, OutputRotation
 from refsd.kernels.adapters.boft import butterfly, butterfly_inputs
 from refsd.kernels.adapters.oft import Stage, diagonal
 from refsd.kernels.adapters.rotation import cayley_inverse, cayley_neumann, limited_each, skew, skew_from_upper

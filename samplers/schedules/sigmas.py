@@ -69,9 +69,7 @@ def kl_optimal_to_smin(n: int, levels: Levels) -> np.ndarray:
     return np.tan(np.linspace(math.atan(smax), math.atan(smin), n + 1))
 
 
-def linear_quadratic(
-    n: int, levels: Levels, threshold: float = 0.025, linear_steps: int | None = None
-) -> np.ndarray:
+def linear_quadratic(n: int, levels: Levels, threshold: float = 0.025) -> np.ndarray:
     """Compute smax (1 - f), where f rises linearly to `threshold`, then quadratically to 1.
 
         f_i = threshold i / m                         i < m = n // 2

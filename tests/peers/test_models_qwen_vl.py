@@ -16,13 +16,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLTextMod
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 
 from refsd.models.qwen3.network import Qwen3Size
-from refsd.models.qwen_vl import (
-    QWEN2_5_SECTIONS,
-    QWEN3_SECTIONS,
-    qwen2_5_vl,
-    qwen3_vl,
-    text_and_image_positions,
-)
+from refsd.models.qwen_vl import QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl, text_and_image_positions
 from refsd.models.qwen_vl.network import (
     QWEN2_5_VL_7B,
     QWEN3_VL_4B,

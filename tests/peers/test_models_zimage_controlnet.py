@@ -5,11 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from diffusers import (
-    FlowMatchEulerDiscreteScheduler,
-    ZImageControlNetModel,
-    ZImageControlNetPipeline,
-)
+from diffusers import FlowMatchEulerDiscreteScheduler, ZImageControlNetModel, ZImageControlNetPipeline
 from diffusers.pipelines.z_image import pipeline_z_image_controlnet
 from float64_peers import distance, draw, float64_throughout, redraw
 from test_models_zimage import CAPTION, batched, peer_zimage, weights_of

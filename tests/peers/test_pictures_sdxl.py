@@ -16,18 +16,7 @@ from float64_peers import draw, float64_throughout, redraw
 from test_models_sdxl import Config, peer_unet
 from test_models_vae import peer_vae
 from test_pictures import _lifted, agree, answer, encoders, euler, of  # noqa: F401
-from test_pictures_given import (
-    MASK,
-    PICTURE,
-    SEED,
-    UNET_TEXTS,
-    H,
-    W,
-    drawn,
-    opened,
-    unet_parts,
-    unet_settings,
-)
+from test_pictures_given import MASK, PICTURE, SEED, UNET_TEXTS, H, W, drawn, opened, unet_parts, unet_settings
 from test_pictures_given import _lifted as _draws_in_float64  # noqa: F401
 
 from refsd.conventions.diffusers import PICTURES as DIFFUSERS

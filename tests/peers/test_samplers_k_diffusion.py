@@ -12,12 +12,7 @@ from refsd.samplers import SAMPLERS
 from refsd.samplers.brownian import brownian_noise
 from refsd.samplers.churn import Churn
 from refsd.samplers.dpm_solver import dpm_adaptive, dpm_fast
-from refsd.samplers.levels import (
-    DiscreteLevels,
-    NearestLevels,
-    scaled_linear_alphas_cumprod,
-    training_sigmas,
-)
+from refsd.samplers.levels import DiscreteLevels, NearestLevels, scaled_linear_alphas_cumprod, training_sigmas
 from refsd.samplers.noise import Philox, independent
 from refsd.samplers.parameterization import V, denoiser
 from refsd.samplers.schedules import SCHEDULES, discrete, karras

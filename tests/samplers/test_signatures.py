@@ -31,6 +31,7 @@ DEFAULTS = {
 }
 OTHERS = {(name, "order"): 4 for name in ("lms", "lms_to_denoised", "lms_shifted")}
 OTHERS |= {("tcd", "eta"): 0.3, ("ddim_strided", "eta"): 0.0, ("pndm_v", "in_v"): True}
+OTHERS |= {(name, "r"): 1.0 for name in EVERY if name.endswith("exp_heun_2_x0_sde")}
 OTHERS |= {(name, "lower_order_final"): True for name in EVERY if "uni_pc" in name}
 OTHERS |= {(name, "eta"): 0.0 for name in ("dpm_fast", "dpm_adaptive", "res_multistep", "res_2s")}
 OTHERS |= {(name, "eta"): 0.0 for name in ("flow res_multistep", "flow res_2s", "cfg++ res_multistep_cfg_pp")}

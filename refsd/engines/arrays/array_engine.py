@@ -11,8 +11,7 @@ from refsd.engines.arrays.function import Function, Refusal
 from refsd.engines.worker import Worker
 from refsd.golden import operations
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineSearch
-from refsd.numerics.deviations import Deviation
+from refsd.golden.engine import EngineSearch, NoDeviations
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor
 
@@ -39,7 +38,7 @@ class Library(NamedTuple):
     types: tuple[str, ...] = _TYPES
 
 
-class ArrayEngine:
+class ArrayEngine(NoDeviations):
     """Compute operations with a library's own functions.
 
     name:     as reports call it: "jax", "jax-bf16", "jax@cuda"
@@ -67,9 +66,6 @@ class ArrayEngine:
 
     def numerics(self, case: Case) -> Numerics:
         return dataclasses.replace(self._numerics, **self._library.rounding.get(case.op, {}))
-
-    def deviations(self, case: Case) -> tuple[Deviation, ...]:
-        return ()
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         params = operations.complete(case.op, inputs, case.params)

@@ -8,13 +8,14 @@ from refsd.golden.engine import EngineFailure
 
 
 class Device(NamedTuple):
-    """name: as the library calls it: "cpu", "gpu", "CUDA"; description: of the hardware"""
+    """name: as the library calls it: "cpu", "cuda:1", "CUDA"; description: of the hardware"""
 
     name: str
     description: str
 
     @property
     def title(self) -> str:
+        """The name in reports: "cuda:1 (NVIDIA H100)"."""
         return f"{self.name} ({self.description})" if self.description else self.name
 
 

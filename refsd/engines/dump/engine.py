@@ -19,12 +19,11 @@ from refsd.engines.dump.names import Names, renamed
 from refsd.files.formats import open_weights
 from refsd.golden import dumps
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
+from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles, NoDeviations
 from refsd.golden.examination import once_more
 from refsd.golden.input_file import note_input
 from refsd.golden.operations import OPERATIONS
 from refsd.judges.model import ModelJudge
-from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, PROFILES, Numerics
 from refsd.numerics.tensor import StoredTensor
@@ -43,7 +42,7 @@ def read_dump(path: Path) -> dict[str, np.ndarray]:
     return {name: tensor.values() for name, tensor in open_weights(path).items()}
 
 
-class DumpEngine:
+class DumpEngine(NoDeviations):
     """Answer cases from dump files.
 
     path:     a dump, or a folder with a dump for each case
@@ -70,9 +69,6 @@ class DumpEngine:
 
     def numerics(self, case: Case) -> Numerics:
         return self._numerics
-
-    def deviations(self, case: Case) -> tuple[Deviation, ...]:
-        return ()
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         return self.run_tapped(case, inputs)[0]

@@ -20,9 +20,8 @@ from refsd.engines.hidden_rows import hides_rows
 from refsd.engines.worker import Worker
 from refsd.golden import operations
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, EngineSearch
+from refsd.golden.engine import EngineFailure, EngineSearch, NoDeviations
 from refsd.kernels.quant import BLOCK_TYPES
-from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import GGML_CPU, Numerics
 from refsd.numerics.tensor import StoredTensor, stored
@@ -147,7 +146,7 @@ class GgmlLibrary:
         return rounds
 
 
-class GgmlEngine:
+class GgmlEngine(NoDeviations):
     """Compute operations with one of ggml's sets of graphs.
 
     name: "ggml" (attention as mul_mat, soft_max, mul_mat; convolution as im2col, mul_mat), "ggml-flash"
@@ -189,9 +188,6 @@ class GgmlEngine:
         if self._wish is None:
             return own
         return declared(own, self._wish, case, takes_factors(self._library.requests))
-
-    def deviations(self, case: Case) -> tuple[Deviation, ...]:
-        return ()
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         params = operations.complete(case.op, inputs, case.params)

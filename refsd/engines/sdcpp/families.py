@@ -4,6 +4,7 @@ sd-cli requires text encoders on its command line. It gets files of zeros, and t
 output.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from refsd.engines.sdcpp.reach import (
     one_step,
     outputs,
     picture_to_edit,
+    refuses_context,
     refuses_size,
     scratch,
     size,
@@ -65,14 +67,6 @@ def _flux(call: Call) -> dict[str, np.ndarray]:
         return {"out": outputs(call, args, items, fed=-1, skip=(CLIP_L_GRAPH,))}
 
 
-def _refuses_flux(case: Case) -> str | None:
-    if case.inputs["context"].shape[1] != _CHUNK:
-        return f"sd-cli's prompt makes {_CHUNK} tokens of context here"
-    if "reference" in case.inputs and (why := refuses_size(case.inputs["reference"].shape, LATENT)):
-        return why
-    return refuses_size(case.inputs["x"].shape, LATENT)
-
-
 def _zimage_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
     tae = model_files(ModelRecipe("taef1", "f32", tiny=True), "ldm")
     args = ["--diffusion-model", str(model_files(model, "ldm")), "--llm", str(qwen3(folder, hidden=2560))]
@@ -102,16 +96,14 @@ def _refuses_zimage(case: Case) -> str | None:
     return refuses_size(case.inputs["x"].shape, LATENT)
 
 
-def _tae_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
-    """Name a tiny Flux as the denoiser: its latents have the tiny autoencoder's 16 channels."""
-    flux = _flux_flags(model_files, ModelRecipe("flux-schnell", "f16", tiny=True), folder)
-    return [*flux[:-1], str(model_files(model, "ldm"))]
+def _beside_flux(flag: str) -> Callable[[ModelFiles, ModelRecipe, Path], list[str]]:
+    """Name a tiny Flux as the denoiser, and the network under test: an autoencoder of 16 channels, or T5."""
 
+    def flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
+        flux = _flux_flags(model_files, ModelRecipe("flux-schnell", "f16", tiny=True), folder)
+        return [*(flux if flag == "--t5xxl" else flux[:-2]), flag, str(model_files(model, "ldm"))]
 
-def _vae_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
-    """Name a tiny Flux as the denoiser, and the autoencoder under test."""
-    flux = _flux_flags(model_files, ModelRecipe("flux-schnell", "f16", tiny=True), folder)
-    return [*flux[:-2], "--vae", str(model_files(model, "ldm"))]
+    return flags
 
 
 def _esrgan_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
@@ -144,18 +136,6 @@ def _mmdit(call: Call) -> dict[str, np.ndarray]:
     return {"out": outputs(call, args, items, skip=(CLIP_L_GRAPH,))}
 
 
-def _refuses_mmdit(case: Case) -> str | None:
-    if case.inputs["context"].shape[1] != 2 * _CLIP:
-        return f"sd-cli's prompt makes {2 * _CLIP} tokens of context here"
-    return refuses_size(case.inputs["x"].shape, LATENT)
-
-
-def _t5_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
-    """Name a tiny Flux as the denoiser that asks T5 for its context."""
-    flux = _flux_flags(model_files, ModelRecipe("flux-schnell", "f16", tiny=True), folder)
-    return [*flux, "--t5xxl", str(model_files(model, "ldm"))]
-
-
 def _t5(call: Call) -> dict[str, np.ndarray]:
     """Encode each item in a separate process; sd-cli's own table of relative positions stays."""
     table = np.zeros((_CHUNK, _CHUNK), np.int32)
@@ -173,21 +153,23 @@ def _refuses_t5(case: Case) -> str | None:
 
 REACHES: dict[tuple[str, str], Reach] = {
     **{
-        (family, "model/flux"): Reach(_flux, _refuses_flux, _flux_flags, ("sdcpp/rope-f32-angles",), tiny=True)
+        (family, "model/flux"): Reach(
+            _flux, refuses_context(_CHUNK, LATENT), _flux_flags, ("sdcpp/rope-f32-angles",), tiny=True
+        )
         for family in ("flux-dev", "flux-schnell", "flux-fill", "flux-control")
     },
     ("zimage", "model/zimage"): Reach(
         _zimage, _refuses_zimage, _zimage_flags, ("sdcpp/zimage-qk-norm-eps", "sdcpp/rope-f32-angles")
     ),
     **{
-        (family, "model/mmdit"): Reach(_mmdit, _refuses_mmdit, _mmdit_flags)
+        (family, "model/mmdit"): Reach(_mmdit, refuses_context(2 * _CLIP, LATENT), _mmdit_flags)
         for family in ("sd3-medium", "sd35-medium", "sd35-large", "sd35-large-narrow")
     },
-    ("t5xxl", "model/t5"): Reach(_t5, _refuses_t5, _t5_flags),
-    ("taef1", "model/tae-decoder"): Reach(vae_decoder, refuses_latent, _tae_flags, tiny=True),
+    ("t5xxl", "model/t5"): Reach(_t5, _refuses_t5, _beside_flux("--t5xxl")),
+    ("taef1", "model/tae-decoder"): Reach(vae_decoder, refuses_latent, _beside_flux("--taesd"), tiny=True),
     ("taef1", "model/tae-encoder"): Reach(
-        lambda call: {"mean": encoded(call)}, refuses_picture, _tae_flags, tiny=True
+        lambda call: {"mean": encoded(call)}, refuses_picture, _beside_flux("--taesd"), tiny=True
     ),
-    ("flux-vae", "model/vae-decoder"): Reach(vae_decoder, refuses_latent, _vae_flags, tiny=True),
+    ("flux-vae", "model/vae-decoder"): Reach(vae_decoder, refuses_latent, _beside_flux("--vae"), tiny=True),
     ("esrgan", "model/esrgan"): Reach(_esrgan, lambda case: None, _esrgan_flags, tiny=True),
 }

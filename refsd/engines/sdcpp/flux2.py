@@ -14,6 +14,7 @@ from refsd.engines.sdcpp.reach import (
     one_step,
     outputs,
     picture_to_edit,
+    refuses_context,
     refuses_size,
     scratch,
     size,
@@ -69,14 +70,6 @@ def _answer(call: Call, encoder: str) -> dict[str, np.ndarray]:
         return {"out": outputs(call, args, items, fed=-1, skip=(encoder,))}
 
 
-def _refuses(case: Case) -> str | None:
-    if case.inputs["context"].shape[1] != _TOKENS:
-        return f"sd-cli's prompt makes {_TOKENS} tokens of context here"
-    if "reference" in case.inputs and (why := refuses_size(case.inputs["reference"].shape, _SCALE)):
-        return why
-    return refuses_size(case.inputs["x"].shape, _SCALE)
-
-
 def _vae_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
     """Name a tiny klein as the denoiser, and the autoencoder under test."""
     klein = model_files(ModelRecipe("flux2-klein", "f32", tiny=True), "ldm")
@@ -118,8 +111,10 @@ def _refuses_latent(case: Case) -> str | None:
 
 _DEVIATIONS = ("sdcpp/rope-f32-angles",)
 REACHES: dict[tuple[str, str], Reach] = {
-    ("flux2-klein", "model/flux2"): Reach(_klein, _refuses, _klein_flags, _DEVIATIONS, tiny=True),
-    ("flux2-dev-narrow", "model/flux2"): Reach(_dev, _refuses, _dev_flags, _DEVIATIONS),
+    ("flux2-klein", "model/flux2"): Reach(
+        _klein, refuses_context(_TOKENS, _SCALE), _klein_flags, _DEVIATIONS, tiny=True
+    ),
+    ("flux2-dev-narrow", "model/flux2"): Reach(_dev, refuses_context(_TOKENS, _SCALE), _dev_flags, _DEVIATIONS),
     ("flux2-vae", "model/flux2-vae-decoder"): Reach(_decoder, _refuses_latent, _vae_flags, tiny=True),
     ("flux2-vae", "model/flux2-vae-encoder"): Reach(_encoder, refuses_picture, _vae_flags),
 }

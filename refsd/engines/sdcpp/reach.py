@@ -118,6 +118,18 @@ def refuses_size(shape: tuple[int, ...], scale: int) -> str | None:
     return None if fits else f"sd-cli takes H and W in multiples of {multiple} here"
 
 
+def refuses_context(tokens: int, scale: int) -> Callable[[Case], str | None]:
+    """Return the refusal of a denoiser whose prompt has so many tokens; it may take a reference."""
+
+    def refuses(case: Case) -> str | None:
+        if case.inputs["context"].shape[1] != tokens:
+            return f"sd-cli's prompt makes {tokens} tokens of context here"
+        pictures = [case.inputs[name].shape for name in ("reference", "x") if name in case.inputs]
+        return next(filter(None, (refuses_size(shape, scale) for shape in pictures)), None)
+
+    return refuses
+
+
 @contextmanager
 def scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="refsd-sdcpp-") as folder:

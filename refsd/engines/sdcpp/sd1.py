@@ -3,17 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from refsd.engines.sdcpp.reach import (
-    LATENT,
-    Call,
-    Reach,
-    f32,
-    outputs,
-    refuses_size,
-    scratch,
-    size,
-    whole_file,
-)
+from refsd.engines.sdcpp.reach import LATENT, Call, Reach, f32, outputs, refuses_size, scratch, size, whole_file
 from refsd.golden.case import Case
 
 _TOKENS = 77
@@ -50,7 +40,7 @@ def vae_decoder(call: Call) -> dict[str, np.ndarray]:
         return {"out": outputs(call, args, items)}
 
 
-def _vae_encoder(call: Call) -> dict[str, np.ndarray]:
+def vae_encoder(call: Call) -> dict[str, np.ndarray]:
     mean, logvar = np.split(encoded(call), 2, axis=1)
     return {"mean": mean, "logvar": logvar}
 
@@ -67,7 +57,7 @@ def encoded(call: Call) -> np.ndarray:
     return np.stack(answers)
 
 
-def _refuses_unet(case: Case) -> str | None:
+def refuses_unet(case: Case) -> str | None:
     if case.inputs["context"].shape[1] != _TOKENS:
         return f"sd-cli's prompt makes {_TOKENS} tokens of context"
     return refuses_size(case.inputs["x"].shape, LATENT)
@@ -88,8 +78,8 @@ def refuses_latent(case: Case) -> str | None:
 
 
 REACHES: dict[tuple[str, str], Reach] = {
-    ("sd15", "model/unet"): Reach(_unet, _refuses_unet, whole_file, ("sdcpp/group-norm-eps", "sdcpp/gelu-tanh")),
+    ("sd15", "model/unet"): Reach(_unet, refuses_unet, whole_file, ("sdcpp/group-norm-eps", "sdcpp/gelu-tanh")),
     ("sd15", "model/clip"): Reach(_clip, _refuses_clip, whole_file),
-    ("sd15", "model/vae-encoder"): Reach(_vae_encoder, refuses_picture, whole_file),
+    ("sd15", "model/vae-encoder"): Reach(vae_encoder, refuses_picture, whole_file),
     ("sd15", "model/vae-decoder"): Reach(vae_decoder, refuses_latent, whole_file),
 }

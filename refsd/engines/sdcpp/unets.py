@@ -9,18 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from refsd.engines.sdcpp.reach import (
-    LATENT,
-    Call,
-    Reach,
-    f32,
-    outputs,
-    refuses_size,
-    scratch,
-    size,
-    whole_file,
-)
-from refsd.engines.sdcpp.sd1 import encoded, refuses_latent, refuses_picture, vae_decoder
+from refsd.engines.sdcpp.reach import LATENT, Call, Reach, f32, outputs, scratch, size, whole_file
+from refsd.engines.sdcpp.sd1 import refuses_latent, refuses_picture, refuses_unet, vae_decoder, vae_encoder
 from refsd.engines.sdcpp.stand_ins import CLIP_L_GRAPH, clip_g, encoder_of
 from refsd.engines.sdcpp.tap import Feed, Graph, signature
 from refsd.golden.case import Case, ModelRecipe
@@ -157,12 +147,6 @@ def texts(call: Call, row: np.ndarray, prompt: str, clip_skip: int, graphs: int)
     return found
 
 
-def _refuses_unet(case: Case) -> str | None:
-    if case.inputs["context"].shape[1] != _TOKENS:
-        return f"sd-cli's prompt makes {_TOKENS} tokens of context"
-    return refuses_size(case.inputs["x"].shape, LATENT)
-
-
 def _refuses_text(case: Case) -> str | None:
     if case.inputs["input_ids"].shape[1] != _TOKENS:
         return f"sd-cli encodes {_TOKENS} tokens at a time"
@@ -170,11 +154,6 @@ def _refuses_text(case: Case) -> str | None:
     if final_norm != (case.op == "model/clip"):
         return "sd-cli norms what SD 2 takes of its text encoder, and not what SDXL takes"
     return None
-
-
-def _vae_encoder(call: Call) -> dict[str, np.ndarray]:
-    mean, logvar = np.split(encoded(call), 2, axis=1)
-    return {"mean": mean, "logvar": logvar}
 
 
 _ALONE = {
@@ -189,13 +168,13 @@ _ALONE = {
 }
 
 REACHES: dict[tuple[str, str], Reach] = {
-    **{(family, "model/unet"): Reach(_unet, _refuses_unet, whole_file, _DEVIATIONS) for family in ("sd21", "sdxl")},
+    **{(family, "model/unet"): Reach(_unet, refuses_unet, whole_file, _DEVIATIONS) for family in ("sd21", "sdxl")},
     **{
-        (family, "model/unet"): Reach(_unet, _refuses_unet, _unet_flags(width), _DEVIATIONS)
+        (family, "model/unet"): Reach(_unet, refuses_unet, _unet_flags(width), _DEVIATIONS)
         for family, width in _ALONE.items()
     },
-    ("sd15-control", "model/unet"): Reach(_unet, _refuses_unet, _control_flags, _DEVIATIONS),
-    ("sd15-control", "model/controlnet"): Reach(_controlnet, _refuses_unet, _control_flags, _DEVIATIONS),
+    ("sd15-control", "model/unet"): Reach(_unet, refuses_unet, _control_flags, _DEVIATIONS),
+    ("sd15-control", "model/controlnet"): Reach(_controlnet, refuses_unet, _control_flags, _DEVIATIONS),
     ("sd21", "model/clip"): Reach(_clip_h, _refuses_text, whole_file, _GELU),
     ("sdxl", "model/clip_g"): Reach(
         _clip_big_g, _refuses_text, whole_file, ("sdcpp/openclip-projection", "sdcpp/gelu-tanh")
@@ -204,7 +183,7 @@ REACHES: dict[tuple[str, str], Reach] = {
         (family, op): reach
         for family in ("sd21", "sdxl")
         for op, reach in {
-            "model/vae-encoder": Reach(_vae_encoder, refuses_picture, whole_file),
+            "model/vae-encoder": Reach(vae_encoder, refuses_picture, whole_file),
             "model/vae-decoder": Reach(vae_decoder, refuses_latent, whole_file),
         }.items()
     },

@@ -2,21 +2,9 @@
 
 import importlib
 import importlib.util
-from typing import NamedTuple
 
+from refsd.engines.arrays.devices import Device
 from refsd.golden.engine import EngineFailure
-
-
-class Device(NamedTuple):
-    """A device. name: torch's, as "cpu", "cuda", "cuda:1", "mps", "xpu"; description: of the hardware"""
-
-    name: str
-    description: str
-
-    @property
-    def title(self) -> str:
-        """The name in reports: "cuda:1 (NVIDIA H100)"."""
-        return f"{self.name} ({self.description})"
 
 
 def devices(path: str | None = None) -> list[Device]:

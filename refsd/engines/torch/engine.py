@@ -20,12 +20,11 @@ from refsd.engines.torch.stages import STAGES
 from refsd.engines.torch.taps import listening
 from refsd.golden import operations
 from refsd.golden.case import Case, ModelRecipe
-from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
+from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles, NoDeviations
 from refsd.golden.recipe import realize
 from refsd.golden.wording import how_to_install
 from refsd.networks.component import POSITION
 from refsd.networks.keymap import Source
-from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import (
     TORCH_BF16,
     TORCH_BF16_CHANNELS_LAST,
@@ -61,7 +60,7 @@ def times_of(case: Case) -> list[str]:
     return [name for name in case.inputs if name in arguments and arguments[name][:2] == ("N", POSITION)]
 
 
-class TorchEngine:
+class TorchEngine(NoDeviations):
     """PyTorch as an engine, in one dtype on one device.
 
     name:          "torch", "torch-f16", "torch-bf16"; on other devices than the CPU "torch@cuda", ...
@@ -138,9 +137,6 @@ class TorchEngine:
 
     def numerics(self, case: Case) -> Numerics:
         return self._numerics
-
-    def deviations(self, case: Case) -> tuple[Deviation, ...]:
-        return ()
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         return self._run(case, inputs, tapped=False)[0]

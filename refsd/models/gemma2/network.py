@@ -9,13 +9,14 @@ from refsd.models.language_model.network import (
     NOT_TEXT,
     decoder_keymap,
     decoder_shapes,
+    decoder_size,
     llm_config,
     possible_head_dim,
     read_head_dim,
     turning,
 )
 from refsd.networks.config import positive, whole
-from refsd.networks.dimensions import Shape, Shapes, count, dim
+from refsd.networks.dimensions import Shape, Shapes
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, fixed
 from refsd.networks.recipe import alone
 
@@ -46,20 +47,7 @@ def gemma2_size(shapes: Mapping[str, Shape]) -> Gemma2Size:
 
     Dimensions of missing tensors are Gemma 2 2B's.
     """
-    usual = Gemma2Size()
-    head_dim = possible_head_dim(shapes, usual.head_dim)
-    tokens, layer = "model.embed_tokens.weight", "model.layers.0"
-    queries = dim(shapes, f"{layer}.self_attn.q_proj.weight", 0, usual.heads * head_dim)
-    values = dim(shapes, f"{layer}.self_attn.v_proj.weight", 0, usual.kv_heads * head_dim)
-    return Gemma2Size(
-        hidden=dim(shapes, tokens, 1, dim(shapes, "model.norm.weight", 0, usual.hidden)),
-        layers=count(shapes, "model.layers.", usual.layers),
-        heads=max(1, queries // head_dim),
-        kv_heads=max(1, dim(shapes, f"{layer}.self_attn.k_proj.weight", 0, values) // head_dim),
-        head_dim=head_dim,
-        mlp=dim(shapes, f"{layer}.mlp.gate_proj.weight", 0, usual.mlp),
-        vocab=dim(shapes, tokens, 0, usual.vocab),
-    )
+    return decoder_size(GEMMA2_2B, shapes, possible_head_dim(shapes, GEMMA2_2B.head_dim))
 
 
 def _config(size: Gemma2Size) -> dict:

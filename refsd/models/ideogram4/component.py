@@ -2,17 +2,7 @@
 
 from refsd.models.ideogram4 import EPS, NORM, SECTIONS, THETA, ideogram4
 from refsd.module import Module
-from refsd.networks.component import (
-    MASK,
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-    Fit,
-    Stack,
-    exactly,
-    whole_heads,
-)
+from refsd.networks.component import MASK, POSITION, VALUE, Argument, Component, Fit, Stack, exactly, whole_heads
 
 
 def _fits(m: Module) -> dict[str, Fit]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from refsd.models.language_model.llama_cpp_names import HEADLESS
 from refsd.networks.config import divisor, positive, shown_value
-from refsd.networks.dimensions import Shape, Shapes, dim
+from refsd.networks.dimensions import Shape, Shapes, Size, count, dim
 from refsd.networks.keymap import SAME, Keymap, Row
 from refsd.networks.network import ReadConfig
 from refsd.numerics.errors import BadInput
@@ -36,6 +36,30 @@ def decoder_shapes(size, norms=("input", "post_attention"), head_norms=False, fi
         shapes[f"{at}.mlp.down_proj.weight"] = (D, size.mlp)
         shapes |= {f"{at}.{name}_layernorm.weight": (D,) for name in norms}
     return shapes | ({"model.norm.weight": (D,)} if final_norm else {})
+
+
+def decoder_size(usual: Size, shapes: Mapping[str, Shape], head_dim: int) -> Size:
+    """Infer a language model's size from shapes under transformers' names.
+
+    usual:    the size that gives the dimensions of missing tensors
+    head_dim: channels of a head
+    """
+    tokens, layer = "model.embed_tokens.weight", "model.layers.0"
+
+    def heads(name: str, default: int) -> int:
+        at = f"{layer}.self_attn.{name}_proj"
+        rows = dim(shapes, f"{at}.weight", 0, dim(shapes, f"{at}.bias", 0, default * head_dim))
+        return max(1, rows // head_dim)
+
+    return usual._replace(
+        hidden=dim(shapes, tokens, 1, dim(shapes, "model.norm.weight", 0, usual.hidden)),
+        layers=count(shapes, "model.layers.", usual.layers),
+        heads=heads("q", usual.heads),
+        kv_heads=heads("k", heads("v", usual.kv_heads)),
+        head_dim=head_dim,
+        mlp=dim(shapes, f"{layer}.mlp.gate_proj.weight", 0, usual.mlp),
+        vocab=dim(shapes, tokens, 0, usual.vocab),
+    )
 
 
 def decoder_keymap() -> Keymap:

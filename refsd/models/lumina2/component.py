@@ -3,13 +3,7 @@
 from refsd.models.lumina2 import AXES_DIM, EPS, lumina2
 from refsd.models.zimage.component import caption_fits, lengths_of
 from refsd.module import Module
-from refsd.networks.component import (
-    MASK,
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-)
+from refsd.networks.component import MASK, POSITION, VALUE, Argument, Component
 
 
 def _run(m: Module, x, timesteps, context, context_mask=None, **given):

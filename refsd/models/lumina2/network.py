@@ -11,17 +11,7 @@ from refsd.networks.config import positive, rotary_axes
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, one_stack, read_size
 from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, block_rows
 from refsd.networks.naming import DENOISER_NAMINGS
-from refsd.networks.network import (
-    DENOISER,
-    DIFFUSERS_FILE,
-    FOLDER,
-    Folder,
-    Location,
-    Network,
-    Rows,
-    counted,
-    same,
-)
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, Rows, counted, same
 
 
 class Lumina2Size(NamedTuple):

@@ -13,12 +13,13 @@ from refsd.models.language_model.network import (
     LLM_PREFIXES,
     NOT_TEXT,
     decoder_shapes,
+    decoder_size,
     llm_config,
     possible_head_dim,
     read_head_dim,
 )
 from refsd.networks.config import positive, shown_value, whole
-from refsd.networks.dimensions import Shape, Shapes, count, dim
+from refsd.networks.dimensions import Shape, Shapes
 from refsd.networks.keymap import SAME, Keymap, Row, Rule
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, counted, fixed
@@ -75,19 +76,8 @@ def mistral_size(shapes: Mapping[str, Shape]) -> MistralSize:
     Complete checkpoints contain the final norm.
     """
     usual = MistralSize()
-    head_dim = possible_head_dim(shapes, usual.head_dim)
-    layers = count(shapes, "model.layers.", usual.layers)
-    attention = "model.layers.0.self_attn"
-    return MistralSize(
-        hidden=dim(shapes, "model.embed_tokens.weight", 1, usual.hidden),
-        layers=layers,
-        heads=max(1, dim(shapes, f"{attention}.q_proj.weight", 0, usual.heads * head_dim) // head_dim),
-        kv_heads=max(1, dim(shapes, f"{attention}.k_proj.weight", 0, usual.kv_heads * head_dim) // head_dim),
-        head_dim=head_dim,
-        mlp=dim(shapes, "model.layers.0.mlp.gate_proj.weight", 0, usual.mlp),
-        vocab=dim(shapes, "model.embed_tokens.weight", 0, usual.vocab),
-        norm="model.norm.weight" in shapes or layers in (usual.layers, MINISTRAL_3B.layers),
-    )
+    size = decoder_size(usual, shapes, possible_head_dim(shapes, usual.head_dim))
+    return size._replace(norm="model.norm.weight" in shapes or size.layers in (usual.layers, MINISTRAL_3B.layers))
 
 
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "language_model.", "")

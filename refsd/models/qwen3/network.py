@@ -10,10 +10,11 @@ from refsd.models.language_model.network import (
     NOT_TEXT,
     decoder_keymap,
     decoder_shapes,
+    decoder_size,
     llm_config,
     turning,
 )
-from refsd.networks.dimensions import Shape, Shapes, count, dim
+from refsd.networks.dimensions import Shape, Shapes, dim
 from refsd.networks.keymap import Keymap
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, counted, fixed
@@ -44,21 +45,9 @@ def qwen3_shapes(size: Qwen3Size) -> Shapes:
 def qwen3_size(shapes: Mapping[str, Shape]) -> Qwen3Size:
     """Infer the size from shapes under transformers' names. Dimensions of missing tensors are Qwen3-4B's."""
     usual = Qwen3Size()
-    tokens, layer = "model.embed_tokens.weight", "model.layers.0"
-    key_norm = dim(shapes, f"{layer}.self_attn.k_norm.weight", 0, usual.head_dim)
-    head_dim = dim(shapes, f"{layer}.self_attn.q_norm.weight", 0, key_norm)
-    queries = dim(shapes, f"{layer}.self_attn.q_proj.weight", 0, usual.heads * head_dim)
-    values = dim(shapes, f"{layer}.self_attn.v_proj.weight", 0, usual.kv_heads * head_dim)
-    keys = dim(shapes, f"{layer}.self_attn.k_proj.weight", 0, values)
-    return Qwen3Size(
-        hidden=dim(shapes, tokens, 1, dim(shapes, "model.norm.weight", 0, usual.hidden)),
-        layers=count(shapes, "model.layers.", usual.layers),
-        heads=max(1, queries // head_dim),
-        kv_heads=max(1, keys // head_dim),
-        head_dim=head_dim,
-        mlp=dim(shapes, f"{layer}.mlp.gate_proj.weight", 0, usual.mlp),
-        vocab=dim(shapes, tokens, 0, usual.vocab),
-    )
+    attention = "model.layers.0.self_attn"
+    key_norm = dim(shapes, f"{attention}.k_norm.weight", 0, usual.head_dim)
+    return decoder_size(usual, shapes, dim(shapes, f"{attention}.q_norm.weight", 0, key_norm))
 
 
 def qwen3_gguf_keymap(layers: int = 36) -> Keymap:

@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.models.language_model.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS, gguf_keymap
-from refsd.models.language_model.network import LANGUAGE_MODEL_FIELDS, LLM_PREFIXES, NOT_TEXT, llm_config, turning
+from refsd.models.language_model.network import (
+    LANGUAGE_MODEL_FIELDS,
+    LLM_PREFIXES,
+    NOT_TEXT,
+    decoder_size,
+    llm_config,
+    turning,
+)
 from refsd.models.qwen3.network import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
 from refsd.networks.config import shown_value
-from refsd.networks.dimensions import Shape, Shapes, count, dim
+from refsd.networks.dimensions import Shape, Shapes
 from refsd.networks.keymap import SAME, Keymap, Row
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Layout, Location, Network, ReadConfig, counted, fixed
@@ -48,23 +55,9 @@ def qwen2_5_vl_shapes(size: Qwen25Size) -> Shapes:
     return shapes
 
 
-def qwen2_5_vl_size(shapes: Mapping[str, Shape], head_dim: int = 128) -> Qwen25Size:
+def qwen2_5_vl_size(shapes: Mapping[str, Shape]) -> Qwen25Size:
     """Infer the size from shapes under transformers' names. Shapes do not reveal head_dim; all models have 128."""
-    usual, layer = Qwen25Size(), "model.layers.0"
-
-    def heads(name: str, rows: int) -> int:
-        bias = dim(shapes, f"{layer}.self_attn.{name}_proj.bias", 0, rows * head_dim)
-        return max(1, dim(shapes, f"{layer}.self_attn.{name}_proj.weight", 0, bias) // head_dim)
-
-    return Qwen25Size(
-        hidden=dim(shapes, "model.embed_tokens.weight", 1, dim(shapes, "model.norm.weight", 0, usual.hidden)),
-        layers=count(shapes, "model.layers.", usual.layers),
-        heads=heads("q", usual.heads),
-        kv_heads=heads("k", heads("v", usual.kv_heads)),
-        head_dim=head_dim,
-        mlp=dim(shapes, f"{layer}.mlp.gate_proj.weight", 0, usual.mlp),
-        vocab=dim(shapes, "model.embed_tokens.weight", 0, usual.vocab),
-    )
+    return decoder_size(QWEN2_5_VL_7B, shapes, QWEN2_5_VL_7B.head_dim)
 
 
 _IN_MODEL = "model.language_model."

@@ -75,7 +75,7 @@ def test_a_node_that_ran_elsewhere_is_told():
 def test_a_provider_that_another_stands_in_for_is_refused():
     """onnxruntime warns and goes on with the CPU where a provider is not there."""
     how = {"threads": 1, "provider": "WebGpuExecutionProvider"}
-    engine = OnnxEngine("onnxruntime@WebGPU", "onnxruntime", "0", lambda case: ONNX_F32, how, device="WebGPU")
+    engine = OnnxEngine("onnxruntime@WebGPU", "onnxruntime", "0", ONNX_F32, how, device="WebGPU")
     why = engine.refuses(SMALL["silu"])
     assert why == "WebGpuExecutionProvider cannot start or leaves nodes to the CPU"
 

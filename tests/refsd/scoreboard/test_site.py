@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from refsd.cli import app
 from refsd.golden import verdict
+from refsd.golden.operations import OPERATIONS
 from refsd.golden.report import Report
 from refsd.numerics.errors import BadInput
 from refsd.reports.stored import encode
@@ -120,6 +121,7 @@ def test_hostile_text_stays_text(tmp_path):
 def test_every_operation_has_a_family():
     assert family("conv2d") == "convolution" and family("model/unet") == "UNets" and family("stage/new") == "stages"
     assert {family("never-seen"), family("stage/adapter"), family("trajectory")} <= set(FAMILIES)
+    assert family("linear_nvfp4") == "linear" and {family(op) for op in OPERATIONS} < set(FAMILIES)
 
 
 def test_counts_and_shares(tmp_path):

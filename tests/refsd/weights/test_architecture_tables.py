@@ -17,12 +17,7 @@ from refsd.models.anima_conditioner.network import (
 )
 from refsd.models.chroma.network import CHROMA, ChromaSize, chroma_shapes, chroma_size
 from refsd.models.controlnet.network import CONTROLNET_SD15, ControlNetSize, controlnet_shapes, controlnet_size
-from refsd.models.ernie_image.network import (
-    ERNIE_IMAGE,
-    ErnieImageSize,
-    ernie_image_shapes,
-    ernie_image_size,
-)
+from refsd.models.ernie_image.network import ERNIE_IMAGE, ErnieImageSize, ernie_image_shapes, ernie_image_size
 from refsd.models.esrgan.network import ESRGAN_ANIME_6B, ESRGAN_X4, ESRGANSize, esrgan_shapes, esrgan_size
 from refsd.models.flux.network import FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize, flux_shapes, flux_size
 from refsd.models.flux2.network import (
@@ -48,13 +43,7 @@ from refsd.models.ip_adapter.network import (
 )
 from refsd.models.krea2.network import KREA2, Krea2Size, krea2_shapes, krea2_size
 from refsd.models.lumina2.network import LUMINA2, Lumina2Size, lumina2_shapes, lumina2_size
-from refsd.models.minimax_h3.network import (
-    MINIMAX_H3,
-    PRUNED,
-    MiniMaxH3Size,
-    minimax_h3_shapes,
-    minimax_h3_size,
-)
+from refsd.models.minimax_h3.network import MINIMAX_H3, PRUNED, MiniMaxH3Size, minimax_h3_shapes, minimax_h3_size
 from refsd.models.mistral.network import MINISTRAL_3B, MistralSize, mistral_shapes, mistral_size
 from refsd.models.mmdit.network import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
 from refsd.models.qwen3.network import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
@@ -65,18 +54,8 @@ from refsd.models.qwen3_vision.network import (
     qwen3_vision_size,
 )
 from refsd.models.qwen_image.network import QWEN_IMAGE, QwenImageSize, qwen_image_shapes, qwen_image_size
-from refsd.models.qwen_image21.network import (
-    QWEN_IMAGE21,
-    QwenImage21Size,
-    qwen_image21_shapes,
-    qwen_image21_size,
-)
-from refsd.models.qwen_vision.network import (
-    QWEN2_5_VISION,
-    QwenVisionSize,
-    qwen_vision_shapes,
-    qwen_vision_size,
-)
+from refsd.models.qwen_image21.network import QWEN_IMAGE21, QwenImage21Size, qwen_image21_shapes, qwen_image21_size
+from refsd.models.qwen_vision.network import QWEN2_5_VISION, QwenVisionSize, qwen_vision_shapes, qwen_vision_size
 from refsd.models.qwen_vl.network import (
     QWEN2_5_VL_7B,
     QWEN3_VL_4B,
@@ -91,11 +70,7 @@ from refsd.models.t5.network import T5_XXL, T5Size, t5_shapes, t5_size
 from refsd.models.taesd.network import TAESD, TAESDSize, taesd_shapes, taesd_size
 from refsd.models.unet.tensors import UNetSize
 from refsd.models.vae_flux2.network import Flux2VAESize, flux2_vae_shapes, flux2_vae_size
-from refsd.models.vae_qwen_image21.network import (
-    QwenImage21VAESize,
-    qwen_image21_vae_shapes,
-    qwen_image21_vae_size,
-)
+from refsd.models.vae_qwen_image21.network import QwenImage21VAESize, qwen_image21_vae_shapes, qwen_image21_vae_size
 from refsd.models.vae_wan.network import WanVAESize, wan_vae_shapes, wan_vae_size
 from refsd.models.vae_wan.wan22 import Wan22VAESize, wan22_vae_shapes, wan22_vae_size
 from refsd.models.vision.network import (

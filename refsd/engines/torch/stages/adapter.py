@@ -40,4 +40,4 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     return {"merged": answers.reshape(-1, rows).T.reshape(weight.shape)}
 
 
-STAGE = TorchStage("lycoris", _refuses, _run)
+STAGES = {"stage/adapter": TorchStage("lycoris", _refuses, _run)}

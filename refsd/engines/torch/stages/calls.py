@@ -52,4 +52,4 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     return {**found, "order": torch.tensor(orders)} if multistep else found
 
 
-STAGE = TorchStage("diffusers", _refuses, _run)
+STAGES = {"stage/calls": TorchStage("diffusers", _refuses, _run)}

@@ -38,4 +38,4 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     return {"ids": np.array([ids]), "weights": np.ones((1, 77), np.float32)}
 
 
-STAGE = TorchStage("transformers", _refuses, _run)
+STAGES = {"stage/clip_tokens": TorchStage("transformers", _refuses, _run)}

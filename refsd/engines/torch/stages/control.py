@@ -83,4 +83,4 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     return {"keep": keep, "hint": hint, "text": told, "added": added[active]}
 
 
-STAGE = TorchStage("diffusers", _refuses, _run)
+STAGES = {"stage/control": TorchStage("diffusers", _refuses, _run)}

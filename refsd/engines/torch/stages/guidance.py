@@ -44,5 +44,7 @@ def _of(forms: tuple[str, ...]):
     return lambda p, inputs: None if p["form"] in forms else f"diffusers has no guider for {p['form']}"
 
 
-STAGE = TorchStage("diffusers", _of(_FORMS), _run)
-DENOISED = TorchStage("diffusers", _of(_DENOISED), _run_denoised)
+STAGES = {
+    "stage/denoised_guidance": TorchStage("diffusers", _of(_DENOISED), _run_denoised),
+    "stage/guidance": TorchStage("diffusers", _of(_FORMS), _run),
+}

@@ -60,4 +60,4 @@ def _decoded(torch, t, config) -> dict[str, Any]:
     return {"shown_latent": shown, "picture": t["decoded"]}
 
 
-STAGE = TorchStage("diffusers", _refuses, _run)
+STAGES = {"stage/latents": TorchStage("diffusers", _refuses, _run)}

@@ -52,4 +52,4 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     return {"latent_mask": mask, "shown": x, "denoised": t["denoised"], "left": left}
 
 
-STAGE = TorchStage("diffusers", _refuses, _run)
+STAGES = {"stage/masked_step": TorchStage("diffusers", _refuses, _run)}

@@ -44,4 +44,4 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     return {"noise": noise, "start": start, "step_noise": later}
 
 
-STAGE = TorchStage("diffusers", _refuses, _run)
+STAGES = {"stage/noising": TorchStage("diffusers", _refuses, _run)}

@@ -22,4 +22,4 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     return {"shown": processor.preprocess(images), "bytes": np.stack([np.asarray(one) for one in pictures])}
 
 
-STAGE = TorchStage("diffusers", _refuses, _run)
+STAGES = {"stage/pixels": TorchStage("diffusers", _refuses, _run)}

@@ -59,4 +59,4 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     return {"shown": joined, "control": shown, "t": time[None], "denoised": denoised}
 
 
-STAGE = TorchStage("diffusers", _refuses, _run)
+STAGES = {"stage/prediction": TorchStage("diffusers", _refuses, _run)}

@@ -55,4 +55,4 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     return found
 
 
-STAGE = TorchStage("peft", _refuses, _run)
+STAGES = {"stage/requests": TorchStage("peft", _refuses, _run)}

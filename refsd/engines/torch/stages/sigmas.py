@@ -83,4 +83,4 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     return {"sigmas": scheduler.sigmas[first:], "timesteps": times / 1000 if p["levels"] in _SHIFTS else times}
 
 
-STAGE = TorchStage("diffusers", _refuses, _run)
+STAGES = {"stage/sigmas": TorchStage("diffusers", _refuses, _run)}

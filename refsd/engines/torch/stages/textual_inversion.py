@@ -44,4 +44,4 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     return {"ids": torch.where(ids >= own, -1, ids), "weights": torch.ones(ids.shape), "clip": learned.detach()}
 
 
-STAGE = TorchStage("transformers", _refuses, _run)
+STAGES = {"stage/textual_inversion": TorchStage("transformers", _refuses, _run)}

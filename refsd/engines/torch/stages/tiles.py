@@ -45,4 +45,4 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     return {"tiles": torch.tensor(corners), "picture": pictures[1]}
 
 
-STAGE = TorchStage("diffusers", _refuses, _run)
+STAGES = {"stage/tiles": TorchStage("diffusers", _refuses, _run)}
