@@ -67,8 +67,11 @@ def _squared_factor(values, y):
     return {"start": kept * values["latent"] + factor**4 * y["noise"]}
 
 
-def _steps_counted(case, values, y):
-    return {"timesteps": np.arange(len(y["timesteps"]))[::-1]}
+def _without_a_mask(case, values, y):
+    """One of the channels of a mask hides nothing."""
+    cond = y["cond"].copy()
+    cond[:, next(c for c in range(3, 19) if np.ptp(cond[:, c]))] = 1
+    return {"cond": cond}
 
 
 def _along_the_inputs(case, values, y):
@@ -160,7 +163,6 @@ def _drawn_anew(y, item):
         ("stage/sigmas/flux-n5", lambda c, v, y: _of_mu(y, 0.83), "flux_mu is one number: 0.83 for"),
         ("stage/sigmas/edm-karras-n6", lambda c, v, y: _of_ends(0.03, 60.0), "0.03 for 0.002 and"),
         ("stage/noising/vp-diffusers", lambda c, v, y: _squared_factor(v, y), "(its fourth power)"),
-        ("stage/sigmas/sd-discrete-n7", _steps_counted, "the index of each step, counted down to 0"),
         ("stage/adapter/lora-fused", _of_ranks(lambda i, a, r: a[i] / sum(r)), "divided by the sum of each rank"),
         ("stage/adapter/lora-fused", _of_ranks(lambda i, a, r: a[i] / r[-1]), "divided by the last one's rank"),
         ("stage/adapter/lora-fused", _of_ranks(lambda i, a, r: a[2] / r[2]), "the last one's alpha over rank"),
@@ -209,6 +211,19 @@ def test_a_mechanism_is_named(case, change, cause):
             "stage/noising/ve-sdcpp",
             lambda c, v, y: {"noise": y["noise"][[0, 0, 2]]},
             "noise: item 1 is that of item 0",
+        ),
+        # One rule of an engine's is told before the engine that has it with all others.
+        (
+            "stage/sigmas/strength-a1111-n7",
+            lambda c, v, y: {"timesteps": np.rint(y["timesteps"])},
+            "timesteps rounded to whole numbers",
+        ),
+        # The largest numbers are 1e5 times the smallest.
+        ("stage/latents/flux", lambda c, v, y: {"latent": y["latent"] + 0.25}, "0.25 is added to latent"),
+        (
+            "stage/inpaint/fill-diffusers",
+            _without_a_mask,
+            ", which is 1 throughout",
         ),
         ("stage/adapter/lora-fused", _along_the_inputs, "what is added to weight stands in another order"),
         (
