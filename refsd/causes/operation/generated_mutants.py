@@ -7,6 +7,7 @@ operation in place of this one.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, combinations
 
 import ml_dtypes
@@ -103,6 +104,7 @@ def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], 
         for of in (of_slices, of_other_strides)
         for name, changed in of({name: t.values() for name, t in inputs.items()})
     )
+    yield from _along_others(op, inputs, params, right)
     yield from _lengths(op, inputs, params)
     yield from _left_out(op, inputs, params, right)
     yield from _other_operations(op, inputs, params, others)
@@ -199,6 +201,29 @@ def _exchanged(op, inputs, params):
             for part, chosen in _parts_of_last(a.shape[-1]).items():
                 mixed = np.where(chosen, inputs[of].values(), inputs[to].values())
                 yield f"{part} of {to} read from {of}", lambda to=to, y=mixed: _with(op, inputs, params, {to: y})
+
+
+def _along_others(op, inputs, params, right):
+    """Exchange two axes: heads are taken for tokens. What has one alone is read from its beginning, or repeated."""
+    axes = letters(op, "", right.ndim)
+    for one, other in combinations([axis for axis, n in zip(axes, right.shape, strict=True) if axis and n > 1], 2):
+        places = axes.index(one), axes.index(other)
+        make = partial(_exchanged_axes, op, inputs, params, right.shape, {one: places[0], other: places[1]})
+        phrase = f"{op.name} runs along axis {other} where it should along {one}: both are exchanged"
+        yield phrase, lambda make=make, places=places: make().swapaxes(*places)
+
+
+def _exchanged_axes(op, inputs, params, shape, exchanged: dict[str, int]) -> np.ndarray:
+    changed = {}
+    for name, tensor in inputs.items():
+        x, own = tensor.values(), letters(op, name, len(tensor.shape))
+        if x.ndim == len(shape):
+            changed[name] = x.swapaxes(*exchanged.values())
+        for letter in exchanged.keys() & own if x.ndim < len(shape) else ():
+            (other,) = exchanged.keys() - {letter}
+            axis, n = own.index(letter), shape[exchanged[other]]
+            changed[name] = x.take(np.arange(n) % x.shape[axis], axis)
+    return _with(op, inputs, params, changed)
 
 
 def _parts_of_last(n: int) -> dict[str, np.ndarray]:
