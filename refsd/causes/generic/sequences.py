@@ -37,7 +37,7 @@ def _of_text(found: np.ndarray, truth: np.ndarray, text: Text) -> str | None:
     words = f"{' '.join(one[k:m][:_LISTED])!r} for {' '.join(other[i:j][:_LISTED])!r}"
     if a.lower() == b.lower():
         more = sum(map(str.isupper, a)) > sum(map(str.isupper, b))
-        return f"{'capitals for small letters' if more else 'small letters for capitals'}, {words}"
+        return f"{('small letters for capitals', 'capitals for small letters')[more]}, {words}"
     same = a.replace(" ", "") == b.replace(" ", "")
     return f"the text is cut into other words, {words}" if same else f"the text reads {words}"
 

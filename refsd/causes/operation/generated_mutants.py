@@ -214,15 +214,21 @@ def _along_others(op, inputs, params, right):
 
 
 def _exchanged_axes(op, inputs, params, shape, exchanged: dict[str, int]) -> np.ndarray:
-    changed = {}
+    changed, sizes = {}, {}
     for name, tensor in inputs.items():
-        x, own = tensor.values(), letters(op, name, len(tensor.shape))
-        if x.ndim == len(shape):
-            changed[name] = x.swapaxes(*exchanged.values())
-        for letter in exchanged.keys() & own if x.ndim < len(shape) else ():
-            (other,) = exchanged.keys() - {letter}
-            axis, n = own.index(letter), shape[exchanged[other]]
-            changed[name] = x.take(np.arange(n) % x.shape[axis], axis)
+        x, own, exact = tensor.values(), letters(op, name, len(tensor.shape)), op.inputs.get(name, "")[:1] == "["
+        there = [own.index(letter) for letter in exchanged if letter in own]
+        there = [*exchanged.values()] if exact and x.ndim == len(shape) else there
+        for axis in there if len(there) == 1 else ():
+            (n,) = (shape[at] for letter, at in exchanged.items() if letter != own[axis])
+            x = x.take(np.arange(n) % x.shape[axis], axis)
+        changed[name] = x.swapaxes(*there) if len(there) == 2 else x
+        for letter, n in zip(own, changed[name].shape, strict=True):
+            same = sizes.setdefault(letter, n) == n if letter else len(there) < 2
+            if not same and (exact or n > 1):
+                raise BadInput(f"{op.name}: {name} {x.shape}")  # a kernel takes shapes as they are
+    if not op.fits({name: x.shape for name, x in changed.items()}, params):
+        raise BadInput(f"{op.name}: other shapes")
     return _with(op, inputs, params, changed)
 
 

@@ -82,7 +82,7 @@ def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
     weak = bool(channels) or _is_any_constant(scene)
     looks = looks or channels or _blames(scene)
     if not looks:
-        # Of exact numbers, such as yes and no, a part that is another says less than a formula.
+        # Of exact numbers a part that is another says less than a formula.
         looks, weak = output_causes(scene, PARTS), scene.stage.outputs[scene.wrong].size is None
     yield from ([8.5 if weak else 4, 0.0, phrase] for phrase in looks)
     if weak or not looks:

@@ -160,10 +160,9 @@ def _more_slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) 
         elif np.allclose(found, np.take(truth, np.arange(n - m, n), axis), rtol=1e-5, atol=1e-6):
             yield f"{name} has {count}: the first {n - m} are left out"
         return
-    phrase = other_shape(found, truth)
     if same:
         yield f"{name} has {count}: {m - n} are too many at the end"
-    elif phrase:
+    elif phrase := other_shape(found, truth):
         yield f"{name}: {phrase}"
 
 
