@@ -164,6 +164,11 @@ def test_heads_are_taken_for_tokens():
     assert phrase == "attention runs along axis H where it should along L: both are exchanged"
 
 
+def test_axes_are_exchanged_only_where_all_shapes_fit():
+    """A filter's channels are a part of the picture's: a kernel would read behind its end."""
+    assert not [name for name, _ in generated(*CONV, OPERATIONS) if "both are exchanged" in name]
+
+
 def test_keys_that_a_mask_hides_are_seen():
     hidden = np.zeros((2, 1, 1, 9), np.float32)
     hidden[0, ..., 6:], hidden[1, ..., 4:] = -np.inf, -np.inf
