@@ -41,7 +41,7 @@ BUDGETS = {
     "refsd/bench": 2_050,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 8_500,
+    "refsd/causes": 8_550,
     "refsd/cli": 4_600,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,

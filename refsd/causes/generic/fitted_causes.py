@@ -77,6 +77,9 @@ def fitted_causes(
         largest = float(np.abs(part.found).max())
         told = f"where all should be {part.truth.flat[0]:g} stand numbers up to {largest:.3g}"
         return [f"{told}, as if nothing is written{place}"]
+    factors = _factors_of_rows(part)
+    if factors:
+        return [f"{factors}{place}"]
     block = _block_of_scales(part)
     if block:
         return [f"each block of {block} has a factor of its own{place}"]
@@ -177,6 +180,26 @@ def _beginning_of_rows(where: Places, shape: tuple[int, ...]) -> bool:
     wrong = where.box[-1]
     rows = int(np.prod([len(indices) for indices in where.box[:-1]]))
     return wrong[0] == 0 and wrong.size == wrong[-1] + 1 < _VECTOR and 2 * rows >= int(np.prod(shape[:-1]))
+
+
+def _factors_of_rows(part: Evidence) -> str | None:
+    """Describe an answer whose rows are each the truth times their own number; else return None.
+
+    Such a number is a statistic of the row: its mean square, a sum of its exponentials; near 1 it has too few bits.
+    """
+    n = part.truth.shape[-1]
+    if part.truth.ndim < 2 or n < 2 * _ROWS or part.truth.size < _ROWS * n:
+        return None
+    factor = _factors(part, n)
+    if factor is None:
+        return None
+    off = float(np.abs(factor - 1).max())
+    kind = "float16" if off <= 2.0**-9 else "bfloat16" if off <= 2.0**-5 else ""
+    # Most factors must be off: a single one is a wrong row, which has another cause.
+    if np.mean(np.abs(factor - 1) > off / 16) < 0.5:
+        return None
+    range_ = f"{float(factor.min()):.5g} to {float(factor.max()):.5g}"
+    return f"each row has a factor of its own, {range_}: a statistic of the row{kind and f' in {kind}'}"
 
 
 def _block_of_scales(part: Evidence) -> int | None:

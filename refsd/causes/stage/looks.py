@@ -65,6 +65,29 @@ def _told(value: float, right: float, others: dict[str, float]) -> str:
     return f" ({found})" if found else ""
 
 
+def _counted(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """Numbers of the items along an axis, up from 0 or 1 or down, where something else is asked for."""
+    if found.shape != truth.shape:
+        return
+    for axis, n in enumerate(truth.shape):
+        i = np.arange(n).reshape([-1 if a == axis else 1 for a in range(truth.ndim)])
+        counts = {
+            "counted from 0": i,
+            "counted from 1": i + 1,
+            "counted down to 0": n - 1 - i,
+            "counted down to 1": n - i,
+            "counted from 0, as a share of all": i / n,
+            "counted from 0 to 1": i / max(n - 1, 1),
+            "counted down from 1": 1 - i / n,
+            "counted down from 1 to 0": 1 - i / max(n - 1, 1),
+        }
+        for words, count in counts.items() if n > 2 else ():
+            if np.allclose(found, count, rtol=1e-6, atol=1e-6):
+                word = scene.stage.outputs[name].axes[axis]
+                yield f"{name}: the index of each {word}, {words}, in place of its value"
+                return
+
+
 def _function(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """A function of each number of the truth: its square, its logarithm, the power of two above it."""
     if found.shape != truth.shape or scene.stage.outputs[name].size is None:
@@ -201,5 +224,5 @@ def _multiple_in_part(scene: Scene, name: str, found: np.ndarray, truth: np.ndar
     yield f"{name} is {what} {masked(scene, name, wrong, truth != 0) or f'at {t.size} of {truth.size} elements'}"
 
 
-WHOLE = (_linear, _function, _of_inputs, wrong_term, _reordered, _more_slices, _reshaped)
+WHOLE = (_counted, _linear, _function, _of_inputs, wrong_term, _reordered, _more_slices, _reshaped)
 PARTS = (constant_in_part, _multiple_in_part)

@@ -67,6 +67,10 @@ def _squared_factor(values, y):
     return {"start": kept * values["latent"] + factor**4 * y["noise"]}
 
 
+def _steps_counted(case, values, y):
+    return {"timesteps": np.arange(len(y["timesteps"]))[::-1]}
+
+
 def _without_a_mask(case, values, y):
     """One of the channels of a mask hides nothing."""
     cond = y["cond"].copy()
@@ -163,6 +167,7 @@ def _drawn_anew(y, item):
         ("stage/sigmas/flux-n5", lambda c, v, y: _of_mu(y, 0.83), "flux_mu is one number: 0.83 for"),
         ("stage/sigmas/edm-karras-n6", lambda c, v, y: _of_ends(0.03, 60.0), "0.03 for 0.002 and"),
         ("stage/noising/vp-diffusers", lambda c, v, y: _squared_factor(v, y), "(its fourth power)"),
+        ("stage/sigmas/sd-discrete-n7", _steps_counted, "the index of each step, counted down to 0"),
         ("stage/adapter/lora-fused", _of_ranks(lambda i, a, r: a[i] / sum(r)), "divided by the sum of each rank"),
         ("stage/adapter/lora-fused", _of_ranks(lambda i, a, r: a[i] / r[-1]), "divided by the last one's rank"),
         ("stage/adapter/lora-fused", _of_ranks(lambda i, a, r: a[2] / r[2]), "the last one's alpha over rank"),
