@@ -11,6 +11,8 @@ from refsd.stages.stage import Params, StageInputs, Tensors
 
 # Weights that differ by more are another rule's.
 _EXACT = 1e-3
+# Pixels, at the most, by which the tile before is read elsewhere.
+_FAR = 16
 
 
 def decoder(params: Params) -> Run:
@@ -47,10 +49,11 @@ class _Seen(NamedTuple):
         """Return True if pixels that a tile alone covers are not `y`."""
         return bool(np.abs(self.picture[:, :, *self.place(tile)] - y)[:, :, self.own(tile)].max(initial=0) > near)
 
-    def weights(self, axis: int) -> Iterator[tuple[np.ndarray, float]]:
+    def weights(self, axis: int, near: float) -> Iterator[tuple[np.ndarray, float, int]]:
         """Yield the weights of two tiles that are neighbours along an axis, at each place that only they share.
 
-        Of one place the pixels of all channels and items make two numbers certain; -> (weights, largest error)
+        Of one place the pixels of all channels and items make two numbers certain.
+        -> (weights, largest error, how much farther on the tile before is read than it lies)
         """
         for b, corner in enumerate(self.corners):
             a = next((a for a in range(b) if _follows(self.corners[a], corner, axis)), None)
@@ -64,14 +67,19 @@ class _Seen(NamedTuple):
                 at = (area & inside & (self.covers == 2) & (np.indices(area.shape)[axis] == i)).nonzero()
                 if at[0].size == 0:
                     continue
-                tiles = np.stack([self._at(tile, at) for tile in (a, b)], axis=1)
-                found = self.picture[:, :, at[0], at[1]].ravel()
-                weights = np.linalg.lstsq(tiles, found, rcond=None)[0]
-                yield weights, float(np.abs(tiles @ weights - found).max())
+                found, fits = self.picture[:, :, at[0], at[1]].ravel(), []
+                place, length = i - self.corners[a][axis] * self.up, self.decoded[a].shape[2 + axis]
+                for by in sorted(range(-min(place, _FAR), min(length - place, _FAR)), key=abs):
+                    tiles = np.stack([self._at(a, at, axis, by), self._at(b, at)], axis=1)
+                    weights = np.linalg.lstsq(tiles, found, rcond=None)[0]
+                    fits.append((weights, float(np.abs(tiles @ weights - found).max()), by))
+                    if fits[-1][1] <= near:
+                        break
+                yield fits[-1] if fits[-1][1] <= near else fits[0]
 
-    def _at(self, tile: int, at: tuple[np.ndarray, ...]) -> np.ndarray:
+    def _at(self, tile: int, at: tuple[np.ndarray, ...], axis: int = 0, by: int = 0) -> np.ndarray:
         row, column = (n * self.up for n in self.corners[tile][:2])
-        return self.decoded[tile][:, :, at[0] - row, at[1] - column].ravel()
+        return self.decoded[tile][:, :, at[0] - row + by * (axis == 0), at[1] - column + by * axis].ravel()
 
 
 def _follows(a: Sequence[int], b: Sequence[int], axis: int) -> bool:
@@ -192,18 +200,23 @@ def _way(down: int, right: int) -> str:
 def _weights(seen: _Seen, right: _Seen, near: float) -> list[str]:
     phrases = []
     for axis, what in enumerate(("rows", "columns")):
-        measured, usual = [*seen.weights(axis)], [*right.weights(axis)]
+        measured, usual = [*seen.weights(axis, near)], [*right.weights(axis, near)]
         if not measured:
             continue
-        if max(error for _, error in measured) > near:
+        if max(error for _, error, _ in measured) > near:
             phrases.append(f"where two tiles share {what}, the picture is no weighted sum of them")
             continue
-        sums = [float(w.sum()) for w, _ in measured]
+        moved = [(by, own) for (w, _, by), (_, _, own) in zip(measured, usual, strict=True) if by != own and w[0]]
+        if moved:
+            by, own = max(moved, key=lambda pair: abs(pair[0] - pair[1]))
+            phrases.append(f"along shared {what} the tile before is read {by:+} {what} from its place, not {own:+}")
+            continue
+        sums = [float(w.sum()) for w, *_ in measured]
         if max(abs(total - 1) for total in sums) > _EXACT:
             extent = f"{min(sums):.4g} to {max(sums):.4g}" if max(sums) - min(sums) > _EXACT else f"{sums[0]:.4g}"
             phrases.append(f"along shared {what} the weights of two tiles add up to {extent}, not to 1")
             continue
-        own, theirs = ([float(w[1]) for w, _ in some] for some in (measured, usual))
+        own, theirs = ([float(w[1]) for w, *_ in some] for some in (measured, usual))
         wrong = [i for i, (x, y) in enumerate(zip(own, theirs, strict=True)) if abs(x - y) > _EXACT]
         if wrong:
             some = wrong[:4]

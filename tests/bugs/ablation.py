@@ -23,7 +23,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "generic.other_shapes": ("other_shape",),
     "generic.reshaped": ("reshaped",),
     "generic.sequences": ("sequence_difference",),
-    "generic.simple_relations": ("formula", "formula_of_each", "limited", "coarser"),
+    "generic.simple_relations": ("formula", "limited", "coarser"),
     "operation.block_parts": ("wrong_values",),
     "operation.block_layouts": ("other_layouts", "grid_entries"),
     "operation.code_values": ("code_values",),

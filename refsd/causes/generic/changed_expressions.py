@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 # Function -> functions that may be called in its place.
@@ -79,9 +79,31 @@ class Without(ast.NodeTransformer):
         return node.args[0]
 
 
-def changes(node: Any, others: tuple[str, ...]) -> Iterator[tuple[str, ast.AST, str]]:
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def is_comparison(node: Any) -> bool:
+    """Return True for what is True or False: a comparison, or several joined by and, or, not."""
+    if isinstance(node, ast.BoolOp):
+        return all(map(is_comparison, node.values))
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
+
+
+def derived(name: str, others: tuple[str, ...]) -> Iterator[tuple[ast.AST, str]]:
+    """Yield what may stand in a variable's place, made of it and of another: the node, and its wording or ""."""
+    made = [f"{name} + 1", f"{name} - 1", f"2 * {name}", f"{name} / 2", f"{name} // 2"]
+    made += [f"{name} {sign} {other}" for other in others for sign in "*/"]
+    yield from ((ast.parse(text, mode="eval").body, "") for text in made)
+    for other in (name, *others):
+        yield ast.parse(f"0 * {other} + {other}[0]", mode="eval").body, f"{name} is the first of {other} throughout"
+
+
+def changes(node: Any, others: tuple[str, ...], flags: Container[str] = ()) -> Iterator[tuple[str, ast.AST, str]]:
     """Yield each change: its kind, the node that replaces the expression, and its own wording or ""."""
     if isinstance(node, ast.Name):
+        for value in (True, False) if node.id in flags else ():
+            yield "variable", ast.Constant(value), f"{node.id} taken for {value}"
         yield from (("variable", ast.Name(name, ast.Load()), "") for name in others)
     elif isinstance(node, ast.BinOp):
         yield from _of_operator(node)
@@ -99,7 +121,7 @@ def changes(node: Any, others: tuple[str, ...]) -> Iterator[tuple[str, ast.AST, 
         yield from (("condition", value, "") for value in node.values)
     elif isinstance(node, ast.IfExp):
         yield from (("condition", branch, "") for branch in (node.body, node.orelse))
-    elif isinstance(node, ast.Subscript):
+    elif isinstance(node, ast.Subscript) and not is_text(node.slice):
         yield "index", node.value, ""
     elif isinstance(node, ast.Attribute) and node.attr == "T":
         yield "function", node.value, "not transposed"

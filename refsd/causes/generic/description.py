@@ -11,7 +11,7 @@ import numpy as np
 
 from refsd.causes.generic.error_places import Places, border, contents, flat_tail, joined, places, seen
 from refsd.causes.generic.moved_values import moved
-from refsd.causes.generic.simple_relations import coarser, formula, formula_of_each, limited
+from refsd.causes.generic.simple_relations import coarser, formula, limited
 from refsd.golden.evidence import Evidence
 from refsd.golden.wording import counted
 
@@ -49,11 +49,10 @@ def describe(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: 
     if arrangement is not None:
         return [arrangement.phrase]
     if not where.phrases:
-        relation = formula_of_each(evidence, channel) or coarser(evidence)
+        relation = coarser(evidence)
         return [relation.phrase] if relation else place
     part = evidence.part(where.inside)
-    relation = formula(part) or moved(part, channel) or formula_of_each(part, channel)
-    relation = relation or coarser(part)
+    relation = formula(part) or moved(part, channel) or coarser(part)
     return [*place, *([f"there {relation.phrase}"] if relation and not flat else [])]
 
 

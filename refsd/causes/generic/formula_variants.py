@@ -17,7 +17,16 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from refsd.causes.generic.changed_expressions import TOGETHER, Without, changes, is_number, quoted
+from refsd.causes.generic.changed_expressions import (
+    TOGETHER,
+    Without,
+    changes,
+    derived,
+    is_comparison,
+    is_number,
+    is_text,
+    quoted,
+)
 
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.AnnAssign)
 _LEAST_FIRST = (
@@ -31,6 +40,7 @@ _LEAST_FIRST = (
     "condition",
     "statement",
     "exchange",
+    "derived",
 )
 
 _Site = tuple[Any, str, int | None]
@@ -88,11 +98,20 @@ class Text:
 
     def variants(self) -> Iterator[Variant]:
         for site, node, statement in self._sites():
-            for kind, new, words in changes(node, self._names(node)):
+            if isinstance(site[0], ast.Compare) and any(map(is_text, [site[0].left, *site[0].comparators])):
+                continue  # no engine compares another variable with a name
+            for kind, new, words in changes(node, self._names(node), self._flags):
                 yield from self._made(kind, site, node, new, statement, words)
         yield from self._without_statements()
         yield from self._without_functions()
         yield from self._exchanged()
+
+    def derived(self) -> Iterator[Variant]:
+        """Yield what an engine may have made of a variable, or of another for it: one more, twice, the first's."""
+        for site, node, statement in self._sites():
+            if isinstance(node, ast.Name) and node.id in self._variables:
+                for new, words in derived(node.id, self._names(node)):
+                    yield from self._made("derived", site, node, new, statement, words)
 
     def numbers(self) -> Iterator[Number]:
         """Yield the numbers that may be constants of a formula, and the numeric defaults of parameters."""
@@ -160,13 +179,24 @@ class Text:
 
         yield from walk(self._node, self._node)
 
-    def _names(self, node: ast.AST) -> tuple[str, ...]:
-        """Return the function's other variables, if the node is one of its variables."""
-        if not isinstance(node, ast.Name):
-            return ()
+    @property
+    def _variables(self) -> tuple[str, ...]:
         own = self.function.__code__
-        names = (*own.co_varnames, *own.co_cellvars, *own.co_freevars)
-        return tuple(name for name in names if name != node.id) if node.id in names else ()
+        return (*own.co_varnames, *own.co_cellvars, *own.co_freevars)
+
+    @functools.cached_property
+    def _flags(self) -> set[str]:
+        """Return the variables that are True or False: comparisons, and parameters that are declared so."""
+        kept = [n.targets[0] for n in ast.walk(self._node) if isinstance(n, ast.Assign) and is_comparison(n.value)]
+        declared = [a.arg for a in self._node.args.args if getattr(a.annotation, "id", "") == "bool"]
+        return {*declared, *(target.id for target in kept if isinstance(target, ast.Name))}
+
+    def _names(self, node: ast.AST) -> tuple[str, ...]:
+        """Return the function's other variables, if the node is one of its variables; a flag's are other flags."""
+        if not isinstance(node, ast.Name) or node.id not in self._variables:
+            return ()
+        flag = node.id in self._flags
+        return tuple(name for name in self._variables if name != node.id and (name in self._flags) >= flag)
 
     def _made(
         self, kind: str, site: _Site, old: ast.AST, new: ast.AST, statement: ast.AST, words: str
@@ -176,7 +206,7 @@ class Text:
             before, after = quoted(old), quoted(new)
             there = quoted(statement)
             where = f", in {there}" if there not in (before, "") else ""
-            if words and not where:
+            if words and not where and kind != "derived":
                 where = f" of {before}"
             yield Variant(f"{self.name}: {words or f'{after} in place of {before}'}{where}", kind, code)
 

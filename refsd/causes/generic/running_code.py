@@ -28,6 +28,8 @@ try:
 except ImportError:  # not on every system
     resource = None
 
+import numpy as np
+
 from refsd.golden.search_cuts import note_cut
 
 _BYTES = 1 << 30
@@ -107,6 +109,15 @@ def at_most(seconds: float) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def in_time(run: Callable[[], Any], seconds: float) -> Any:
+    """Run; return None if changed code takes longer, or fails in any way; for use inside `apart`."""
+    try:
+        with np.errstate(all="ignore"), at_most(seconds):
+            return run()
+    except Exception:
+        return None
 
 
 @contextlib.contextmanager

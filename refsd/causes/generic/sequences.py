@@ -34,7 +34,10 @@ def _of_text(found: np.ndarray, truth: np.ndarray, text: Text) -> str | None:
     one, other = a.split(" "), b.split(" ")
     changes = difflib.SequenceMatcher(None, other, one, autojunk=False).get_opcodes()
     i, j, k, m = next(at for kind, *at in changes if kind != "equal")
-    words = f"{' '.join(one[k:m])!r} for {' '.join(other[i:j])!r}"
+    words = f"{' '.join(one[k:m][:_LISTED])!r} for {' '.join(other[i:j][:_LISTED])!r}"
+    if a.lower() == b.lower():
+        more = sum(map(str.isupper, a)) > sum(map(str.isupper, b))
+        return f"{('small letters for capitals', 'capitals for small letters')[more]}, {words}"
     same = a.replace(" ", "") == b.replace(" ", "")
     return f"the text is cut into other words, {words}" if same else f"the text reads {words}"
 
@@ -86,6 +89,8 @@ def _of_rows(found: np.ndarray, truth: np.ndarray, unit: str, rows: np.ndarray) 
         return f"{longer}{len(more)} {unit}s too many behind {unit} {len(right) - 1}: {_ids(more)}"
     if len(own) == len(right) and own[:-1] == right[:-1]:
         return f"{longer}the last {unit} is {own[-1]} for {right[-1]}"
+    if ends := _ends_put_in(own, right):
+        return f"{longer}{ends}"
     parts = []
     for kind, i, j, k, m in difflib.SequenceMatcher(None, right, own, autojunk=False).get_opcodes():
         if kind == "delete":
@@ -98,6 +103,21 @@ def _of_rows(found: np.ndarray, truth: np.ndarray, unit: str, rows: np.ndarray) 
         parts.append(f"padding is {a[-1]} for {padding}")
     more = f", and {len(parts) - _LISTED} more places" if len(parts) > _LISTED else ""
     return longer + "; ".join(parts[:_LISTED]) + more
+
+
+def _ends_put_in(own: list[int], right: list[int]) -> str:
+    """Say where a text's last token stands again, with or without its first, as if nothing stood between them."""
+    *changes, last = difflib.SequenceMatcher(None, right, own, autojunk=False).get_opcodes()
+    put = [(i, own[k:m]) for kind, i, _, k, m in (*changes, last) if kind == "insert"]
+    # What is put in may push the last tokens out.
+    if not put or len(right) < 3 or any(kind not in ("equal", "insert") for kind, *_ in changes):
+        return ""
+    for i, ids in put:
+        alone = i == 0 or right[i - 1] == ids[-1] or ids[0] == right[0]
+        if not alone or ids[-1] != right[-1] or {*ids} - {right[0], right[-1]}:
+            return ""
+    where = ", ".join(str(i) for i, _ in put)
+    return f"ends of a text around nothing ({_ids(put[0][1])}) put in before token {where}, as of empty texts"
 
 
 def _content(ids: list[int]) -> list[int]:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from refsd.causes.generic.error_places import axis_name
 from refsd.golden.evidence import Evidence
 
 # A factor or offset must be this many standard errors from 1 or 0.
@@ -45,23 +44,9 @@ def formula(evidence: Evidence) -> Relation | None:
     for relation in _signs(truth):
         if evidence.fits(relation.predicted):
             return relation
-    for relation in _formulas(truth, found, weight, None):
+    for relation in _formulas(truth, found, weight):
         if evidence.fits_sum(relation.predicted):
             return relation
-    return None
-
-
-def formula_of_each(evidence: Evidence, channel: int) -> Relation | None:
-    """Try y = a truth, y = truth + b, y = a truth + b, with separate numbers for each index of an axis."""
-    truth, found, weight = evidence.truth, evidence.found, _weight(evidence)
-    for axis in sorted(range(truth.ndim), key=lambda axis: axis != channel % truth.ndim):
-        n = truth.shape[axis]
-        if n == 1 or truth.size < 2 * _EACH * n:
-            continue
-        for relation in _formulas(truth, found, weight, axis):
-            if evidence.fits_sum(relation.predicted):
-                name = axis_name(axis, channel, truth.ndim)
-                return Relation(f"for each index of {name}: {relation.phrase}", relation.predicted)
     return None
 
 
@@ -114,35 +99,25 @@ def coarser(evidence: Evidence) -> Relation | None:
     return None
 
 
-def _formulas(truth: np.ndarray, found: np.ndarray, weight: np.ndarray, axis: int | None) -> Iterator[Relation]:
-    """Fit a factor, an offset, and both; yield those clearly not 1 and 0. axis: fit for each of its indices"""
-    others = tuple(a for a in range(truth.ndim) if a != axis)
-
-    def total(x: np.ndarray) -> np.ndarray:
-        return x.sum(axis=others, keepdims=True)
-
+def _formulas(truth: np.ndarray, found: np.ndarray, weight: np.ndarray) -> Iterator[Relation]:
+    """Fit a factor, an offset, and both; yield those clearly not 1 and 0."""
     # Fit found - truth in units of the noise: then the factor is 1 + a.
     t, one, e = truth * weight, weight, (found - truth) * weight
-    tt, t1, ones, te, e1 = total(t * t), total(t * one), total(one * one), total(t * e), total(one * e)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        a = np.where(tt > 0, te / tt, 0.0)
-        if _sure(a * np.sqrt(tt)):
-            yield Relation(_factor(1 + a), truth + a * truth)
-        b = e1 / ones
-        if _sure(b * np.sqrt(ones)):
-            yield Relation(_offset(b), truth + b)
-        det = tt * ones - t1 * t1
-        known = det > 1e-9 * tt * ones
-        a = np.where(known, (te * ones - e1 * t1) / det, 0.0)
-        b = np.where(known, (e1 * tt - te * t1) / det, e1 / ones)
-        # A factor 1 + a that is not clearly apart from 0 would mean that the answer does not depend on the truth.
-        counts = _sure(a * np.sqrt(det / ones)) and _sure((1 + a) * np.sqrt(det / ones))
-        if counts and _sure(b * np.sqrt(det / tt)):
-            yield Relation(_both(1 + a, b), truth + a * truth + b)
-
-
-def _sure(standard_errors: np.ndarray) -> bool:
-    return bool(np.nanmax(np.abs(standard_errors), initial=0.0) >= _SIGNIFICANT)
+    tt, t1, ones, te, e1 = (float((x * y).sum()) for x, y in ((t, t), (t, one), (one, one), (t, e), (e, one)))
+    a = te / tt if tt > 0 else 0.0
+    if abs(a) * math.sqrt(tt) >= _SIGNIFICANT:
+        yield Relation(_factor(1 + a), truth + a * truth)
+    b = e1 / ones
+    if abs(b) * math.sqrt(ones) >= _SIGNIFICANT:
+        yield Relation(_offset(b), truth + b)
+    det = tt * ones - t1 * t1
+    if det <= 1e-9 * tt * ones:
+        return
+    a, b = (te * ones - e1 * t1) / det, (e1 * tt - te * t1) / det
+    # A factor 1 + a that is not clearly apart from 0 would mean that the answer does not depend on the truth.
+    of_a, of_b = math.sqrt(det / ones), math.sqrt(det / tt)
+    if min(abs(a) * of_a, abs(1 + a) * of_a, abs(b) * of_b) >= _SIGNIFICANT:
+        yield Relation(_factor(1 + a) + _offset(b).removeprefix("y = truth"), truth + a * truth + b)
 
 
 def _signs(truth: np.ndarray) -> Iterator[Relation]:
@@ -155,29 +130,13 @@ def _signs(truth: np.ndarray) -> Iterator[Relation]:
         yield Relation("y = min(truth, 0)", np.minimum(truth, 0))
 
 
-def _factor(a: np.ndarray) -> str:
-    """Format "y = 0.5 truth", or the range of several factors."""
-    low, high = float(a.min()), float(a.max())
-    if a.size > 1:
-        return f"y = a truth, a from {low:.4g} to {high:.4g}"
-    if abs(low + 1) < 1e-3:
+def _factor(a: float) -> str:
+    """Format "y = 0.5 truth", with enough digits to differ from 1."""
+    if abs(a + 1) < 1e-3:
         return "y = -truth"
-    # Enough digits to differ from 1.
-    digits = 4 if abs(low - 1) > 0.1 else 4 - math.floor(math.log10(max(abs(low - 1), 1e-12)))
-    return f"y = {low:.{digits}g} truth"
+    digits = 4 if abs(a - 1) > 0.1 else 4 - math.floor(math.log10(max(abs(a - 1), 1e-12)))
+    return f"y = {a:.{digits}g} truth"
 
 
-def _both(a: np.ndarray, b: np.ndarray) -> str:
-    if a.size == 1:
-        return f"{_factor(a)}{_offset(b).removeprefix('y = truth')}"
-    factors, offsets = (
-        f"{name} from {float(k.min()):.4g} to {float(k.max()):.4g}" for name, k in (("a", a), ("b", b))
-    )
-    return f"y = a truth + b, {factors}, {offsets}"
-
-
-def _offset(b: np.ndarray) -> str:
-    low, high = float(b.min()), float(b.max())
-    if b.size > 1:
-        return f"y = truth + b, b from {low:.4g} to {high:.4g}"
-    return f"y = truth {'-' if low < 0 else '+'} {abs(low):.4g}"
+def _offset(b: float) -> str:
+    return f"y = truth {'-' if b < 0 else '+'} {abs(b):.4g}"

@@ -67,9 +67,9 @@ def fitted_through(
 
 
 def _turned(knobs: Iterable[Knob], found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    if not np.isfinite(found).all():
-        return
-    for knob in knobs:
+    """Yield what the knobs tell; a number that nobody would write down comes behind all that are plain."""
+    fits: list[tuple[bool, str, np.ndarray]] = []
+    for knob in knobs if np.isfinite(found).all() else ():
         fit = _best(knob, found)
         if fit is None:
             continue
@@ -86,7 +86,8 @@ def _turned(knobs: Iterable[Knob], found: np.ndarray) -> Iterator[tuple[str, np.
                     called = _told_apart(value, knob.own)
                 y = knob.turned(value)
                 if y.shape == found.shape:
-                    yield knob.phrase.format(called), y
+                    fits.append((value not in knob.usual and not is_plain(value), knob.phrase.format(called), y))
+    yield from ((phrase, y) for _, phrase, y in sorted(fits, key=lambda fit: fit[0]))
 
 
 def _told_apart(value: float, own: float) -> str:

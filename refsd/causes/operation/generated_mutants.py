@@ -7,6 +7,7 @@ operation in place of this one.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, combinations
 
 import ml_dtypes
@@ -103,6 +104,7 @@ def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], 
         for of in (of_slices, of_other_strides)
         for name, changed in of({name: t.values() for name, t in inputs.items()})
     )
+    yield from _along_others(op, inputs, params, right)
     yield from _lengths(op, inputs, params)
     yield from _left_out(op, inputs, params, right)
     yield from _other_operations(op, inputs, params, others)
@@ -199,6 +201,35 @@ def _exchanged(op, inputs, params):
             for part, chosen in _parts_of_last(a.shape[-1]).items():
                 mixed = np.where(chosen, inputs[of].values(), inputs[to].values())
                 yield f"{part} of {to} read from {of}", lambda to=to, y=mixed: _with(op, inputs, params, {to: y})
+
+
+def _along_others(op, inputs, params, right):
+    """Exchange two axes: heads are taken for tokens. What has one alone is read from its beginning, or repeated."""
+    axes = letters(op, "", right.ndim)
+    for one, other in combinations([axis for axis, n in zip(axes, right.shape, strict=True) if axis and n > 1], 2):
+        places = axes.index(one), axes.index(other)
+        make = partial(_exchanged_axes, op, inputs, params, right.shape, {one: places[0], other: places[1]})
+        phrase = f"{op.name} runs along axis {other} where it should along {one}: both are exchanged"
+        yield phrase, lambda make=make, places=places: make().swapaxes(*places)
+
+
+def _exchanged_axes(op, inputs, params, shape, exchanged: dict[str, int]) -> np.ndarray:
+    changed, sizes = {}, {}
+    for name, tensor in inputs.items():
+        x, own, exact = tensor.values(), letters(op, name, len(tensor.shape)), op.inputs.get(name, "")[:1] == "["
+        there = [own.index(letter) for letter in exchanged if letter in own]
+        there = [*exchanged.values()] if exact and x.ndim == len(shape) else there
+        for axis in there if len(there) == 1 else ():
+            (n,) = (shape[at] for letter, at in exchanged.items() if letter != own[axis])
+            x = x.take(np.arange(n) % x.shape[axis], axis)
+        changed[name] = x.swapaxes(*there) if len(there) == 2 else x
+        for letter, n in zip(own, changed[name].shape, strict=True):
+            same = sizes.setdefault(letter, n) == n if letter else len(there) < 2
+            if not same and (exact or n > 1):
+                raise BadInput(f"{op.name}: {name} {x.shape}")  # a kernel takes shapes as they are
+    if not op.fits({name: x.shape for name, x in changed.items()}, params):
+        raise BadInput(f"{op.name}: other shapes")
+    return _with(op, inputs, params, changed)
 
 
 def _parts_of_last(n: int) -> dict[str, np.ndarray]:

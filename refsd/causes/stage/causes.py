@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from refsd.causes.generic.fitted_causes import fitted_causes
-from refsd.causes.generic.formula_variants import Number, Text
+from refsd.causes.generic.formula_variants import Number, Text, Variant
 from refsd.causes.generic.relations import relation
-from refsd.causes.generic.running_code import TooLong, apart, at_most, executed, results_of, swapped
+from refsd.causes.generic.running_code import TooLong, apart, executed, in_time, results_of, swapped
 from refsd.causes.generic.sequences import sequence_difference
 from refsd.causes.generic.solved_numbers import PLAIN, bits, is_plain, shown, solved
 from refsd.causes.stage.candidates import exchanged, numbers, scaled, settings
@@ -34,8 +34,8 @@ _NOT = ("refsd.stages.stage", "refsd.stages")
 _MOST = 4
 # Almost any number explains so many different errors.
 _SINGLE = 3
-# The rank of a cause that counts if there is no other.
-_UNLESS_OTHERS = 9
+# Parameters that name many rules at once; the one that differs says more.
+_MANY_RULES = ("engine is ", "schedule is ")
 # Bits that another sign than the right number's costs.
 _SIGN = 3
 
@@ -57,8 +57,7 @@ def searched_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
     if not scene.wrong:
         return []
     found = sorted(apart(_search, _SECONDS, scene, known))
-    others = [row for row in found if row[0] != _UNLESS_OTHERS]
-    phrases = list(dict.fromkeys(phrase for *_, phrase in others or found))
+    phrases = list(dict.fromkeys(phrase for *_, phrase in found))
     return (phrases or _explaining(scene, known))[:_MOST] or last_resorts(scene) or _sequence(scene)
 
 
@@ -70,8 +69,9 @@ def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
     """Yield [rank, rank within it, phrase] of each cause, low ranks being likely; stop after a likely one."""
     for likely, search in enumerate((_settings, _exchanged, _of_members)):
         named = list(search(scene))
-        yield from ([likely, i, phrase] for i, phrase in enumerate(named))
-        if named:
+        rules = [phrase.startswith(_MANY_RULES) for phrase in named]
+        yield from ([9 if r else likely, i, phrase] for i, (r, phrase) in enumerate(zip(rules, named, strict=True)))
+        if not all(rules):
             return
     solved_for = [*_numbers(scene, 1), *_scaled_inputs(scene)]
     yield from ([3 if price < PLAIN else 6, price, phrase] for price, phrase in solved_for)
@@ -79,15 +79,20 @@ def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
         return
     looks = output_causes(scene, WHOLE) or _in_place(scene, known)
     channels = [] if looks else [*_channels_of_inputs(scene)]
-    if channels:
-        # Told before the search for a better cause, which the limit of time may end.
-        yield from ([_UNLESS_OTHERS, 0.0, phrase] for phrase in channels)
-        yield from _changed_formulas(scene)
-        return
-    looks = looks or _blames(scene) or output_causes(scene, PARTS)
-    yield from ([4, 0.0, phrase] for phrase in looks)
+    weak = bool(channels) or _is_any_constant(scene)
+    looks = looks or channels or _blames(scene)
     if not looks:
+        # Of exact numbers a part that is another says less than a formula.
+        looks, weak = output_causes(scene, PARTS), scene.stage.outputs[scene.wrong].size is None
+    yield from ([8.5 if weak else 4, 0.0, phrase] for phrase in looks)
+    if weak or not looks:
         yield from _changed_formulas(scene)
+
+
+def _is_any_constant(scene: Scene) -> bool:
+    """Return True if one number, which nobody would write down, stands for numbers that vary."""
+    found, truth = np.ravel(scene.found[scene.wrong]), np.ravel(scene.truth[scene.wrong])
+    return found.size > 1 and not np.ptp(found) and np.ptp(truth) > 0 and not is_plain(float(found[0]))
 
 
 def _blames(scene: Scene) -> list[str]:
@@ -248,32 +253,34 @@ def _changed_formulas(scene: Scene) -> Iterator[list]:
         yield from ([6, price, words] for price, words in _numbers_of(scene, text, its, 1))
         # A factor of any term costs more than a number that stands there.
         yield from ([7, price, words] for price, words in _numbers_of(scene, text, [*text.factors()], 1))
-    for order, text in enumerate(texts):
-        for variant in text.variants():
-            with swapped(text.function, variant.code):
-                answer = _in_time(lambda: _answer(scene))
-            if _in_time(lambda answer=answer: scene.explained(answer)):
-                yield [5, variant.rank + order / 1000, variant.phrase]
+    plain = False
+    for row in _of_variants(scene, [(text, text.variants()) for text in texts]):
+        plain = True
+        yield row
     for text, its in zip(texts, own, strict=True):
         yield from ([8, price, words] for price, words in _numbers_of(scene, text, its, 2))
     yield from ([8, price, words] for price, words in _numbers(scene, 2))
+    # Of so many changes one agrees with a few numbers by chance.
+    error = None if plain or scene.stage.outputs[scene.wrong].text else _error(scene, scene.truth)
+    if error is not None and np.count_nonzero(error) > _SINGLE:
+        yield from _of_variants(scene, [(text, text.derived()) for text in texts])
+
+
+def _of_variants(scene: Scene, variants: Sequence[tuple[Text, Iterator[Variant]]]) -> Iterator[list]:
+    for order, (text, its) in enumerate(variants):
+        for variant in its:
+            with swapped(text.function, variant.code):
+                answer = in_time(lambda: _answer(scene), _ONE)
+            if in_time(lambda answer=answer: scene.explained(answer), _ONE):
+                yield [5, variant.rank + order / 1000, variant.phrase]
 
 
 def _numbers_of(scene: Scene, text: Text, its: Sequence[Number], count: int) -> Iterator[tuple[float, str]]:
     """Yield what `_solved` finds of so many numbers of a formula together."""
     for some in itertools.combinations(its, count):
-        run = lambda v, some=some: _in_time(lambda: _with(scene, text, some, v))
+        run = lambda v, some=some: in_time(lambda: _with(scene, text, some, v), _ONE)
         phrases = [lambda v, n=n: f"{n.phrase}: {shown(v)} for {n.value:.6g}" for n in some]
         yield from _solved(scene, phrases, [n.value for n in some], run)
-
-
-def _in_time(run: Callable[[], Any]) -> Any:
-    """Run; return None if a changed formula takes too long, or its result cannot be compared."""
-    try:
-        with at_most(_ONE):
-            return run()
-    except (TooLong, ValueError, TypeError, IndexError):
-        return None
 
 
 def _with(scene: Scene, text: Text, some: Sequence[Number], values: Sequence[float]) -> Answer | None:

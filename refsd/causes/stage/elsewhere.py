@@ -129,8 +129,18 @@ def constant_in_part(scene: Scene, name: str, found: np.ndarray, truth: np.ndarr
     own, right = found[wrong], truth[wrong]
     if own.size < _LEAST or np.ptp(own) or np.ptp(right):
         return
-    where = masked(scene, name, wrong, np.ones_like(wrong)) or f"at {own.size} of {truth.size} elements"
+    where = masked(scene, name, wrong, np.ones_like(wrong)) or _constant_slice(scene, name, found, wrong)
+    where = where or f"at {own.size} of {truth.size} elements"
     yield f"{name} is {shown(float(own[0]))} where it should be {shown(float(right[0]))}, {where}"
+
+
+def _constant_slice(scene: Scene, name: str, found: np.ndarray, wrong: np.ndarray) -> str:
+    """Return "in channel 0, which is 1 throughout" if all wrong elements are in one such slice; else ""."""
+    for axis, word in enumerate(scene.stage.outputs[name].axes):
+        at = np.unique(wrong.nonzero()[axis])
+        if len(at) == 1 < wrong.shape[axis] and not np.ptp(there := found.take(at[0], axis)):
+            return f"in {word} {at[0]}, which is {shown(float(there.flat[0]))} throughout"
+    return ""
 
 
 def last_resorts(scene: Scene) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from refsd.causes.generic.orders import in_order, orders
+from refsd.causes.generic.other_shapes import other_shape
 from refsd.causes.generic.relations import ELEMENTWISE, relation
 from refsd.causes.generic.solved_numbers import bits, shown
 from refsd.causes.stage.elsewhere import constant_in_part, masked, wrong_term
@@ -46,12 +47,14 @@ def _linear(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> It
             times = f"{shown(factor)} times what it should be{_told(factor, 1.0, scene.numbers)}"
             yield f"{name} is {times if factor else '0 throughout'}"
             return
-        offset = float(np.mean(y - t))
+        # Large numbers are rounded more, and tell less of what is added.
+        sure = 1 / (np.broadcast_to(scene.limits[name].limit, truth.shape).ravel() + 2.0**-24 * np.abs(t).mean())
+        offset = float(np.average(y - t, weights=sure**2))
         if scene.agrees(name, truth + offset, 4) and scene.gain(name, truth + offset) > bits(offset):
             yield f"{shown(offset)} is added to {name}"
             return
         if np.ptp(t) > 0 and t.size >= _EACH:
-            factor, offset = np.polyfit(t, y, 1)
+            factor, offset = np.polyfit(t, y, 1, w=sure)
             if scene.agrees(name, factor * truth + offset, 4 * max(abs(factor), 1)):
                 yield f"{name} is {shown(float(factor))} times what it should be, and {shown(float(offset))}"
 
@@ -152,16 +155,17 @@ def _reordered(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) ->
     """The truth's slices in another order along one axis."""
     if found.shape != truth.shape:
         return
-    axes = scene.stage.outputs[name].axes
+    axes, few = scene.stage.outputs[name].axes, np.unique(truth).size <= 2
     for axis, n in enumerate(truth.shape):
-        for phrase, order in orders(n):
+        # Two slices of yes and no agree by chance.
+        for phrase, order in orders(n) if n > 2 or not few else ():
             if scene.agrees(name, in_order(truth, axis, order), 4):
                 yield f"{name}: {axes[axis]}s, {phrase}"
                 return
 
 
 def _more_slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    """More or fewer slices along one axis: name those that are missing, extra, repeated or another item's."""
+    """More or fewer slices along one axis: name those that are missing, extra or repeated."""
     axes = scene.stage.outputs[name].axes
     if found.ndim != truth.ndim:
         return
@@ -179,25 +183,10 @@ def _more_slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) 
         elif np.allclose(found, np.take(truth, np.arange(n - m, n), axis), rtol=1e-5, atol=1e-6):
             yield f"{name} has {count}: the first {n - m} are left out"
         return
-    if axis == 0 or not np.issubdtype(truth.dtype, np.floating):
-        if same:
-            yield f"{name} has {count}: {m - n} are too many at the end"
-        return
-    of_items = [np.moveaxis(one, axis - 1, 0) for one in truth]
-    slices = [(b, j) for b in range(len(truth)) for j in range(n)]
-    stacked = np.stack([of_items[b][j] for b, j in slices])
-    own = [np.moveaxis(one, axis - 1, 0) for one in found]
-    sources = []
-    for b, rows in enumerate(own):
-        for row in rows:
-            near = np.abs(stacked - row).reshape(len(slices), -1).max(axis=1)
-            if near.min() > 1e-4 * (1 + np.abs(row).max()):
-                return
-            sources.append((b, slices[int(np.argmin(near))]))
-    if any(b != source[0] for b, source in sources):
-        yield f"{name} has {count}: those of all items stand in every item"
-    else:
-        yield f"{name} has {count}: some stand there twice"
+    if same:
+        yield f"{name} has {count}: {m - n} are too many at the end"
+    elif phrase := other_shape(found, truth):
+        yield f"{name}: {phrase}"
 
 
 def _reshaped(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
@@ -235,17 +224,5 @@ def _multiple_in_part(scene: Scene, name: str, found: np.ndarray, truth: np.ndar
     yield f"{name} is {what} {masked(scene, name, wrong, truth != 0) or f'at {t.size} of {truth.size} elements'}"
 
 
-def _few(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    """One number of a list is another: a neighbour's, or any."""
-    wrong = np.flatnonzero(np.abs(found - truth) > scene.limits[name].limit) if found.shape == truth.shape else []
-    if truth.ndim != 1 or len(truth) < 4 or len(wrong) != 1:
-        return
-    (i,), axis, n = wrong, scene.stage.outputs[name].axes[0], len(truth)
-    which = {0: "the first", n - 1: "the last"}.get(int(i), f"that of {axis} {i}")
-    own = [j for j in range(n) if np.isclose(found[i], truth[j], rtol=1e-5, atol=0)]
-    like = f", as that of {axis} {own[0]}" if own else ""
-    yield f"{name}: {which} is {shown(float(found[i]))}{like}, not {shown(float(truth[i]))}"
-
-
-WHOLE = (_counted, _few, _linear, _function, _of_inputs, wrong_term, _reordered, _more_slices, _reshaped)
+WHOLE = (_counted, _linear, _function, _of_inputs, wrong_term, _reordered, _more_slices, _reshaped)
 PARTS = (constant_in_part, _multiple_in_part)

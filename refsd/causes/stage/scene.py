@@ -66,7 +66,7 @@ class Scene(NamedTuple):
 
     def gain(self, name: str, answer: np.ndarray) -> float:
         """Return the bits by which an answer tells an output better than the truth, in units of what is allowed."""
-        limit = np.broadcast_to(self.limits[name].limit.max(initial=0.0), answer.shape) + 2.0**-20 * _rms(answer)
+        limit = np.broadcast_to(self.limits[name].limit, answer.shape) + 2.0**-20 * _rms(answer)
         far = [np.abs(np.asarray(self.found[name], np.float64) - y) / limit for y in (self.truth[name], answer)]
         before, after = (np.log2(np.maximum(np.nan_to_num(z, nan=1.0), 1.0)).sum() for z in far)
         return float(before - after)

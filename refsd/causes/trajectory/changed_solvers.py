@@ -13,7 +13,7 @@ import numpy as np
 
 from refsd.causes.generic.formula_variants import Text
 from refsd.causes.generic.relations import relation
-from refsd.causes.generic.running_code import TooLong, apart, at_most, executed, swapped
+from refsd.causes.generic.running_code import apart, executed, in_time, swapped
 from refsd.causes.generic.solved_numbers import shown
 from refsd.causes.trajectory.moved_history import moved_history
 from refsd.golden.case import Case
@@ -96,23 +96,13 @@ def _search(run: Callable, explains: Callable) -> Iterator[list]:
             continue
         for variant in text.variants():
             with swapped(function, variant.code):
-                found = _in_time(run)
-            if found is not None and _in_time(lambda found=found: explains(found)):
+                found = in_time(run, _ONE)
+            if found is not None and in_time(lambda found=found: explains(found), _ONE):
                 yield [variant.rank, order, variant.phrase]
 
 
 def _is_formula(module: str) -> bool:
     return module.startswith("refsd.samplers") and module not in _NOT
-
-
-def _in_time(run: Callable):
-    try:
-        with np.errstate(all="ignore"), at_most(_ONE):
-            return run()
-    except TooLong:
-        return None
-    except Exception:  # a changed formula may fail in any way; then it explains nothing
-        return None
 
 
 def first_wrong(expected: np.ndarray, limits: np.ndarray, y: Dump) -> int | None:
@@ -196,6 +186,16 @@ def _other_sigma(form: Forms, k: int, state: np.ndarray, limit: np.ndarray, y: D
     for words, other in _ENDS.items():
         told = f": {words}" if abs(other(own) - share) <= 2e-5 * abs(share) else told
     return f"{where} goes to sigma {shown(share * sigma)}, where it should go to {shown(own * sigma)}{told}"
+
+
+def step_sigmas(form: Forms, y: Dump) -> np.ndarray | None:
+    """Return the sigmas to which straight steps along each slope go; None where they do not fall to 0."""
+    ends = [float(form.sigmas[0])]
+    for x, denoised, then in zip(y.x, y.denoised, [*y.x[1:], y.latent], strict=True):
+        slope = np.asarray(x, np.float64) - denoised
+        ends.append(ends[-1] * float(np.vdot(slope, then - denoised) / (np.vdot(slope, slope) or 1.0)))
+    sigmas = np.array(ends) * (np.abs(ends) > 1e-6 * ends[0])
+    return sigmas if len(sigmas) == len(y.sigmas) and (np.diff(sigmas) < 0).all() and not sigmas[-1] else None
 
 
 def _fitted(

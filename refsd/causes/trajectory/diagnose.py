@@ -4,14 +4,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from refsd.causes.trajectory.changed_solvers import Told, changed_solvers, changed_weights, first_wrong
-from refsd.causes.trajectory.mutants import MUTANTS, Change
+from refsd.causes.trajectory.changed_solvers import Told, changed_solvers, changed_weights, first_wrong, step_sigmas
+from refsd.causes.trajectory.mutants import MUTANTS, Change, scheduled, stepping_on
 from refsd.causes.trajectory.sigma_lists import sigma_causes
 from refsd.causes.trajectory.simulate import answer
 from refsd.golden.case import Case
 from refsd.golden.rounding import unit
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor
+from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory import model as analytic
 from refsd.trajectory.forms import Forms, forms, sensitivities
 from refsd.trajectory.measure import forced, sigma_limits
@@ -68,6 +69,13 @@ def diagnose(
     changed = changed_solvers(Told(case, y, right_sigmas, explains, near))
     if changed or not right_sigmas:
         return changed or sigma_causes(case, y.sigmas, numerics)
+    others = {f"{name}'s sigmas": scheduled(name, case) for name in SCHEDULES if not solver.flow}
+    for name, other in {**others, "other sigmas": step_sigmas(form, y)}.items():
+        if other is None or np.allclose(other, y.sigmas, rtol=1e-3, atol=0):
+            continue
+        if _explains(case, form, y, noise, u, slopes, stepping_on(other)):
+            told = ", ".join(f"{sigma:.5g}" for sigma in other)
+            return [f"the sampler steps on {name}, not on its own: {told}"]
     expected, limits = forced(form, y, noise, u, slopes)
     before = first_wrong(expected, limits, y)
     if before is None or not _answers_agree(case, form, y, u, Change(), before):

@@ -50,14 +50,14 @@ class Change(NamedTuple):
     answers:  (model call) -> wrong outputs
     sigmas:   case -> wrong sigmas
     of:       solver -> True if the bug is possible in it
-    steps_on: case -> sigmas that the sampler uses although it reports others; None if both are the same
+    steps_on: sigmas that the sampler uses although it reports others
     """
 
     rows: Rows | None = None
     answers: Answers | None = None
     sigmas: Callable[[Case], np.ndarray | None] | None = None
     of: Callable[[Solver], bool] = lambda solver: True
-    steps_on: Callable[[Case], np.ndarray | None] | None = None
+    steps_on: np.ndarray | None = None
 
 
 def _step_of(form: Forms, k: int) -> int:
@@ -129,7 +129,7 @@ def _history_of_noise(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray
     return rows
 
 
-def _scheduled(name: str, case: Case) -> np.ndarray | None:
+def scheduled(name: str, case: Case) -> np.ndarray | None:
     """Return another schedule's sigmas; None if it has not as many, or they do not fall."""
     try:
         sigmas = SCHEDULES[name](case.params["steps"], levels_of(case))
@@ -138,21 +138,14 @@ def _scheduled(name: str, case: Case) -> np.ndarray | None:
     return sigmas if len(sigmas) == case.params["steps"] + 1 and (np.diff(sigmas) < 0).all() else None
 
 
-def _on_its_own(name: str) -> Mutant[Change]:
-    """Make a bug in which the sampler ignores the given sigmas and uses those of the schedule `name`."""
-
-    def sigmas(case: Case) -> np.ndarray | None:
-        same = solver_of(case).flow or case.params["schedule"] == name
-        return None if same else _scheduled(name, case)
+def stepping_on(sigmas: np.ndarray) -> Change:
+    """Ignore the given sigmas and use these."""
 
     def rows(case: Case, form: Forms, told: np.ndarray) -> np.ndarray | None:
-        other = sigmas(case)
-        if other is None:
-            return None
-        wrong = forms(solver_of(case), other).rows
+        wrong = forms(solver_of(case), sigmas).rows
         return wrong if wrong.shape == form.rows.shape else None
 
-    return Mutant(f"the sampler steps on {name}'s sigmas, not on its own", Change(rows, steps_on=sigmas))
+    return Change(rows, steps_on=sigmas)
 
 
 def _forgotten(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
@@ -207,7 +200,7 @@ def _shifted_twice(case: Case) -> np.ndarray | None:
 
 def _another_schedule(name: str) -> Mutant[Change]:
     def sigmas(case: Case) -> np.ndarray | None:
-        other = _scheduled(name, case)
+        other = scheduled(name, case)
         if other is None or levels_of(case) is not FLOW_LEVELS:
             return other
         return from_one(other) if from_one(other)[0] <= 1 else None
@@ -271,8 +264,6 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("noise is scaled by the next sigma, not by sigma_up", Change(_noise_of_next)),
     Mutant("history is forgotten", Change(_forgotten)),
     Mutant("history is of the noise, not of denoised (DPM-Solver, not ++)", Change(_history_of_noise)),
-    _on_its_own("discrete"),
-    _on_its_own("trailing"),
     Mutant("the last step is left out", Change(_unfinished)),
     Mutant("the solver is that of data + sigma noise, not the flow's", Change(_of_exploding, of=_flow)),
     Mutant("the prompt's denoised stands where CFG++ has it without", Change(_guided_throughout, of=_asks_twice)),

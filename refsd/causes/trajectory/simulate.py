@@ -41,9 +41,8 @@ def answer(
 ) -> tuple[np.ndarray, ...]:
     """Compute the model outputs at call k, with the bug if it changes the model or its sigma."""
     if change is not None and change.steps_on is not None:
-        other = change.steps_on(case)
-        assert other is not None
-        sigma, sigmas = float(forms(solver_of(case), other).sigmas[k]), other
+        sigmas = change.steps_on
+        sigma = float(forms(solver_of(case), sigmas).sigmas[k])
     to, guidance = float(sigmas[form.steps[k] + 1]), float(case.params["guidance"])
     call = ModelCall(x, float(sigma), to, guidance, signal_of(solver_of(case), float(sigma)))
     answers = guided_by(lambda g: g) if change is None or change.answers is None else change.answers

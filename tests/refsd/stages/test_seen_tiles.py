@@ -45,8 +45,11 @@ def added(
     return out
 
 
-def mixed(z, p, share=lambda i, n: i / n, padded=None, first=0):
-    """diffusers' tiles. padded: (tile, size) -> what is decoded; first: 1 to mix columns before rows"""
+def mixed(z, p, share=lambda i, n: i / n, padded=None, first=0, earlier=0):
+    """diffusers' tiles. padded: (tile, size) -> what is decoded; first: 1 to mix columns before rows
+
+    earlier: pixels by which the tile before is read nearer to its beginning
+    """
     up, size = 3, p["size"][0]
     step, blend = int(size * (1 - p["overlap"])), int(size * up * p["overlap"])
     cuts = [
@@ -66,7 +69,7 @@ def mixed(z, p, share=lambda i, n: i / n, padded=None, first=0):
                 a, b = np.moveaxis(before, axis, 0), np.moveaxis(tile, axis, 0)
                 n = min(len(a), len(b), blend)
                 for k in range(n):
-                    b[k] = a[len(a) - n + k] * (1 - share(k, n)) + b[k] * share(k, n)
+                    b[k] = a[max(len(a) - n + k - earlier, 0)] * (1 - share(k, n)) + b[k] * share(k, n)
     kept = size * up - blend
     return np.concatenate([np.concatenate([t[:, :, :kept, :kept] for t in row], 3) for row in rows], 2)
 
@@ -141,6 +144,11 @@ def test_our_tilers_are_right():
             "diffusers-odd",
             lambda z, p: mixed(z, p, lambda i, n: smootherstep(i / n)),
             "the ramp is another: the later",
+        ),
+        (
+            "diffusers-odd",
+            lambda z, p: mixed(z, p, earlier=3),
+            "along shared columns the tile before is read -3 columns from its place, not +0",
         ),
         ("diffusers-odd", lambda z, p: mixed(z, p, padded=_zeros), "padded with zeros to a whole tile"),
         (SMALL, lambda z, p: mixed(z, p, padded=_with_ones), "decoded with other pixels beside its own"),

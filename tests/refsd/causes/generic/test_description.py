@@ -128,26 +128,6 @@ def test_a_formula(wrong, phrase, shape, noise):
 
 
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("shape", _SHAPES, ids=str)
-def test_a_number_for_each_channel(shape, noise):
-    channel = _CHANNEL[len(shape)]
-    sizes = (
-        np.random.default_rng(4)
-        .uniform(0.5, 2, shape[channel])
-        .reshape([-1 if axis == channel else 1 for axis in range(len(shape))])
-    )
-    for wrong, text, values in (
-        (lambda y: y * sizes, "y = a truth, a", (sizes,)),
-        (lambda y: y + sizes, "y = truth + b, b", (sizes,)),
-        (lambda y: y * sizes - 2 * sizes, "y = a truth + b, a", (sizes, -2 * sizes)),
-    ):
-        (phrase,) = _said(wrong, noise, shape)
-        assert phrase.startswith(f"for each index of axis {channel} (channels): {text} from ")
-        ranges = [float(number) for number in re.findall(r"(?:from|to) (-?[\d.]+)", phrase)]
-        assert ranges == pytest.approx([f(v) for v in values for f in (np.min, np.max)], rel=1e-2)
-
-
-@pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize(
     ("wrong", "shape", "phrase"),
     [
@@ -574,17 +554,7 @@ def _moved(text: str, truth: np.ndarray) -> np.ndarray | None:
 
 
 def _formula(text: str, found: np.ndarray, truth: np.ndarray) -> np.ndarray | None:
-    """What a phrase's formula makes of the truth; the numbers of each index are fitted again."""
-    each = re.match(r"(?:there )?for each index of axis (\d).*?: y = (a truth)?(?:truth)?( \+ b)?, ", text)
-    if each:
-        axis = int(each[1])
-        t, y = (np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1) for x in (truth, found))
-        out = np.empty_like(t)
-        for i, (row, right) in enumerate(zip(t, y, strict=True)):
-            columns = np.stack([row if each[2] else 0 * row, 0 * row + bool(each[3])], 1)
-            base = 0 * row if each[2] else row
-            out[i] = base + columns @ np.linalg.lstsq(columns, right - base, rcond=None)[0]
-        return np.moveaxis(out.reshape(np.moveaxis(truth, axis, 0).shape), 0, axis)
+    """What a phrase's formula makes of the truth."""
     match = re.fullmatch(r"(?:there )?y = (?:(-?[\d.e-]*) ?)truth(?: ([+-]) ([\d.e+-]+))?", text)
     if not match:
         return {"y = |truth|": np.abs(truth), "y = max(truth, 0)": np.maximum(truth, 0)}.get(

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import signal
 import sys
 import time
@@ -37,6 +38,11 @@ def _sums(a, b, c):
     return a + b * c - (c + 1)
 
 
+def _chosen(x, engine, norm: bool):
+    first = len(x) > 2
+    return x[0] if engine == "sdcpp" and first and norm else x[1]
+
+
 def _phrases():
     return {variant.phrase: variant for variant in Text(_slope).variants()}
 
@@ -63,6 +69,38 @@ def test_a_function_of_a_part_of_its_argument_too():
     with swapped(_rounded, variants[phrase].code):
         assert _rounded(np.float64(8), "2", 4) == 10
     assert not [phrase for phrase in variants if "float of sigma, too" in phrase]
+
+
+@pytest.mark.parametrize(
+    ("phrase", "value"),
+    [
+        ("slope: sigma + 1 in place of sigma, in d = (x - denoised) / sigma", 8 + 6 / 5 * -3 * 0.25),
+        ("slope: 2 * sigma in place of sigma, in d = (x - denoised) / sigma", 8 + 6 / 8 * -3 * 0.25),
+        ("slope: share / sigma in place of share, in x + d * (sigma_next - sigma) * share", 8 + 1.5 * -3 / 16),
+    ],
+)
+def test_what_is_made_of_a_variable_stands_in_its_place(phrase, value):
+    variants = {variant.phrase: variant for variant in Text(_slope).derived()}
+    with swapped(_slope, variants[phrase].code):
+        assert _slope(8.0, 2.0, 4.0, 1.0) == pytest.approx(value)
+
+
+def test_the_first_stands_for_all():
+    words = "slope: sigma_next is the first of sigma throughout, in x + d * (sigma_next - sigma) * share"
+    (variant,) = [variant for variant in Text(_slope).derived() if variant.phrase == words]
+    sigma = np.array([4.0, 2.0])
+    with swapped(_slope, variant.code):
+        np.testing.assert_allclose(_slope(8.0, 2.0, sigma, 1.0), 8 + 6 / sigma * (4 - sigma) * 0.25)
+
+
+def test_what_is_true_or_false_is_no_other_variable():
+    phrases = [variant.phrase for variant in Text(_chosen).variants()]
+    assert {one for one in phrases if "taken for" in one} == {
+        f"chosen: {name} taken for {value}, in x[0] if engine == 'sdcpp' and first and norm else x[1]"
+        for name in ("first", "norm")
+        for value in (True, False)
+    }
+    assert not [one for one in phrases if re.search("(x|engine) in place of (first|norm|engine)", one)]
 
 
 def test_a_number_in_a_text_is_another():
@@ -206,6 +244,30 @@ def test_variables_are_exchanged_in_a_statement_and_throughout():
 def test_how_tokens_differ(found, phrase):
     told = sequence_difference(np.array(found), np.array([[1, 5, 6, 7, 2, 0, 0]]), "token")
     assert told is None if phrase is None else phrase in (told or "")
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ([1, 2, 1, 5, 6, 2], "ends of a text around nothing (1, 2) put in before token 0, as of empty texts"),
+        ([1, 5, 1, 2, 6, 2], "ends of a text around nothing (1, 2) put in before token 2"),
+        ([1, 5, 2, 1, 6, 2], "2, 1 put in before token 2"),
+    ],
+)
+def test_ends_around_nothing_are_those_of_empty_texts(found, says):
+    told = sequence_difference(np.array([found]), np.array([[1, 5, 6, 2]]), "token")
+    assert says in (told or ""), told
+
+
+def test_capitals_for_small_letters():
+    words = {5: "A", 6: "a", 7: "cat "}
+    text = lambda ids: "".join(words[id] for id in ids)
+    for found, right, says in (
+        ([5, 7], [6, 7], "capitals for small letters, 'Acat' for 'acat'"),
+        ([6, 7], [5, 7], "small letters for capitals"),
+    ):
+        told = sequence_difference(np.array([found]), np.array([right]), "token", text=text)
+        assert told and told.startswith(says), told
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from refsd.causes.generic.fitted_causes import fitted_causes
+from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.function_steps import NAMES, other_functions, straight_lines
 from refsd.causes.operation.generated_mutants import generated
 from refsd.causes.operation.head_counts import head_counts
@@ -144,6 +145,28 @@ def test_keys_count_otherwise_than_once(count, says):
     np.testing.assert_allclose(y, found, rtol=1e-4, atol=1e-5)
     assert not _named(key_counts, call, answer(*call))
     assert not _named(key_counts, call, found + 0.1 * _normal(*found.shape))
+
+
+def test_a_number_that_nobody_would_write_comes_last():
+    """Another period explains a frequency that is shifted by one half nearly as well."""
+    page, inputs, params = _call("timestep_embedding", {"dim": 12}, t=np.array([1.0, 3.0], np.float32))
+    found = answer(page, inputs, {**params, "freq_shift": 0.5})
+    named = [phrase for phrase, _ in _named(fitted, (page, inputs, params), found)]
+    assert named[0] == "freq_shift is 0.5, not 0" and named[-1].startswith("max_period is "), named
+
+
+def test_heads_are_taken_for_tokens():
+    call = _call("attention", q=_normal(2, 7, 4, 8), k=_normal(2, 7, 4, 8), v=_normal(2, 7, 4, 8))
+    page, inputs, params = call
+    turned = {name: stored(tensor.values().swapaxes(1, 2).copy()) for name, tensor in inputs.items()}
+    found = answer(page, turned, params).swapaxes(1, 2)
+    (phrase,) = [name for name, y in generated(*call, OPERATIONS) if np.allclose(y, found, rtol=1e-5, atol=1e-6)]
+    assert phrase == "attention runs along axis H where it should along L: both are exchanged"
+
+
+def test_axes_are_exchanged_only_where_all_shapes_fit():
+    """A filter's channels are a part of the picture's: a kernel would read behind its end."""
+    assert not [name for name, _ in generated(*CONV, OPERATIONS) if "both are exchanged" in name]
 
 
 def test_keys_that_a_mask_hides_are_seen():

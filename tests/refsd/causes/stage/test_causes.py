@@ -71,6 +71,13 @@ def _steps_counted(case, values, y):
     return {"timesteps": np.arange(len(y["timesteps"]))[::-1]}
 
 
+def _without_a_mask(case, values, y):
+    """One of the channels of a mask hides nothing."""
+    cond = y["cond"].copy()
+    cond[:, next(c for c in range(3, 19) if np.ptp(cond[:, c]))] = 1
+    return {"cond": cond}
+
+
 def _along_the_inputs(case, values, y):
     """Each part's change, turned, joined with the others' along the wrong axis."""
     change = y["merged"] - values["weight"]
@@ -215,6 +222,19 @@ def test_what_was_found_before_a_search_that_ends_early_is_told(monkeypatch):
             "stage/noising/ve-sdcpp",
             lambda c, v, y: {"noise": y["noise"][[0, 0, 2]]},
             "noise: item 1 is that of item 0",
+        ),
+        # One rule of an engine's is told before the engine that has it with all others.
+        (
+            "stage/sigmas/strength-a1111-n7",
+            lambda c, v, y: {"timesteps": np.rint(y["timesteps"])},
+            "timesteps rounded to whole numbers",
+        ),
+        # The largest numbers are 1e5 times the smallest.
+        ("stage/latents/flux", lambda c, v, y: {"latent": y["latent"] + 0.25}, "0.25 is added to latent"),
+        (
+            "stage/inpaint/fill-diffusers",
+            _without_a_mask,
+            ", which is 1 throughout",
         ),
         ("stage/adapter/lora-fused", _along_the_inputs, "what is added to weight stands in another order"),
         (

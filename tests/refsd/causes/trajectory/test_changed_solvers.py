@@ -9,9 +9,13 @@ from refsd.cases import CASES
 from refsd.causes.generic.formula_variants import Text
 from refsd.causes.generic.running_code import swapped
 from refsd.causes.trajectory.diagnose import diagnose
+from refsd.causes.trajectory.mutants import stepping_on
+from refsd.causes.trajectory.simulate import simulate
 from refsd.numerics.profiles import FLOAT32
 from refsd.samplers.dpmpp_2s_ancestral import dpmpp_2s_ancestral
 from refsd.samplers.heun import heun
+from refsd.samplers.levels import SD_LEVELS
+from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory.run import answer
 
 pytestmark = pytest.mark.jitted
@@ -35,6 +39,32 @@ def test_a_changed_solver_is_named(case, sampler, phrase):
     with swapped(function, variant.code):
         found = answer(asked, inputs, np.dtype(np.float32))
     assert diagnose(asked, inputs, found, FLOAT32)[0] == phrase
+
+
+@pytest.mark.parametrize(
+    ("case", "other", "says"),
+    [
+        (
+            "dpmpp2m/karras",
+            lambda n: SCHEDULES["exponential"](n, SD_LEVELS),
+            "exponential's sigmas, not on its own: 14.615, ",
+        ),
+        (
+            "euler/karras",
+            lambda n: np.append(14.6146 * np.linspace(1, 0.1, n) ** 2, 0),
+            "other sigmas, not on its own: 14.615, 8.7779, ",
+        ),
+    ],
+)
+def test_a_sampler_that_ignores_the_given_sigmas(case, other, says):
+    case = CASES[f"trajectory/{case}"]
+    inputs = case.realize()
+    sigmas = answer(case, inputs, np.dtype(np.float64))["sigmas"]
+    noise = inputs["noise"].values().astype(np.float32)
+    found = simulate(case, noise, sigmas, stepping_on(other(len(sigmas) - 1)))
+    assert found is not None
+    (named,) = diagnose(case, inputs, found.outputs(), FLOAT32)
+    assert named.startswith(f"the sampler steps on {says}"), named
 
 
 def test_weights_that_no_formula_gives_are_told():
@@ -134,8 +164,8 @@ def test_an_answer_in_the_place_of_the_other_is_told():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda s: np.append(s[:-1], 0.01), "sigmas: the last is 0.01, not 0"),
-        (lambda s: np.insert(s[1:], 0, s[1]), "sigmas: the first is .*, as that of step 1, not "),
+        (lambda s: np.append(s[:-1], 0.01), r"karras, in append\(.*, 0.0\): 0.01 for 0"),
+        (lambda s: np.insert(s[1:], 0, s[1]), "sigmas: every step is the next, in the first 1 of 6 steps alone"),
         (lambda s: np.append(0.5 * s[:-1], 0), "sigmas is 0.5 times what it should be|0.5 times"),
     ],
 )
