@@ -14,8 +14,8 @@ pytestmark = pytest.mark.peer
 ASKED = {("linear", name) for name in ("activations", "weights", "result", "sum", "q8_0 weights", "q4_k weights")}
 ASKED |= {("conv2d", "activations"), ("conv2d", "algorithm"), ("attention", "mask"), ("gelu_tanh", "types")}
 ASKED |= {("group_norm", "variance"), ("silu", "types")}
-# Weights beside which ComfyUI's profiles round activations, and torch's do not.
-IN_FEW_BITS = ("i8 weights", "f8_e4m3 weights", "nvfp4_comfy weights")
+# Where ComfyUI's profiles round activations, and SageAttention's queries and keys; torch's do not.
+IN_FEW_BITS = ("i8 weights", "f8_e4m3 weights", "nvfp4_comfy weights", "codes of scores")
 FEW = [probe for probe in PROBES if (probe.op, probe.name) in ASKED]
 
 
