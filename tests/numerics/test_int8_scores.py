@@ -19,6 +19,7 @@ def _heads(D: int, arithmetic: Arithmetic, key_heads: int = 4):
     return tuple(arithmetic.store(x) for x in (q, k + 3 * rng.standard_normal(D), v))
 
 
+@pytest.mark.jitted
 @pytest.mark.parametrize("key_heads", [4, 2])
 def test_it_is_the_kernel_with_sums_of_64_keys_in_float16(key_heads):
     a = Arithmetic(TORCH_F16_SAGE)
