@@ -23,8 +23,8 @@ def attention_bound(run: Run, cap: float | None = None) -> Bound:
     cap: s = cap tanh(scale q.k / cap) + mask: the slope of tanh is at most 1, and an engine that composes it rounds
          the quotient, tanh and the product, each by a share of s
     """
-    plain = cap is None and not {"mask", "sinks"} & run.inputs.keys() and not run.params.get("causal")
-    run = run._replace(numerics=run.numerics.attending(run.inputs["q"].shape[-1], plain))
+    bare = cap is None and not {"mask", "sinks"} & run.inputs.keys() and not run.params.get("causal")
+    run = run._replace(numerics=run.numerics.attending(run.inputs["q"].shape[-1], bare))
     flash, codes = run.numerics.flash, run.numerics.scores
     q, k, v = (run.inputs[name].transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
     through = flash or run.numerics.products

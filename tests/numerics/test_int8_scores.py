@@ -5,11 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from refsd.kernels.attention_int8 import attention_int8
+from refsd.golden.operations import OPERATIONS
+from refsd.golden.operations.attention_bounds import half_steps
+from refsd.kernels.attention_int8 import attention_int8, codes_of_blocks
 from refsd.kernels.products_f16 import products_f16
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64, TORCH_BF16, TORCH_BF16_SAGE, TORCH_F16, TORCH_F16_SAGE, TORCH_F32
 from refsd.numerics.quantization import Int8Scores
+from refsd.numerics.tensor import stored
 
 
 def _heads(D: int, arithmetic: Arithmetic, key_heads: int = 4):
@@ -53,3 +56,25 @@ def test_blocks_of_tokens_and_the_mean_of_keys_are_fields():
         return float(np.linalg.norm(a.attention(*_heads(64, a)) - truth))
 
     assert error(Int8Scores(1, 1)) < 0.9 * error(Int8Scores()) < 0.5 * error(Int8Scores(smooth=False))
+
+
+def test_half_a_step_bounds_what_codes_lose_and_is_nearly_reached():
+    x = np.random.default_rng(1).standard_normal((2, 150, 3, 32)).astype(np.float32)
+    x *= 0.98 ** np.arange(150, dtype=np.float32)[:, None, None]
+    for block in (1, 64, 128, 200):
+        codes, scale = codes_of_blocks(x, block)
+        lost = np.abs(codes.astype(np.float64) * scale - x).transpose(0, 2, 1, 3)
+        limit = half_steps(x.transpose(0, 2, 1, 3).astype(np.float64), 0.0, block, 2.0**-24)
+        assert 0.99 < (lost / limit).max() <= 1
+
+
+@pytest.mark.parametrize("scores", [Int8Scores(), Int8Scores(32, 16, smooth=False)], ids=str)
+def test_the_bound_of_attention_knows_what_codes_lose(scores):
+    op, numerics = OPERATIONS["attention"], replace(TORCH_F32, scores=scores)
+    tensors = zip("qkv", _heads(64, Arithmetic(TORCH_F32)), strict=True)
+    inputs = {name: stored(np.asarray(x, np.float32)) for name, x in tensors}
+    params = {**op.params, "scale": None}
+    truth, y = (op.answer(Arithmetic(how), inputs, params) for how in (FLOAT64, numerics))
+    error = np.abs(y - truth)
+    assert (error <= op.bound_of(numerics, inputs, params, truth).limit).all()
+    assert (error > op.bound_of(TORCH_F32, inputs, params, truth).limit).mean() > 0.9
