@@ -17,7 +17,6 @@ from refsd.stages.stage import OP, StageInputs, case
 _STAGE = STAGES[f"{OP}sigmas"]
 # Schedulers multiply the signal's thousand shares in float32.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
-_LEADING = "leading", "leading_multistep"
 _SPACINGS = "trailing", "linspace", "linspace_multistep", "karras"
 # The last has two numbers to fit, so that it fits others, too.
 _FLOWS = "flow_uniform", "flow_linspace", "flow_sgm_uniform", "flow_below_one", "flow_terminal"
@@ -62,10 +61,11 @@ def _levels(params: dict[str, Any]) -> dict[str, np.ndarray]:
 def _rules(sigmas: np.ndarray, steps: int) -> Iterator[dict[str, Any]]:
     """Yield parameters of the stage, those of a flow with the shift that the second level shows."""
     if sigmas[0] > 1:
+        last = {"last": "lowest"} if sigmas[-1] > 0 else {}
         for levels in ("sd", "sd-zero-snr"):
-            yield from (_params(levels, schedule, steps) for schedule in _SPACINGS)
-            for name, offset in itertools.product(_LEADING, (0, 1)):
-                yield _params(levels, name, steps, options={"offset": offset})
+            yield from (_params(levels, schedule, steps, **last) for schedule in _SPACINGS)
+            for name, offset in itertools.product(("leading", "leading_multistep"), (0, 1)):
+                yield _params(levels, name, steps, options={"offset": offset}, **last)
         return
     for schedule in _FLOWS:
         options = {"options": {"terminal": float(sigmas[-2])}} if schedule == "flow_terminal" else {}

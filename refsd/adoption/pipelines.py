@@ -110,7 +110,7 @@ def recorded(pipe: Any, request: Mapping[str, Any]) -> Recorded:
 def noise_levels(scheduler: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the sigmas and timesteps of a scheduler after a run, a level that it runs twice once.
 
-    Where it has no sigmas, as DDIM and PNDM have none, they are sqrt((1 - a) / a), with its alphas_cumprod a.
+    DDIM and PNDM have none: they are sqrt((1 - a) / a) of alphas_cumprod a. At order 2 every odd one is no level's.
     """
     timesteps = np.asarray(getattr(scheduler, "timesteps", ()), np.float64)
     sigmas, shares = (getattr(scheduler, name, None) for name in ("sigmas", "alphas_cumprod"))
@@ -119,10 +119,11 @@ def noise_levels(scheduler: Any) -> tuple[np.ndarray, np.ndarray]:
         a = np.append(at, float(getattr(scheduler, "final_alpha_cumprod", 1.0)))
         sigmas = np.sqrt((1 - a) / a)
     sigmas = np.asarray(() if sigmas is None else sigmas, np.float64)
-    if len(sigmas) != len(timesteps) + 1:
+    second = getattr(scheduler, "order", 1) == 2
+    if len(sigmas) != len(timesteps) + 1 and not (second and len(sigmas) > len(timesteps)):
         return sigmas, timesteps
-    new = np.append(True, np.diff(timesteps) != 0)
-    return sigmas[np.append(new, True)], timesteps[new]
+    own = np.arange(len(timesteps)) % 2 == 0 if second else np.append(True, np.diff(timesteps) != 0)
+    return np.append(sigmas[: len(own)][own], sigmas[-1]), timesteps[own]
 
 
 @contextlib.contextmanager

@@ -34,6 +34,9 @@ from refsd.samplers.schedules.flow import (
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 
 _LEVELS = "sd", "sd-zero-snr", "flow", "flux", "flux2", "qwen-image", "edm"
+# The last sigma: 0, or the lowest trained level (diffusers: set_alpha_to_one false, as SD 1.5 is released; or
+# final_sigmas_type "sigma_min").
+_ZERO, _LOWEST = "zero", "lowest"
 
 
 class SigmaRule(NamedTuple):
@@ -48,6 +51,7 @@ class SigmaRule(NamedTuple):
     edm:       -> levels of EDM
     to_t:      levels, sigma -> timestep that the network receives
     spacing:   params, card, levels -> (steps -> sigmas)
+    last:      "zero" or "lowest", levels -> the last sigma
     ending:    sigmas -> sigmas; bugs change how the schedule ends
     share:     card, levels -> how strength truncates the schedule
     """
@@ -61,6 +65,7 @@ class SigmaRule(NamedTuple):
     edm: Callable[[], Levels]
     to_t: Callable[[Levels, float], float]
     spacing: Callable[[Params, Card, Levels], Callable[[int], np.ndarray]]
+    last: Callable[[str, Levels], float]
     ending: Callable[[np.ndarray], np.ndarray]
     share: Callable[[Card, Levels], Truncation]
 
@@ -83,6 +88,14 @@ def _spacing(params: Params, card: Card, levels: Levels, name: str | None = None
     return lambda n: rule(n, levels, **(params["options"] if name == params["schedule"] else {}))
 
 
+def _last(which: str, levels: Levels) -> float:
+    if which == _ZERO:
+        return 0.0
+    if which != _LOWEST or not isinstance(levels, DiscreteLevels):
+        raise BadInput(f"stage/sigmas: last {which!r}: expected {_ZERO!r}, or {_LOWEST!r} of trained levels")
+    return float(levels.sigmas[0])
+
+
 RULE = SigmaRule(
     betas=scaled_linear,
     kept=lambda betas: np.cumprod(1 - betas),
@@ -93,6 +106,7 @@ RULE = SigmaRule(
     edm=EdmLevels,
     to_t=lambda levels, sigma: levels.to_t(sigma),
     spacing=_spacing,
+    last=_last,
     ending=lambda sigmas: sigmas,
     share=lambda card, levels: card.truncation_of(levels),
 )
@@ -120,7 +134,8 @@ def _run(rule: SigmaRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     params = inputs.params
     card, levels = CARDS[params["engine"]], levels_of(rule, params)
     spacing = rule.spacing(params, card, levels)
-    schedule = lambda n: rule.ending(spacing(n))
+    last = rule.last(params["last"], levels)
+    schedule = lambda n: rule.ending(np.append(spacing(n)[:-1], last))
     steps, strength = params["steps"], params["strength"]
     sigmas = schedule(steps) if strength == 1 else rule.share(card, levels)(steps, strength, schedule)
     # Sigma 0 has no timestep; only a bug gets here with it.
@@ -205,6 +220,12 @@ def _discarding(params: Params, card: Card, levels: Levels) -> Callable[[int], n
     return lambda n: np.append(right(n + 1)[:-2], right(n + 1)[-1])
 
 
+def _to_the_lowest(which: str, levels: Levels) -> float:
+    if not isinstance(levels, DiscreteLevels):
+        raise NoDifference
+    return float(levels.sigmas[0])
+
+
 def _option(name: str, key: str, value: Any):
     def changed(options: dict[str, Any]) -> dict[str, Any]:
         return {**options, key: value} if key in options else options
@@ -266,6 +287,8 @@ _KNOWN = (
             *("flow_linspace", "flow_sgm_uniform", "flow_below_one", "flow_terminal"),
         )
     ),
+    part("ends at the lowest trained level, not at 0", last=_to_the_lowest),
+    part("ends at 0, not at the lowest trained level", last=lambda which, levels: 0.0),
     part("ends at the lowest sigma, not 0", ending=lambda sigmas: np.append(sigmas[:-1], sigmas[-2])),
     part("no 0 at the end", ending=lambda sigmas: sigmas[:-1]),
     *(
@@ -308,6 +331,7 @@ STAGES = (
             "shift": 3.0,
             "tokens": 4096,
             "options": {},
+            "last": _ZERO,
         },
         outputs={"sigmas": Output(("step",), _size, 1200), "timesteps": Output(("step",), timestep_size, 1200)},
         rule=RULE,
@@ -326,6 +350,7 @@ STAGES = (
             _case("sd-beta-of-sigma-n8", "a1111", "sd", "beta", 8, options={"alpha": 0.6}),
             _case("sd-leading-n7", "diffusers", "sd", "leading", 7, options={"offset": 1}),
             _case("sd-leading-multistep-n7", "diffusers", "sd", "leading_multistep", 7, options={"offset": 1}),
+            _case("sd-leading-lowest-n6", "diffusers", "sd", "leading", 6, options={"offset": 1}, last=_LOWEST),
             _case("sd-trailing-n6", "diffusers", "sd", "trailing", 6),
             _case("sd-linspace-n7", "diffusers", "sd", "linspace", 7),
             _case("sd-linspace-multistep-n7", "diffusers", "sd", "linspace_multistep", 7),

@@ -22,6 +22,8 @@ from tests.refsd.adoption.conftest import forgotten  # noqa: F401
 
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
 
+LEVELS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+
 
 def tiny_vae(latents=4):
     return diffusers.AutoencoderKL(
@@ -34,7 +36,7 @@ def tiny_vae(latents=4):
     )
 
 
-def sd15():
+def sd15(scheduler=None):
     tokenizer, eos = clip_pair(True)
     config = CLIPTextConfig(
         vocab_size=len(tokenizer),
@@ -54,17 +56,22 @@ def sd15():
         cross_attention_dim=24,
         attention_head_dim=2,
     )
-    levels = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "steps_offset": 1}
+    euler = diffusers.EulerDiscreteScheduler(**LEVELS, steps_offset=1, timestep_spacing="leading")
     return diffusers.StableDiffusionPipeline(
         vae=tiny_vae(),
         text_encoder=CLIPTextModel(config),
         tokenizer=tokenizer,
         unet=unet,
-        scheduler=diffusers.EulerDiscreteScheduler(**levels, timestep_spacing="leading"),
+        scheduler=scheduler or euler,
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
     )
+
+
+def sd15_as_released():
+    """The scheduler of its folder: PNDM, whose last level is above 0."""
+    return sd15(diffusers.PNDMScheduler(**LEVELS, steps_offset=1, skip_prk_steps=True, set_alpha_to_one=False))
 
 
 def aura_flow():
@@ -99,6 +106,7 @@ def run(*arguments):
     ("build", "parts", "levels"),
     [
         (sd15, ["text_encoder", "unet", "vae.decode"], ("sd", "leading")),
+        (sd15_as_released, ["text_encoder", "unet", "vae.decode"], ("sd", "leading")),
         (aura_flow, ["text_encoder", "transformer", "vae.decode"], ("flow", "flow_linspace")),
     ],
 )
@@ -122,7 +130,8 @@ def test_its_networks_and_levels_are_cases(tmp_path, build, parts, levels, forgo
         assert f"stage/sigmas/out: engine diffusers, {rule}" in text, text
     noted = json.loads((out / "refsd-pipeline.json").read_text())["made"]
     assert (noted["made of"], noted["diffusers"]) == (type(pipe).__name__, diffusers.__version__)
-    if build is sd15:
+    assert params.get("last", "zero") == ("lowest" if build is sd15_as_released else "zero")
+    if build is not aura_flow:
         done = run("conform", "refsd", "--cases", out, "--report", tmp_path / "report")
         assert done.exit_code == 0 and "4 answers" in done.output, (done.output, done.exception)
 
@@ -162,7 +171,7 @@ def test_nothing_is_left_where_no_network_can_be_adopted(tmp_path):
     assert "torch cannot export Branches" in str(done.exception) and not (tmp_path / "out").exists()
 
 
-LEVELS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+ABOVE_ZERO = {"set_alpha_to_one": False}, {"final_sigmas_type": "sigma_min"}
 
 
 @pytest.mark.parametrize("spacing", ["leading", "trailing", "linspace"])
@@ -172,17 +181,23 @@ LEVELS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_lin
         ("DDIMScheduler", {}),
         ("DDPMScheduler", {}),
         ("PNDMScheduler", {"skip_prk_steps": True, "set_alpha_to_one": True}),
+        ("PNDMScheduler", {"skip_prk_steps": True}),
+        ("DDIMScheduler", ABOVE_ZERO[0]),
         ("HeunDiscreteScheduler", {}),
+        ("KDPM2DiscreteScheduler", {}),
+        ("KDPM2AncestralDiscreteScheduler", {}),
+        ("EulerDiscreteScheduler", ABOVE_ZERO[1]),
         ("EulerDiscreteScheduler", {}),
     ],
 )
 def test_the_rule_of_a_scheduler_is_found(name, more, spacing):
-    """DDIM, DDPM and PNDM have no sigmas; PNDM runs its second level twice, Heun all but the first."""
+    """DDIM, DDPM and PNDM have no sigmas; PNDM runs its second level twice; Heun and KDPM2 have two a step."""
     scheduler = getattr(diffusers, name)(**LEVELS, timestep_spacing=spacing, steps_offset=1, **more)
     scheduler.set_timesteps(10)
     params = case_of("x", *noise_levels(scheduler)).params
     offset = {"options": {"offset": 1}} if spacing == "leading" else {}
-    expected = {"engine": "diffusers", "levels": "sd", "schedule": spacing, "steps": 10, **offset}
+    above_zero = {"last": "lowest"} if more in ABOVE_ZERO or more == {"skip_prk_steps": True} else {}
+    expected = {"engine": "diffusers", "levels": "sd", "schedule": spacing, "steps": 10, **offset, **above_zero}
     assert params == expected
 
 
@@ -190,13 +205,12 @@ def test_the_rule_of_a_scheduler_is_found(name, more, spacing):
     ("name", "config", "steps", "says"),
     [
         (
-            "PNDMScheduler",
-            LEVELS | {"skip_prk_steps": True},
+            "EulerDiscreteScheduler",
+            LEVELS | {"timestep_spacing": "trailing", "use_beta_sigmas": True},
             5,
-            r"leading is nearest, with sigmas\[5\] 0, not 0.029",
+            r"trailing is nearest, with sigmas\[1\] ",
         ),
         ("DDIMScheduler", {"beta_start": 1e-4}, 5, "no rule of refsd gives them"),
-        ("KDPM2DiscreteScheduler", LEVELS, 5, "12 sigmas for 9 timesteps, expected 10"),
         ("EulerDiscreteScheduler", LEVELS, 3, "3 steps: too few steps to tell; 4 or more"),
     ],
 )

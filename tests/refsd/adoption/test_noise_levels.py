@@ -27,6 +27,7 @@ def levels_of(**params):
     [
         {"levels": "sd", "schedule": "linspace", "steps": 7},
         {"levels": "sd", "schedule": "trailing", "steps": 4},
+        {"levels": "sd", "schedule": "leading", "steps": 4, "options": {"offset": 1}, "last": "lowest"},
         {"levels": "sd", "schedule": "leading_multistep", "steps": 6, "options": {"offset": 1}},
         {"levels": "sd-zero-snr", "schedule": "trailing", "steps": 5},
         {"levels": "flow", "schedule": "flow_uniform", "steps": 4, "shift": 3.0},
@@ -40,6 +41,7 @@ def test_the_rule_is_found(params):
     case = case_of("x", *seen)
     assert case.name == "stage/sigmas/x" and case.params["levels"] == params["levels"]
     assert case.params["schedule"] == params["schedule"]
+    assert case.params.get("last") == params.get("last")
     assert case.params.get("shift", 0) == pytest.approx(params.get("shift", 0), rel=1e-5)
     for again, y in zip(levels_of(**{k: v for k, v in case.params.items() if k != "engine"}), seen, strict=True):
         np.testing.assert_allclose(again, y, rtol=2e-5, atol=1e-6)

@@ -8,6 +8,7 @@ from typing import Any
 from refsd.engines.torch.stages.torch_stage import SD, Params, TorchStage
 
 _SPACINGS = "leading", "trailing", "linspace", "leading_multistep", "linspace_multistep"
+_LAST = {"zero": "zero", "lowest": "sigma_min"}
 _FLOWS = "flow_uniform", "flow_linspace"
 _SHIFTS = "flux", "flux2", "qwen-image"
 # Of Qwen/Qwen-Image's scheduler_config.json.
@@ -34,6 +35,7 @@ def _of_levels(torch, p: Params):
     kind = DPMSolverMultistepScheduler if multistep else EulerDiscreteScheduler
     own = {"use_karras_sigmas": True, "timestep_spacing": "linspace"} if spacing == "karras" else {}
     options = {"timestep_spacing": spacing, "steps_offset": p["options"].get("offset", 0), **own}
+    options["final_sigmas_type"] = _LAST[p["last"]]
     scheduler = kind(**SD, **options, rescale_betas_zero_snr=p["levels"] == "sd-zero-snr")
     scheduler.set_timesteps(p["steps"])
     return scheduler
