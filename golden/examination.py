@@ -114,8 +114,12 @@ def _no_tap(name: str, known: Sequence[str]) -> str:
     return f"{name!r} is the name of no tap of this case{did_you_mean(name, known)}"
 
 
-def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination) -> Explanation:
-    """Search for what explains an answer that does not conform; at the first wrong tap, if one is.
+def explain(
+    kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination, at: str = ""
+) -> Explanation:
+    """Search for what explains an answer that does not conform; at the first wrong tap, if one is, or at another.
+
+    at: another wrong tap
 
     Nothing where a tap's name is unknown: then the taps are not what the engine says they are.
     """
@@ -123,7 +127,7 @@ def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, exami
         return Explanation()
     with noted_cuts() as cuts:
         if examined.wrong:
-            why = kind.explain(standard, {**taps, **found}, examined.wrong[0])
+            why = kind.explain(standard, {**taps, **found}, at or examined.wrong[0])
         else:
             why = kind.explain(standard, found)
     if why.causes or not cuts:

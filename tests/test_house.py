@@ -56,7 +56,7 @@ BUDGETS = {
     "refsd/files": 3_400,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
-    "refsd/judges": 2_000,
+    "refsd/judges": 2_050,
     "refsd/models": 18_200,
     "refsd/networks": 1_150,
     "refsd/onnx": 3_750,

@@ -47,7 +47,7 @@ def compare(
     results), or only taps: any subset of the names that `refsd forward --taps` writes. The reference
     computes each tap from the dump's own previous taps, so an error counts only where it arises. A tap is
     wrong if its error exceeds 4 times that of an honest run. refsd names the first wrong
-    tap and tries known bugs there.
+    tap, and what is wrong there and in up to three layers behind it.
 
     A dump that is right but stored otherwise is told so: "agrees after transpose(0, 3, 1, 2): it is NHWC for NCHW",
     "stored as float16: it conforms under --numerics torch-f16".
@@ -114,6 +114,7 @@ def compare(
             "verdict": judged,
             "place": examined.place,
             "causes": compared.causes,
+            "others": compared.others,
             "looks": compared.looks,
             "stored": compared.stored,
             "absent": compared.absent,

@@ -1,6 +1,7 @@
 """Judge the tensors of a dump: against a case of the corpus, or against files with the truth and an honest run."""
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from refsd.numerics.profiles import FLOAT32, Numerics
 
 # Name at most this many unknown tensors.
 _NAMED = 5
+# Of the wrong taps behind the first, so many are searched for a cause of their own.
+_OTHERS = 3
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -48,6 +51,7 @@ class Comparison(NamedTuple):
     absent:   names of the golden's tensors that the dump lacks; only if the dump has taps or the golden is a file
     causes:   known bugs that make the reference agree with the dump
     notes:    tensors that are not judged, for their names are unknown, and outputs that were reshaped; a line each
+    others:   wrong tap behind the first -> its cause, where that is another
     looks:    if no known bug explains the error: phrases that describe the first wrong tap or output
     stored:   the phrase for outputs that conform once they are read otherwise (NHWC, float16); "" if none does
     misnamed: lines of files of names that give tensors a name which the golden lacks; a line each
@@ -60,6 +64,7 @@ class Comparison(NamedTuple):
     looks: Sequence[str] = ()
     stored: str = ""
     misnamed: Sequence[str] = ()
+    others: Mapping[str, str] = MappingProxyType({})
 
 
 def with_case(
@@ -117,7 +122,12 @@ def with_case(
         return Comparison(examined, absent, notes=notes, stored=stored, misnamed=misnamed)
     why = explain(kind, standard, given, taps, examined)
     looks = [] if why.causes else why.phrases
-    return Comparison(examined, absent, [*why.causes], notes, looks, misnamed=misnamed)
+    others: dict[str, str] = {}
+    for tap in _of_other_layers(examined.wrong)[:_OTHERS]:
+        causes = explain(kind, standard, given, taps, examined, tap).causes
+        if causes and not {*causes} & {*why.causes, *others.values()}:
+            others[tap] = causes[0]
+    return Comparison(examined, absent, [*why.causes], notes, looks, misnamed=misnamed, others=others)
 
 
 def with_files(found: Tensors, truth: Tensors, honest: Tensors, targets: Targets = _NO_TARGETS) -> Comparison:
@@ -166,6 +176,14 @@ def with_files(found: Tensors, truth: Tensors, honest: Tensors, targets: Targets
         stored=stored,
         misnamed=misnamed,
     )
+
+
+def _of_other_layers(wrong: Sequence[str]) -> list[str]:
+    """List the first wrong tap of each layer but the first's: of "blocks.3.norm" and "blocks.4.norm" the former."""
+    first: dict[str, str] = {}
+    for name in wrong:
+        first.setdefault(re.sub(r"\d+", "", name), name)
+    return [*first.values()][1:]
 
 
 def _unknown(names: Sequence[str], known: Collection[str]) -> list[str]:

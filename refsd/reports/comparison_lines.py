@@ -48,6 +48,7 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
     yield from (f"      {phrase}" for phrase in compared.looks)
     if (wrong or not examined.verdict.passed) and not (compared.causes or compared.looks or compared.stored):
         yield "      no cause was found"
+    yield from (f"and at {tap}: the reference agrees if {cause}" for tap, cause in compared.others.items())
     if unseen:
         yield f"{counted(len(unseen), 'tap')} not judged: there the honest run itself is too far from the truth"
     if not nothing_known:

@@ -19,6 +19,7 @@ from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, TORCH_F32
+from refsd.reports.comparison_lines import comparison_lines
 from refsd.weights import recipes
 
 pytestmark = pytest.mark.jitted  # whole models
@@ -176,6 +177,7 @@ def test_the_first_wrong_tap_is_the_operation_with_the_bug(model_files, runs, bu
 
 
 CASE = CASES["mistral-small/mistral/padded"]
+FIRST_WRONG_NORM = 5
 PLACE = "model.layers.1.self_attn.v_proj"
 
 
@@ -199,6 +201,41 @@ def test_a_whole_dump_is_judged_in_the_order_of_computation(model_files, engine,
     assert compared.examined.verdict.reason.startswith(f"{PLACE}: ")
     assert (compared.examined.place, compared.examined.wrong) == (PLACE, [PLACE])
     assert (compared.absent, compared.examined.unseen) == ([], [])
+
+
+class Wrong(Arithmetic):
+    """Float32 with three bugs: in each second layer's attention, in every gate, in the last layer's norms."""
+
+    attentions = gates = norms = 0
+
+    def attention(self, q, k, v, scale=None, *arguments, **named):
+        self.attentions += 1
+        usual = q.shape[-1] ** -0.5 if scale is None else scale
+        return super().attention(q, k, v, usual if self.attentions % 2 else usual**2, *arguments, **named)
+
+    def silu(self, x):
+        return super().gelu(x)
+
+    def rms_norm(self, x, weight, eps=1e-6, *arguments):
+        self.norms += 1
+        return super().rms_norm(x, weight, eps if self.norms < FIRST_WRONG_NORM else 1000 * eps, *arguments)
+
+
+def test_each_of_several_bugs_has_its_place_and_its_cause(model_files, golden):
+    taps, outputs = tapped(model_files, CASE, Wrong(TORCH_F32))
+    compared = with_case(CASE, {**outputs, **taps}, golden, FLOAT32, model_files)
+    later = {
+        "model.layers.1.self_attn.attention": "scale 1/D",
+        "model.layers.2.input_layernorm.weight": "eps is 0.01, not 1e-05",
+    }
+    assert (compared.examined.place, compared.causes) == ("model.layers.0.mlp.silu", ["gelu"])
+    assert compared.others == later and len(compared.examined.wrong) == 7
+    lines = [*comparison_lines(compared)]
+    assert all(f"and at {tap}: the reference agrees if {cause}" in lines for tap, cause in later.items())
+    one_bug = with_case(
+        CASE, {"model.layers.0.mlp.silu": taps["model.layers.0.mlp.silu"]}, golden, FLOAT32, model_files
+    )
+    assert not one_bug.others
 
 
 @pytest.fixture
