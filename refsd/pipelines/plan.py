@@ -142,6 +142,9 @@ def resolve(
     rule = _sampling_rule(pipe, convention, settings)
     noise = noise_levels(pipe, convention, settings, images, rule, latent_shape, second_pass)
     guidance = _guidance(pipe, convention, settings, noise.method)
+    scales, guidance_rule = own.guidance_schedule, settings.guidance_rule
+    if len(scales) == rule.steps and settings.cfg_scale is None and not guidance_rule.guidance_schedule:
+        guidance_rule = guidance_rule._replace(guidance_schedule=scales)
     if settings.cache is not None:
         check_cache(pipe.denoiser, settings, images, noise, pipe.variant.title)
     return Plan(
@@ -168,7 +171,7 @@ def resolve(
         cfg_scale=guidance.cfg_scale,
         image_cfg_scale=guidance.image_cfg_scale,
         guidance=(settings.guidance or own.guidance) if _embeds_guidance(pipe) else None,
-        guidance_rule=settings.guidance_rule,
+        guidance_rule=guidance_rule,
         control_strength=settings.control_strength,
         control_type=settings.control_type,
         ip_scale=settings.ip_scale,
