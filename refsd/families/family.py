@@ -165,6 +165,7 @@ class Variant(NamedTuple):
                       whole tokens only
     editing_rule:     how a prompt with such pictures becomes tokens
     draws:            False if txt2img does not support it
+    draws_hint:       True if diffusers samples a control picture's latent from its posterior; False: it is the mean
     params:           engine -> params of the denoiser that this engine computes with, where engines differ
     decoding:         params of the autoencoder that are the pipeline's, whatever its config says
     """
@@ -194,6 +195,7 @@ class Variant(NamedTuple):
     references: Mapping[str, References] | None = None
     editing_rule: TextRule | None = None
     draws: bool = True
+    draws_hint: bool = False
     params: Mapping[str, Mapping[str, Any]] = {engine: {} for engine in ENGINES}
     decoding: Mapping[str, Any] = {}
 

@@ -82,6 +82,10 @@ class GuidedNetwork:
         guidance = {} if plan.guidance is None else {"guidance": np.array([plan.guidance])}
         self.constants: Mapping[str, np.ndarray] = {**start.constants, **guidance}
         self.params: dict[str, Any] = {}
+        if "hint" in self.constants and "hint_context" in network.arguments:
+            # Source: diffusers QwenImageControlNetPipeline: the call without the prompt has the other's hints.
+            words = {"hint_context": cond.context, "hint_mask": cond.mask}
+            self.constants = {**self.constants, **{name: x for name, x in words.items() if x is not None}}
         if "hint" in self.constants:
             self.params["control_strength"] = float(plan.control_strength)
             if plan.control_type is not None:

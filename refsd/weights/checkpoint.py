@@ -53,7 +53,7 @@ PART_FLAGS = {
     "--clip_g": ("clip_g",),
     "--t5xxl": ("t5",),
     "--llm": LANGUAGE_MODELS,
-    "--control-net": ("controlnet", "zimage-controlnet"),
+    "--control-net": ("controlnet", "zimage-controlnet", "qwen-image-controlnet"),
     "--ip-adapter": ("ip-adapter",),
     "--clip_vision": ("siglip", "clip-vision"),
     "--redux": ("redux",),
