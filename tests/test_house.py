@@ -60,7 +60,7 @@ BUDGETS = {
     "refsd/models": 18_500,
     "refsd/networks": 1_150,
     "refsd/onnx": 3_750,
-    "refsd/pipelines": 3_950,
+    "refsd/pipelines": 4_000,
     "refsd/profiling": 1_800,
     "refsd/progress": 250,
     "refsd/reports": 1_950,

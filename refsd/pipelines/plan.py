@@ -88,6 +88,8 @@ class Plan:
     guidance: float | None
     guidance_rule: GuidanceRule
     control_strength: float
+    control_start: float
+    control_end: float
     control_type: str | None
     ip_scale: float
     cache: CacheSettings | None
@@ -173,6 +175,8 @@ def resolve(
         guidance=(settings.guidance or own.guidance) if _embeds_guidance(pipe) else None,
         guidance_rule=guidance_rule,
         control_strength=settings.control_strength,
+        control_start=settings.control_start,
+        control_end=settings.control_end,
         control_type=settings.control_type,
         ip_scale=settings.ip_scale,
         cache=settings.cache,
@@ -242,6 +246,9 @@ def check_ranges(settings: Settings) -> None:
         if not (falling and levels[-1] >= 0 and math.isfinite(levels[0])):
             raise BadInput("--sigmas: expected two numbers or more, falling, the last not below 0: 14.61,7.8,3.5,0")
     check_between(settings)
+    if settings.control_start >= settings.control_end:
+        given = f"--control-start {settings.control_start:g}, --control-end {settings.control_end:g}"
+        raise BadInput(f"{given}: expected the start below the end")
     settings.guidance_rule.check()
     for flag, text in (("prompt", settings.prompt), ("negative-prompt", settings.negative_prompt)):
         if any("\ud800" <= c <= "\udfff" for c in text):

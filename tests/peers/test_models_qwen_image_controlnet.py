@@ -102,9 +102,12 @@ H, W, SEED = 32, 48, 7
 PICTURE = np.abs(np.sin(draw((1, 3, H, W), 11)))
 
 
-@pytest.mark.parametrize(("cfg", "strength"), [(3.5, 0.7), (1.0, 1.25)])
-def test_a_picture(tmp_path, cfg, strength):
+@pytest.mark.parametrize(
+    ("cfg", "strength", "share"), [(3.5, 0.7, (0.0, 1.0)), (1.0, 1.25, (0.0, 0.7)), (2.0, 1.0, (0.3, 1.0))]
+)
+def test_a_picture(tmp_path, cfg, strength, share):
     """The hint is drawn from its posterior before the noise; the call without the prompt has the other's hints."""
+    start, end = share
     scheduler = FlowMatchEulerDiscreteScheduler(
         use_dynamic_shifting=True, max_shift=0.9, max_image_seq_len=8192, shift_terminal=0.02
     )
@@ -123,7 +126,7 @@ def test_a_picture(tmp_path, cfg, strength):
         ours = open_pipeline(open_checkpoint(tmp_path), Tokenizers(), Arithmetic(FLOAT64), 1 << 30)
         images = ConditioningImages(control=PICTURE)
         settings = Settings("", "", W, H, 3, cfg, like="diffusers", control_strength=strength, seed=SEED)
-        plan = resolve(ours, settings, images)
+        plan = resolve(ours, settings._replace(control_start=start, control_end=end), images)
         networks = parts["transformer"], parts["controlnet"]
         pipe = QwenImageControlNetPipeline(scheduler, parts["vae"], None, None, *networks)
         words = {"prompt_embeds": of(texts[0]), "negative_prompt_embeds": of(texts[1])}
@@ -139,6 +142,8 @@ def test_a_picture(tmp_path, cfg, strength):
             height=H,
             control_image=of(2 * PICTURE - 1),
             controlnet_conditioning_scale=strength,
+            control_guidance_start=start,
+            control_guidance_end=end,
         )
         latents = pipe._unpack_latents(theirs[0], H, W, 8)[:, :, 0]
     cond, uncond = (Condition(text) for text in texts)

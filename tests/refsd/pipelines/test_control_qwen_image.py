@@ -14,6 +14,7 @@ from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.initial_latent import initial_latent
+from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.pipeline import open_pipeline
 from refsd.pipelines.plan import resolve
 from refsd.pipelines.prompts import Tokenizers
@@ -66,11 +67,30 @@ def test_the_call_without_the_prompt_has_the_others_hints(pipe):
     assert np.abs(own - heard["calls.0.uncond"]).max() > 1e-6
 
 
+@pytest.mark.parametrize(("start", "end", "within"), [(0.0, 1.0, "1111"), (0.25, 0.75, "0110"), (0.3, 0.7, "0000")])
+def test_steps_with_the_controlnet(pipe, monkeypatch, start, end, within):
+    """A step counts if all of it lies within."""
+    settings = Settings("a cat", "", 32, 16, 4, 1.0, like="diffusers", control_start=start, control_end=end)
+    plan = resolve(pipe, settings._replace(control_strength=0.5), ConditioningImages(control=PICTURE))
+    strengths = []
+
+    def heard(self, inputs, source, **params):
+        strengths.append(params["control_strength"])
+        return {"out": 0 * inputs["x"]}
+
+    conditioning, begin = txt2img.encode(pipe, plan), initial_latent(pipe, plan, 5)
+    monkeypatch.setattr(LoadedComponent, "__call__", heard)
+    txt2img.sample(pipe, plan, conditioning, 5, start=begin)
+    assert strengths == [0.5 * int(step) for step in within]
+
+
 def test_refused(pipe, folder, tmp_path):
     hint = initial_latent(pipe, planned(pipe), 5).constants["hint"]
     inputs = {"x": hint, "timesteps": np.array([1.0]), "context": np.ones((1, 3, 256))}
     with pytest.raises(BadInput, match="a ControlNet's hint and pictures to edit do not go together"):
         pipe.denoiser({**inputs, "hint": hint, "reference": hint}, "here")
+    with pytest.raises(BadInput, match=r"--control-start 0\.5, --control-end 0\.5: expected the start below"):
+        planned(pipe, control_start=0.5, control_end=0.5)
     alone = pipeline(folder, "qwen-image")
     with pytest.raises(BadInput, match="no ControlNet was given; name one with --control-net"):
         alone.denoiser({**inputs, "hint": hint}, "here")
