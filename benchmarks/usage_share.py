@@ -24,7 +24,7 @@ RUNS = {
     "HiDream": (0.18, ""),
     "Ming-Image": (0.17, ""),
     "Ernie-Image": (0.10, "ernie-image"),
-    "Ideogram 4": (0.09, ""),
+    "Ideogram 4": (0.09, "ideogram4"),
     "Lens": (0.06, ""),
     "LongCat": (0.05, ""),
     "SD 1.5": (0.01, "sd15"),

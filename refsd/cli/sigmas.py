@@ -138,10 +138,6 @@ def _of_model(
             f"--model: refsd has the models' rules of {' and '.join(OF_ALL_MODELS)}, not of {like.value}"
         )
     convention, variant = OF_ALL_MODELS[like.value], flows[model]
-    if not variant.schedule and scheduler is None:
-        raise BadInput(
-            f"--model {model}: refsd does not know how {variant.title} spaces its levels; name a --scheduler"
-        )
     flow = variant.flow
     assert flow is not None
     name = scheduler or convention.default_schedule(sampler, variant.schedule)
@@ -161,7 +157,7 @@ def _of_model(
         convention.flow_truncation,
         lambda n: scheduled(name, n, levels_of(n), variant.title),
     )
-    return name, values, levels_of(steps), float(values[0])
+    return name, values, levels_of(steps), 1.0 if flow.of_pipeline and strength == 1 else float(values[0])
 
 
 def _tokens(convention: "Convention", variant: "Variant", size: tuple[int, int]) -> int:

@@ -31,6 +31,8 @@ class Flow(NamedTuple):
     levels:     shift -> noise levels, and the network's timestep at each
     prediction: what the network predicts
     side:       latent positions along a token's side, for the shift; None: as the sides of latents are multiples of
+    of_pipeline: True if diffusers' pipeline computes the levels: a folder's scheduler does not shift them, and the
+                first noise is whole, although the first level is below 1
     """
 
     shift: Mapping[str, Shift]
@@ -38,6 +40,7 @@ class Flow(NamedTuple):
     levels: Callable[[float], FlowLevels] = FlowLevels
     prediction: Prediction = FLOW
     side: int | None = None
+    of_pipeline: bool = False
 
 
 def constant_shift(shift: float) -> dict[str, Shift]:
@@ -143,12 +146,13 @@ class Variant(NamedTuple):
     title:            name for messages
     encoders:         component -> TextEncoder
     join:             joins the text encoders' outputs to the denoiser's condition
-    schedule:         engine -> default schedule; {}: refsd does not have the model's own
+    schedule:         engine -> default schedule
     guide:            engine -> Guide
     flow:             None: a UNet with Stable Diffusion's noise levels, whose checkpoint sets the prediction type
     clip_layer:       layer of CLIP whose hidden states are used, counted from the last
     final_norm:       True if CLIP's final norm follows that layer
     steps, cfg_scale, guidance, sampler: defaults of the original or diffusers; guidance: if the network embeds it
+    guidance_schedule: guidance scales of the steps, if there are as many and the user gives no scale
     extra_channels:   input channels after x: a key of pipelines.initial_latent.EXTRA_CHANNELS
     weighted_together: True if a prompt's weights are applied to CLIP-L and bigG as one
     may_predict_v:    True if some checkpoints predict v without declaring it; a trial run of the network finds out
@@ -161,6 +165,7 @@ class Variant(NamedTuple):
                       whole tokens only
     editing_rule:     how a prompt with such pictures becomes tokens
     draws:            False if txt2img does not support it
+    draws_hint:       True if diffusers samples a control picture's latent from its posterior; False: it is the mean
     params:           engine -> params of the denoiser that this engine computes with, where engines differ
     decoding:         params of the autoencoder that are the pipeline's, whatever its config says
     """
@@ -177,6 +182,7 @@ class Variant(NamedTuple):
     steps: int = 20
     cfg_scale: float = 7.0
     guidance: float = 3.5
+    guidance_schedule: tuple[float, ...] = ()
     sampler: str = "euler"
     extra_channels: str | None = None
     weighted_together: bool = False
@@ -189,6 +195,7 @@ class Variant(NamedTuple):
     references: Mapping[str, References] | None = None
     editing_rule: TextRule | None = None
     draws: bool = True
+    draws_hint: bool = False
     params: Mapping[str, Mapping[str, Any]] = {engine: {} for engine in ENGINES}
     decoding: Mapping[str, Any] = {}
 

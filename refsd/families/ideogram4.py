@@ -1,26 +1,82 @@
 """Ideogram 4: a transformer conditioned on thirteen hidden states of Qwen3-VL 8B, with FLUX.2's autoencoder.
 
-Only the network: txt2img does not draw it. A call without a prompt has weights of its own, in a second file.
+The call without a prompt has a network of its own, which a diffusers folder holds as `unconditional_transformer`:
+there is no negative prompt.
 """
 
-from refsd.families.family import Family, Flow, Variant, constant_shift, only_hidden
-from refsd.families.zimage import TO_DATA, TimeFromNoise
-from refsd.models.ideogram4.network import IDEOGRAM4 as SIZE
-from refsd.networks.recipe import alone
+import math
 
-# Its own levels are those of a logit-normal distribution, and the scale of the guidance changes with the step:
-# neither is computed here, so it has no schedule.
+import numpy as np
+
+from refsd.families.family import ENGINES, Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant
+from refsd.families.text_encoders import ASSISTANT, USER
+from refsd.families.zimage import TO_DATA, TimeFromNoise
+from refsd.models.ideogram4 import CONTEXT_LAYERS, UNCONDITIONAL
+from refsd.models.ideogram4.network import IDEOGRAM4 as SIZE
+from refsd.networks.recipe import RecipeModel, RecipePart, alone
+from refsd.numerics.errors import BadInput
+from refsd.tokenizers.text_rules import Rows, TextRule
+
+LENGTH = 2048
+
+
+def not_cut(ids: list[int], room: int) -> Rows:
+    """Return the tokens. Raises BadInput if they are too many."""
+    if len(ids) > room:
+        raise BadInput(f"the prompt has {len(ids)} tokens with its template; Ideogram 4 takes at most {room}")
+    return [ids]
+
+
+RULE = TextRule(
+    LENGTH,
+    not_cut,
+    mask=True,
+    around=(USER, ASSISTANT),
+    fill=False,
+    final_norm=False,
+    source="diffusers pipelines/ideogram4, encode_prompt",
+)
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """Return the hidden states with the layers of each channel together; without a prompt a token of padding.
+
+    Raises BadInput for a negative prompt, and for a call without a prompt if its network is missing.
+    Source: diffusers Ideogram4Pipeline.encode_prompt, __call__.
+    """
+    (encoded,) = prompt.encoders.values()
+    N, J, E = encoded.hidden.shape
+    if not prompt.negative:
+        layers = encoded.hidden.reshape(N, J, len(CONTEXT_LAYERS), -1)
+        return Condition(layers.swapaxes(2, 3).reshape(N, J, E))
+    if not prompt.empty:
+        raise BadInput("--negative-prompt: Ideogram 4 is guided by a network that sees no words; leave it out")
+    if UNCONDITIONAL not in prompt.network:
+        raise BadInput(
+            f"Ideogram 4's guidance needs its second network, a folder {UNCONDITIONAL} beside transformer; "
+            "--cfg-scale 1 draws without"
+        )
+    return Condition(np.zeros((N, 1, E), encoded.hidden.dtype), mask=np.zeros((N, 1), np.int64))
+
+
+def shift_by_tokens(tokens: int, steps: int) -> float:
+    """Return the root of the picture's area in those of 512 x 512. Source: diffusers, _resolution_aware_mu."""
+    return math.sqrt(tokens / 1024)
+
+
+# refsd has seen no port of stable-diffusion.cpp; its command line's conventions take diffusers' text and shift.
 IDEOGRAM4 = Variant(
     "ideogram4",
     "Ideogram 4",
-    {},
-    only_hidden,  # diffusers modular_pipelines/ideogram4/encoders.py
-    {},
-    Flow(constant_shift(1.0), levels=TimeFromNoise, prediction=TO_DATA),
+    {"qwen3_vl": TextEncoder(dict.fromkeys(ENGINES, RULE), "hidden_states", layers=CONTEXT_LAYERS)},
+    join,
+    dict.fromkeys(ENGINES, "flow_logit_normal"),
+    Flow(dict.fromkeys(ENGINES, shift_by_tokens), levels=TimeFromNoise, prediction=TO_DATA, of_pipeline=True),
     steps=48,
     cfg_scale=7.0,
+    guidance_schedule=(7.0,) * 45 + (3.0,) * 3,
     latent_format="flux2",
-    draws=False,
+    decoding={"squares_first": True},
 )
 _TINY = SIZE._replace(hidden=512, layers=2, mlp=384, channels=16, knobs=64, context_dim=128)
 FAMILIES = (
@@ -31,6 +87,15 @@ FAMILIES = (
         lambda shapes: ("ideogram4", "it embeds whether a token is the picture's (embed_image_indicator)"),
         (IDEOGRAM4,),
         sizes={"Ideogram 4": {"ideogram4": SIZE}},
-        recipes={"ideogram4": alone("ideogram4", SIZE, _TINY, "ideogram4")},
+        recipes={
+            "ideogram4": alone("ideogram4", SIZE, _TINY, "ideogram4"),
+            "ideogram4-guided": RecipeModel(
+                {
+                    "ideogram4": RecipePart(SIZE, _TINY, "model.diffusion_model."),
+                    "ideogram4-unconditional": RecipePart(SIZE, _TINY, f"{UNCONDITIONAL}."),
+                },
+                "ideogram4",
+            ),
+        },
     ),
 )

@@ -13,9 +13,10 @@ from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEn
 from refsd.families.text_encoders import QWEN_IMAGE as RULE
 from refsd.families.text_encoders import QWEN_IMAGE_EDIT, QWEN_IMAGE_SDCPP
 from refsd.models.qwen_image.network import QWEN_IMAGE, QWEN_IMAGE_LAYERED, ZERO_COND_T
+from refsd.models.qwen_image_controlnet.network import QWEN_IMAGE_CONTROL, TINY_CONTROL
 from refsd.models.qwen_vl.network import QWEN2_5_VL_7B
 from refsd.networks.dimensions import Shape
-from refsd.networks.recipe import alone
+from refsd.networks.recipe import RecipeModel, RecipePart, alone
 from refsd.samplers.guidance import guide, rescale_tokens
 from refsd.samplers.schedules.flow import qwen_image_mu
 
@@ -71,6 +72,7 @@ QWEN = Variant(
     rounds_size_down=True,
     editing=QWEN_IMAGE_EDITINGS,
     editing_rule=QWEN_IMAGE_EDIT,
+    draws_hint=True,
 )
 GGUF = "qwen_image"  # the architecture that city96's converter names
 EDIT_2511 = QWEN._replace(name="qwen-image-edit-2511", title="Qwen-Image-Edit 2511")
@@ -94,6 +96,13 @@ FAMILIES = (
         sizes={"Qwen-Image": {"qwen-image": QWEN_IMAGE, "qwen2_5_vl": QWEN2_5_VL_7B}},
         recipes={
             "qwen-image": alone("qwen-image", QWEN_IMAGE, _TINY, GGUF),
+            "qwen-image-control": RecipeModel(
+                {
+                    "qwen-image": RecipePart(QWEN_IMAGE, _TINY._replace(layers=3), "model.diffusion_model."),
+                    "qwen-image-controlnet": RecipePart(QWEN_IMAGE_CONTROL, TINY_CONTROL, "control_model."),
+                },
+                GGUF,
+            ),
             "qwen-image-block": alone("qwen-image", _BLOCK, _BLOCK, GGUF),
             "qwen-image-edit-2511": alone(
                 "qwen-image", QWEN_IMAGE._replace(zero_cond_t=()), _TINY._replace(zero_cond_t=()), GGUF

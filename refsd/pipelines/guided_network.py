@@ -82,6 +82,10 @@ class GuidedNetwork:
         guidance = {} if plan.guidance is None else {"guidance": np.array([plan.guidance])}
         self.constants: Mapping[str, np.ndarray] = {**start.constants, **guidance}
         self.params: dict[str, Any] = {}
+        if "hint" in self.constants and "hint_context" in network.arguments:
+            # Source: diffusers QwenImageControlNetPipeline: the call without the prompt has the other's hints.
+            words = {"hint_context": cond.context, "hint_mask": cond.mask}
+            self.constants = {**self.constants, **{name: x for name, x in words.items() if x is not None}}
         if "hint" in self.constants:
             self.params["control_strength"] = float(plan.control_strength)
             if plan.control_type is not None:
@@ -102,6 +106,8 @@ class GuidedNetwork:
     def __call__(self, x: np.ndarray, t: float) -> np.ndarray:
         call, rule = f"calls.{self.calls}", self.plan.guidance_rule
         step, timesteps = self._step(), np.array([t])
+        if "control_strength" in self.params:
+            self.params["control_strength"] = self._control_strength(step)
         skips = {"skip_layers": [*rule.skip_layers]} if step in self.skipping else {}
         self.tell(f"{call}.x", x)
         self.tell(f"{call}.timesteps", timesteps)
@@ -127,6 +133,12 @@ class GuidedNetwork:
         """Return the last step that begins at the call's noise level or above."""
         levels = self.plan.sigmas[:-1]
         return max(int(np.searchsorted(-levels, -self.sigma, side="right")) - 1, 0)
+
+    def _control_strength(self, step: int) -> float:
+        """Return 0 in a step not wholly within the ControlNet's share. Source: diffusers, controlnet_keep."""
+        plan, n = self.plan, len(self.plan.sigmas) - 1
+        within = plan.control_start <= step / n and (step + 1) / n <= plan.control_end
+        return float(plan.control_strength) if within else 0.0
 
     def _end_of_step(self) -> np.ndarray:
         return np.array([self.plan.levels.to_t(float(self.plan.sigmas[self._step() + 1]))])

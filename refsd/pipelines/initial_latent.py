@@ -61,12 +61,13 @@ def initial_latent(pipe: Pipeline, plan: Plan, seed: int) -> InitialLatent:
         latent = vae.encode(signed(images.init), posterior.randn if convention.draws_init else None)
     if kind in _BEFORE_NOISE:
         extra = EXTRA_CHANNELS[kind](images, vae, convention, posterior.randn)
+    constants = {}
+    if images.control is not None and kind != "control":
+        drawn = pipe.variant.draws_hint and convention.draws_init
+        constants["hint"] = _hint(pipe, images.control, posterior.randn if drawn else None)
     noise = rng.randn(plan.latent_shape)
     if kind and extra is None:
         extra = EXTRA_CHANNELS[kind](images, vae, convention, posterior.randn)
-    constants = {}
-    if images.control is not None and kind != "control":
-        constants["hint"] = _hint(pipe, images.control)
     if images.reference is not None and kind != "edit":
         editing = pipe.editing(convention)
         draw = posterior.randn if convention.draws_reference and editing is None else None
@@ -87,14 +88,14 @@ def generator(plan: Plan, name: str, seed: int) -> Noise:
     return OfBatch(RNGS[name](plan.seeds[0]), len(plan.seeds), plan.seeds.index(seed))
 
 
-def _hint(pipe: Pipeline, picture: np.ndarray) -> np.ndarray:
+def _hint(pipe: Pipeline, picture: np.ndarray, draw: Draw | None) -> np.ndarray:
     """Return a control picture as the ControlNet reads it: pixels, or its latent and zeros up to G channels.
 
-    Source: diffusers ZImageControlNetPipeline.__call__.
+    Source: diffusers ZImageControlNetPipeline.__call__, QwenImageControlNetPipeline.__call__.
     """
     if "G" not in pipe.denoiser.fits:
         return picture
-    latent = pipe.autoencoder.encode(signed(picture))
+    latent = pipe.autoencoder.encode(signed(picture), draw)
     more = pipe.denoiser.fits["G"].n - latent.shape[1]
     return np.pad(latent, ((0, 0), (0, more), (0, 0), (0, 0)))
 

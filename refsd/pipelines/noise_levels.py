@@ -86,7 +86,7 @@ def noise_levels(
         schedule, unit_noise = folder.name, folder.unit_noise
         last_scale = 1 / math.sqrt(1 + float(sigmas[-1]) ** 2)
         levels = ScheduledLevels(levels.sigmas, folder)
-    first_noise = float(sigmas[0])
+    first_noise = 1.0 if flow is not None and flow.of_pipeline and not from_image else float(sigmas[0])
     if flow is None and unit_noise and (not from_image or convention.first_noise_on_image):
         first_noise = convention.first_noise(first_noise, float(levels.sigmas[-1]))
     return NoiseLevels(from_image, method, schedule, levels, sigmas, first_noise, last_scale)
@@ -111,7 +111,8 @@ def _shift(pipe, convention, settings, scheduler, latent_shape, steps: int) -> f
     """Return a flow's shift: from the flag, the folder, or the family's rule for this size and number of steps."""
     if settings.flow_shift is not None:
         return pipe.variant.flow.from_flag(settings.flow_shift)
-    shift = scheduler.shift() if scheduler is not None and convention.reads_scheduler else None
+    read = convention.reads_scheduler and not pipe.variant.flow.of_pipeline
+    shift = scheduler.shift() if scheduler is not None and read else None
     if shift is not None:
         return shift
     side = pipe.variant.flow.side or pipe.denoiser.patch

@@ -155,6 +155,16 @@ OPTIONS: tuple[Option, ...] = (
         field="Settings.control_strength", between=(-100, 100),
     ),
     _image(
+        "control_start", float, 0.0,
+        "Share of the steps after which the ControlNet begins.",
+        field="Settings.control_start", between=(0, 1),
+    ),
+    _image(
+        "control_end", float, 1.0,
+        "Share of the steps after which the ControlNet ends.",
+        field="Settings.control_end", between=(0, 1),
+    ),
+    _image(
         "control_type", str | None, None,
         "What the control picture shows, for a ControlNet Union: openpose, depth, scribble, canny, ...",
         field="Settings.control_type",

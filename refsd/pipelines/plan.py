@@ -88,6 +88,8 @@ class Plan:
     guidance: float | None
     guidance_rule: GuidanceRule
     control_strength: float
+    control_start: float
+    control_end: float
     control_type: str | None
     ip_scale: float
     cache: CacheSettings | None
@@ -142,6 +144,9 @@ def resolve(
     rule = _sampling_rule(pipe, convention, settings)
     noise = noise_levels(pipe, convention, settings, images, rule, latent_shape, second_pass)
     guidance = _guidance(pipe, convention, settings, noise.method)
+    scales, guidance_rule = own.guidance_schedule, settings.guidance_rule
+    if len(scales) == rule.steps and settings.cfg_scale is None and not guidance_rule.guidance_schedule:
+        guidance_rule = guidance_rule._replace(guidance_schedule=scales)
     if settings.cache is not None:
         check_cache(pipe.denoiser, settings, images, noise, pipe.variant.title)
     return Plan(
@@ -168,8 +173,10 @@ def resolve(
         cfg_scale=guidance.cfg_scale,
         image_cfg_scale=guidance.image_cfg_scale,
         guidance=(settings.guidance or own.guidance) if _embeds_guidance(pipe) else None,
-        guidance_rule=settings.guidance_rule,
+        guidance_rule=guidance_rule,
         control_strength=settings.control_strength,
+        control_start=settings.control_start,
+        control_end=settings.control_end,
         control_type=settings.control_type,
         ip_scale=settings.ip_scale,
         cache=settings.cache,
@@ -239,6 +246,9 @@ def check_ranges(settings: Settings) -> None:
         if not (falling and levels[-1] >= 0 and math.isfinite(levels[0])):
             raise BadInput("--sigmas: expected two numbers or more, falling, the last not below 0: 14.61,7.8,3.5,0")
     check_between(settings)
+    if settings.control_start >= settings.control_end:
+        given = f"--control-start {settings.control_start:g}, --control-end {settings.control_end:g}"
+        raise BadInput(f"{given}: expected the start below the end")
     settings.guidance_rule.check()
     for flag, text in (("prompt", settings.prompt), ("negative-prompt", settings.negative_prompt)):
         if any("\ud800" <= c <= "\udfff" for c in text):

@@ -33,6 +33,7 @@ class Settings(NamedTuple):
     strength:        share of the schedule by which an initial image is redrawn
     image_cfg_scale: guidance scale of the image to edit
     control_strength: factor of a ControlNet's output
+    control_start, control_end: share of the steps before which, and behind which, a ControlNet adds nothing
     control_type:    kind of the control image, for a ControlNet that reads several
     ip_scale:        factor of what an IP-Adapter adds
     cache:           what skips work in some steps; None: every step is computed
@@ -62,6 +63,8 @@ class Settings(NamedTuple):
     strength: float = default("Settings.strength")
     image_cfg_scale: float | None = default("Settings.image_cfg_scale")
     control_strength: float = default("Settings.control_strength")
+    control_start: float = default("Settings.control_start")
+    control_end: float = default("Settings.control_end")
     control_type: str | None = default("Settings.control_type")
     ip_scale: float = default("Settings.ip_scale")
     cache: CacheSettings | None = None

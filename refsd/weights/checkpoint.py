@@ -20,8 +20,10 @@ from refsd.weights.problems import Problems, check_order, check_storage, problem
 from refsd.weights.results import results
 from refsd.weights.size_vote import believed_shapes, voted_size
 
+# Folder of a network that only its place tells from another with the same tensors; it counts as what the file says.
+_TELLING = ("unconditional_transformer",)
 FOLDERS = (
-    *("unet", "transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3", "controlnet"),
+    *("unet", "transformer", *_TELLING, "vae", "text_encoder", "text_encoder_2", "text_encoder_3", "controlnet"),
     *("image_encoder", "image_embedder", "text_conditioner"),
 )
 
@@ -51,7 +53,7 @@ PART_FLAGS = {
     "--clip_g": ("clip_g",),
     "--t5xxl": ("t5",),
     "--llm": LANGUAGE_MODELS,
-    "--control-net": ("controlnet", "zimage-controlnet"),
+    "--control-net": ("controlnet", "zimage-controlnet", "qwen-image-controlnet"),
     "--ip-adapter": ("ip-adapter",),
     "--clip_vision": ("siglip", "clip-vision"),
     "--redux": ("redux",),
@@ -272,7 +274,10 @@ def component_of(weights: Weights, config: dict[str, Any]) -> Component:
 
 
 def _architecture(weights: Weights, config: dict[str, Any] | None) -> object:
-    """Return what a file says that it is: a GGUF by its metadata, others by the config.json beside them."""
+    """Return what a file is said to be: by its folder, else its GGUF metadata or the config.json beside it."""
+    folder = weights.path.parent.name
+    if folder in _TELLING:
+        return folder
     return weights.metadata.get("general.architecture", (config or {}).get("model_type"))
 
 

@@ -24,6 +24,8 @@ _TEXT_TOWERS = ("text_model.", "transformer.resblocks.")
 # Parts of names of a language model's layer, and of the vision tower that refsd ignores beside one.
 _DECODER, _VISION = ".input_layernorm.", "visual."
 _QWEN_TOWER = "visual.merger."
+# Of Qwen-Image's ControlNet, which has a txt_norm, as of other transformers' that refsd does not run.
+_QWEN_HINT = "controlnet_x_embedder."
 
 # (substring of a tensor name, what the file is); the first match counts.
 FOREIGN = (
@@ -120,6 +122,8 @@ def foreign_family(names: Iterable[str]) -> str | None:
         names = [name for name in names if not name.startswith(PICTURE_TOWERS)]
     if any(_DECODER in name or _QWEN_TOWER in name for name in names):
         names = [name for name in names if _VISION not in name]
+    if any(name.endswith("txt_norm.weight") for name in names):
+        names = [name for name in names if _QWEN_HINT not in name]
     text = "\n".join(names)
     return next((family for part, family in FOREIGN if part in text), None)
 

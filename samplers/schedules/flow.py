@@ -3,7 +3,9 @@
 tokens: number of tokens of the packed latent: (height / 16) (width / 16) for Flux
 """
 
+import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 
@@ -50,6 +52,18 @@ def flow_below_one(n: int, shift: float = 1.0, steps: int = 1000) -> np.ndarray:
     UniPCMultistepScheduler uses schedules.sgm_uniform, and steps from 1 - 1e-6.
     """
     return _shifted(n, lambda t: shift_snr((1 - 1 / steps) * t, shift))
+
+
+def flow_logit_normal(n: int, shift: float = 1.0, spread: float = 1.5) -> np.ndarray:
+    """Take the quantiles 1 - i / n of a logit-normal distribution: Ideogram 4's schedule.
+
+        log(sigma / (1 - sigma)) = log shift + spread Phi^-1(1 - i / n), held within -7.5 .. 9;  then 0
+
+    Source: diffusers Ideogram4Pipeline, _logit_normal_sigmas; its mu is log shift, its std the spread.
+    """
+    quantiles = [math.inf, *(NormalDist().inv_cdf((n - i) / n) for i in range(1, n))]
+    logits = np.clip(math.log(shift) + spread * np.array(quantiles), -7.5, 9.0)
+    return np.append(1 / (1 + np.exp(-logits)), 0.0)
 
 
 def line_through(x: float, first: tuple[float, float], second: tuple[float, float]) -> float:
@@ -137,4 +151,5 @@ FLOW_SCHEDULES: dict[str, Callable[[int, FlowLevels], np.ndarray]] = {
     "flow_linspace": lambda n, levels: flow_linspace(n, levels.shift, levels.steps),
     "flow_sgm_uniform": lambda n, levels: flow_sgm_uniform(n, levels.shift, levels.steps),
     "flow_below_one": lambda n, levels: flow_below_one(n, levels.shift, levels.steps),
+    "flow_logit_normal": lambda n, levels: flow_logit_normal(n, levels.shift),
 }

@@ -17,6 +17,22 @@ EPS = 1e-5  # of the blocks' norms
 QK_EPS, CONTEXT_EPS, LAST_EPS = 1e-5, 1e-6, 1e-6
 NORM = "layers.0.attention.norm_q.weight"
 PICTURE_START = 65536  # position of the picture's first token, on each axis
+CONTEXT_LAYERS = (
+    1,
+    4,
+    7,
+    10,
+    13,
+    16,
+    19,
+    22,
+    25,
+    28,
+    31,
+    34,
+    36,
+)  # hidden states of Qwen3-VL that make up the context
+UNCONDITIONAL = "unconditional_transformer"  # prefix of the second network's weights
 
 
 @block
@@ -25,9 +41,9 @@ def ideogram4(m: Module, x, timesteps, context, context_mask=None, sections=SECT
 
     x:            [N, C, H, W], the latent of FLUX.2's autoencoder, packed: a pixel is a token
     timesteps:    [N], 0..1, the share of data in x
-    context:      [N, J, E], thirteen hidden states of Qwen3-VL, side by side
-    context_mask: [N, J], 0 where a token is padding; None: no padding. Without any word the picture is alone, which
-                  is the call without a prompt, of other weights
+    context:      [N, J, E], states CONTEXT_LAYERS of Qwen3-VL: those of its first channel, of its second, ...
+    context_mask: [N, J], 0 where a token is padding; None: no padding. Without any word the picture is alone: that
+                  is the call without a prompt, with the weights UNCONDITIONAL, where there are any
     sections:     frequencies of a head that turn by time, row and column
     theta:        base of the rotary frequencies
     eps:          of the blocks' norms
@@ -38,6 +54,7 @@ def ideogram4(m: Module, x, timesteps, context, context_mask=None, sections=SECT
     N, C, H, W = x.shape
     J = context.shape[1]
     there = np.ones((N, J), np.int64) if context_mask is None else np.asarray(context_mask) != 0
+    m = network_of(m, there)
     indicator = np.pad(np.zeros((N, J), np.int64), ((0, 0), (0, H * W)), constant_values=1)
     img = m.linear("input_proj", x.reshape(N, C, H * W).transpose(0, 2, 1))
     both = np.concatenate([words(m, context, there), img], axis=1)
@@ -49,6 +66,11 @@ def ideogram4(m: Module, x, timesteps, context, context_mask=None, sections=SECT
         both = transformer_block(m["layers"][i], both, knobs, angle, mask, eps)
     y = final_layer(m["final_layer"], both, knobs)[:, J:]
     return y.transpose(0, 2, 1).reshape(N, C, H, W)
+
+
+def network_of(m: Module, there) -> Module:
+    """Return the weights of a call: the second network's where no item has a word. there: [N, J], 0 for padding"""
+    return m[UNCONDITIONAL] if UNCONDITIONAL in m and not np.any(there) else m
 
 
 def words(m: Module, context, there):

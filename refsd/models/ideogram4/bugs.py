@@ -10,6 +10,10 @@ from refsd.networks.bugs import replacing
 _POSITIONS, _MODULATION = ideogram4.positions, ideogram4.modulation
 
 
+def _first_network(m: Module, there):
+    return m
+
+
 def _rows_and_columns_swapped(there, H, W):
     ids = _POSITIONS(there, H, W)
     ids[:, -H * W :] = ids[:, -H * W :, [0, 2, 1]]
@@ -96,6 +100,7 @@ def _value_activated(m: Module, h):
 
 BUGS = replacing(
     ideogram4,
+    ("Ideogram 4's call without a prompt has the first network", "network_of", _first_network),
     ("Ideogram 4's rows and columns are swapped", "positions", _rows_and_columns_swapped),
     ("Ideogram 4's picture starts at 0", "positions", _picture_from_0),
     ("Ideogram 4's picture has time 0", "positions", _time_from_0),

@@ -1,8 +1,12 @@
 """The component of Ideogram 4's transformer."""
 
-from refsd.models.ideogram4 import EPS, NORM, SECTIONS, THETA, ideogram4
+from collections.abc import Mapping
+
+from refsd.models.ideogram4 import EPS, NORM, SECTIONS, THETA, UNCONDITIONAL, ideogram4
 from refsd.module import Module
 from refsd.networks.component import MASK, POSITION, VALUE, Argument, Component, Fit, Stack, exactly, whole_heads
+from refsd.networks.dimensions import Shape
+from refsd.numerics.errors import BadInput
 
 
 def _fits(m: Module) -> dict[str, Fit]:
@@ -20,6 +24,15 @@ def _fits(m: Module) -> dict[str, Fit]:
     }
 
 
+def _second_network(own: Mapping[str, Shape], other: Mapping[str, Shape], file: object) -> dict[str, str]:
+    """Name the weights of the network for calls without a prompt. Raises BadInput if it takes other latents."""
+    name = "input_proj.weight"
+    here, there = own[name], other.get(name, ())
+    if here[1:] != there[1:]:
+        raise BadInput(f'{file}: tensor "{name}" has shape {list(there)}, and the first network takes {list(here)}')
+    return {f"{UNCONDITIONAL}.{name}": name for name in other}
+
+
 COMPONENTS = {
     "ideogram4": Component(
         "ideogram4",
@@ -27,12 +40,13 @@ COMPONENTS = {
         {
             "x": Argument("N C H W", VALUE, "noisy latent, packed and normalised: 128 channels"),
             "timesteps": Argument("N", POSITION, "0..1, the share of data in x"),
-            "context": Argument("N J E", VALUE, "thirteen hidden states of Qwen3-VL, side by side"),
+            "context": Argument("N J E", VALUE, "thirteen hidden states of Qwen3-VL, channel by channel"),
             "context_mask": Argument("N J", MASK, "0 where a token is padding", optional=True),
         },
         {"out": "N C H W"},
         {"sections": [*SECTIONS], "theta": THETA, "eps": EPS},
         _fits,
+        beside={"ideogram4-unconditional": _second_network},
         stack=Stack(("layers",)),
     ),
 }

@@ -8,6 +8,7 @@ _convert_non_diffusers_ideogram4_lora_to_diffusers.
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from refsd.models.ideogram4 import UNCONDITIONAL
 from refsd.networks.config import positive, rotary_axes
 from refsd.networks.dimensions import Shape, Shapes, blocks, linear, read_size
 from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, same_names
@@ -117,4 +118,20 @@ IDEOGRAM4_NETWORK = Network(
     },
     adapters=denoiser_namings(),
 )
-NETWORKS = (IDEOGRAM4_NETWORK,)
+# The network for calls without a prompt has the same tensors: its folder tells which one a file holds, or a prefix.
+UNCONDITIONAL_NETWORK = IDEOGRAM4_NETWORK._replace(
+    name="ideogram4-unconditional",
+    title="Ideogram 4's network for calls without a prompt",
+    kind="controlnet",  # beside the denoiser, and looked for before it
+    places=tuple(
+        place
+        for one in IDEOGRAM4_NETWORK.places
+        for place in (
+            one._replace(prefixes=(f"{UNCONDITIONAL}.",)),
+            one._replace(architectures=(UNCONDITIONAL,)),
+        )
+    ),
+    folder=Folder(UNCONDITIONAL, DIFFUSERS_FILE, _FOLDER, _config),
+    adapters=(),
+)
+NETWORKS = (IDEOGRAM4_NETWORK, UNCONDITIONAL_NETWORK)

@@ -7,7 +7,7 @@ on the diagonal of all three axes.
 Key names are diffusers', which ComfyUI's single files and GGUF files share. Streams are concatenated text first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -31,6 +31,7 @@ def qwen_image(
     reference: Sequence[np.ndarray] = (),
     zero_cond_t=False,
     axes_dim=AXES_DIM,
+    control: Callable[..., Sequence[np.ndarray]] | None = None,
 ):
     """Predict the velocity, noise minus picture, of a noisy latent.
 
@@ -41,6 +42,7 @@ def qwen_image(
     reference:    [N, C, h, w] each, h and w even: the latents of the pictures to edit
     zero_cond_t:  True for Edit 2511: the references' tokens are modulated as at time 0
     axes_dim:     rotary channels of a head for each axis; their sum is head_dim
+    control:      (x, timesteps, axes_dim) -> what a ControlNet adds, [N, L, D] each; goes without references
     -> v:         [N, C, H, W]
 
     x has position 0 on the axis picture, the k-th reference has k.
@@ -52,7 +54,10 @@ def qwen_image(
     ids = np.concatenate([centred_ids(*picture.shape[2:], index=k) for k, picture in enumerate(pictures)])
     ids = np.concatenate([text_ids(context.shape[1], ids[:, 1:].max() + 1), ids])
     tokens = np.concatenate([pack(picture) for picture in pictures], axis=1)
-    y = transformer(m, tokens, ids, H * W // 4, timesteps, context, context_mask, axes_dim, zero_cond_t)
+    hints = () if control is None else control(x, timesteps, axes_dim)
+    y = transformer(
+        m, tokens, ids, H * W // 4, timesteps, context, context_mask, axes_dim, zero_cond_t, hints=hints
+    )
     return unpack(y, H, W)
 
 
@@ -82,11 +87,22 @@ def qwen_image_layered(
 
 
 def transformer(
-    m: Module, tokens, ids, own, timesteps, context, context_mask, axes_dim, zero_cond_t=False, addition=None
+    m: Module,
+    tokens,
+    ids,
+    own,
+    timesteps,
+    context,
+    context_mask,
+    axes_dim,
+    zero_cond_t=False,
+    addition=None,
+    hints: Sequence[np.ndarray] = (),
 ):
     """Run the network on tokens [N, L, 4C] of pictures; ids [J + L, 3] are the text's positions, then theirs.
 
-    own: number of tokens to return; the others are of given pictures
+    own:   number of tokens to return; the others are of given pictures
+    hints: what a ControlNet adds
     -> [N, own, 4C]
     """
     times = np.concatenate([timesteps, np.zeros_like(timesteps)]) if zero_cond_t else timesteps
@@ -95,11 +111,18 @@ def transformer(
     txt = m.linear("txt_in", rms_norm(m, "txt_norm", context))
     angle = m.rope_angles(ids[None], axes_dim, THETA)
     mask = text_mask(context_mask, img.shape[1])
-    for i in range(m.count("transformer_blocks")):
+    for i, hint in enumerate(joined(hints, m.count("transformer_blocks"))):
         txt, img = transformer_block(
             m["transformer_blocks"][i], txt, img, vec, angle, sum(axes_dim), mask, own if zero_cond_t else None
         )
+        img = img if hint is None else m.add(img, hint)
     return m.linear("proj_out", norm_out(m["norm_out"], img[:, :own], vec[: len(img)]))
+
+
+def joined(hints, layers):
+    """Return what is added to each block's output: a ControlNet's outputs join runs of blocks of equal length."""
+    every = -(-layers // len(hints)) if hints else 1
+    return [hints[i // every] if hints else None for i in range(layers)]
 
 
 def centred_ids(H, W, index=0):

@@ -24,7 +24,7 @@ COMPONENTS = {
         vae_flux2.encode,
         {"x": Argument("N C H W", VALUE, "picture, -1..1")},
         {"mean": "N 4Z H/16 W/16"},
-        {"num_groups": 32, "eps": vae_flux2.EPS},
+        {"num_groups": 32, "eps": vae_flux2.EPS, "squares_first": False},
         _encoder_fits,
     ),
     "flux2-vae-decoder": Component(
@@ -32,7 +32,7 @@ COMPONENTS = {
         vae_flux2.decode,
         {"z": Argument("N C H W", VALUE, "latent, packed and normalised, as the denoiser has it")},
         {"out": "N K 16H 16W"},
-        {"num_groups": 32, "eps": vae_flux2.EPS},
+        {"num_groups": 32, "eps": vae_flux2.EPS, "squares_first": False},
         _decoder_fits,
     ),
 }

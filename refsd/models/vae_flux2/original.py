@@ -5,12 +5,18 @@ from refsd.networks.original import diffusers
 
 def _encode(model, x, params):
     mean, std = _statistics(model)
-    return {"mean": (_packed(model.encode(x["x"]).latent_dist.mode()) - mean) / std}
+    packed = _packed(model.encode(x["x"]).latent_dist.mode())
+    if params.get("squares_first"):
+        packed = packed.unflatten(1, (-1, 4)).transpose(1, 2).flatten(1, 2)
+    return {"mean": (packed - mean) / std}
 
 
 def _decode(model, x, params):
     mean, std = _statistics(model)
-    return {"out": model.decode(_unpacked(x["z"] * std + mean)).sample}
+    z = x["z"] * std + mean
+    if params.get("squares_first"):
+        z = z.unflatten(1, (4, -1)).transpose(1, 2).flatten(1, 2)
+    return {"out": model.decode(_unpacked(z)).sample}
 
 
 def _statistics(model):

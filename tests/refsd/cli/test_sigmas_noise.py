@@ -99,7 +99,6 @@ def test_a_flag_and_a_strength_of_a_model():
         (["--model", "sdxl"], "no flow model"),
         (["--model", "flux-dev", "--like", "comfyui"], "not of comfyui"),
         (["--model", "flux-dev", "--scheduler", "flux2"], "leave it out for the model's own"),
-        (["--model", "ideogram4"], "does not know how Ideogram 4 spaces its levels"),
         (["--model", "flux-dev", "--sdxl"], "--sdxl does not go with it"),
         (["--scheduler", "flux2"], "size name it with --model"),
     ],

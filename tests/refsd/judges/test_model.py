@@ -195,6 +195,7 @@ def test_cases_without_a_peer_are_asked_for_by_name():
         "unet",
         "esrgan",
         "zimage",
+        "qwen-image",
         "minimax-h3",
         "mistral",
         "flux2-vae-decoder",

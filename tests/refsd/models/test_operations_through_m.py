@@ -30,6 +30,7 @@ NAMES = (
     "lone/ideogram4/ideogram4/masked",
     "minimax-h3/minimax-h3/keyframes",
     "lone/zimage-control/zimage/controlled",
+    "lone/qwen-image-control/qwen-image/controlled",
     "flux-vae/vae-encoder/tall",
     "flux2-vae/flux2-vae-decoder/wide",
     "wan-vae/wan-vae-encoder/frames",

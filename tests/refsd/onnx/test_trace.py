@@ -56,6 +56,7 @@ def errors(case, tmp_path):
         "qwen3-vl-8b-vision/qwen3_vision/wide",
         "controlnet-union/controlnet/kind",
         "lone/zimage-control/zimage/controlled",
+        "lone/qwen-image-control/qwen-image/controlled",
         "krea2/krea2/masked",
         "ernie-image/ernie-image/masked",
         "lone/ideogram4/ideogram4/masked",

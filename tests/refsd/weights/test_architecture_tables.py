@@ -55,6 +55,12 @@ from refsd.models.qwen3_vision.network import (
 )
 from refsd.models.qwen_image.network import QWEN_IMAGE, QwenImageSize, qwen_image_shapes, qwen_image_size
 from refsd.models.qwen_image21.network import QWEN_IMAGE21, QwenImage21Size, qwen_image21_shapes, qwen_image21_size
+from refsd.models.qwen_image_controlnet.network import (
+    QWEN_IMAGE_CONTROL,
+    QwenImageControlSize,
+    qwen_image_control_shapes,
+    qwen_image_control_size,
+)
 from refsd.models.qwen_vision.network import QWEN2_5_VISION, QwenVisionSize, qwen_vision_shapes, qwen_vision_size
 from refsd.models.qwen_vl.network import (
     QWEN2_5_VL_7B,
@@ -228,6 +234,12 @@ TABLES = {
         chroma_size,
         CHROMA,
         sizes(ChromaSize, double_blocks=few, single_blocks=few, layers=few),
+    ),
+    "qwen-image-controlnet": Table(
+        qwen_image_control_shapes,
+        qwen_image_control_size,
+        QWEN_IMAGE_CONTROL,
+        sizes(QwenImageControlSize, layers=few),
     ),
     "zimage-controlnet": Table(
         zimage_control_shapes,
