@@ -134,7 +134,7 @@ _TABLE = {
         _model(
             Bug(patched=_patch(flux2, "conditioning", _no_guidance)),
             "guidance|vec|add|modulation|time_in",
-            "guidance",
+            "guidance|add before it: b left out",
             "flux2-dev/flux2/first-step",
         ),
     ),

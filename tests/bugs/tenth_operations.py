@@ -86,7 +86,7 @@ _TABLE = {
     "d-pool-01": (
         "op",
         "tinygrad/tinygrad#17895",
-        other_result("max_pool2d", "zero|at least 0|below 0|negative|relu|max", _zeros_fill_windows),
+        other_result("max_pool2d", "zeros fill|at least 0|below 0|negative|relu|max", _zeros_fill_windows),
     ),
     "d-act-01": (
         "op",

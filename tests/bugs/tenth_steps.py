@@ -49,7 +49,7 @@ def _only_positive_momentum(cond, uncond, scale, eta, limit, momentum, average, 
 
 
 def _decoded_without_shift(case, values, y):
-    return {"shown_latent": values["latent"] / LATENT_SCALES[case.params["family"]].scale}
+    return {"shown_latent": values["latent"] / LATENT_SCALES[case.params["family"]].factor}
 
 
 def _corner_of_squares(engine):
@@ -77,7 +77,7 @@ _TABLE = {
         wrong_parts(
             "steps/*",
             "kept_before|deviation",
-            "final|alpha|last step|timestep 0|first level",
+            "final|alpha|last step|timestep 0|first level|lowest level",
             final=1 / (1 + float(SD_LEVELS.sigmas[0]) ** 2),
         ),
     ),
