@@ -205,6 +205,11 @@ def _discarding(params: Params, card: Card, levels: Levels) -> Callable[[int], n
     return lambda n: np.append(right(n + 1)[:-2], right(n + 1)[-1])
 
 
+def _of_one_more(kept: slice) -> Callable:
+    """The list for one step more, of which an end is cut off."""
+    return lambda params, card, levels: lambda n: _spacing(params, card, levels)(n + 1)[kept]
+
+
 def _option(name: str, key: str, value: Any):
     def changed(options: dict[str, Any]) -> dict[str, Any]:
         return {**options, key: value} if key in options else options
@@ -258,6 +263,8 @@ _KNOWN = (
     part("a redundant last step to 0", spacing=_redundant_zero),
     part("an unshifted linspace is shifted", spacing=_unshifted_linspace),
     part("the last sigma above 0 left out", spacing=_discarding),
+    part("the list for one step more, without its last level", spacing=_of_one_more(slice(-1))),
+    part("the list for one step more, without its first level", spacing=_of_one_more(slice(1, None))),
     *(
         part(f"computed as {name}", spacing=_computed_as(name))
         for name in (

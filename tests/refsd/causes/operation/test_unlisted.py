@@ -122,6 +122,16 @@ def _channels_last(op, inputs, params):
     return y.reshape(y.shape[0], *y.shape[2:], y.shape[1]).transpose(0, 4, 1, 2, 3)
 
 
+MAXIMA = [name for name in CASES if name.startswith("max_pool2d/f32/")]
+
+
+@pytest.mark.parametrize("name", MAXIMA)
+def test_a_maximum_that_starts_at_zero_is_told_even_where_nothing_but_zeros_comes(name):
+    assert (
+        len(MAXIMA) == 3 and named(name, lambda *call: np.maximum(answer(*call), 0))[0] == "the maximum starts at 0"
+    )
+
+
 @pytest.mark.parametrize(
     ("case", "wrong", "cause"),
     [
