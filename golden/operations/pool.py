@@ -55,10 +55,13 @@ def turned(name: str) -> Wrong:
 
 
 def _case(kind: str, label: str, x: tuple[int, int, int, int], window, stride, padding=(0, 0), **how) -> Case:
-    """Make a case with numbers below zero, where a zero of the padding would be the maximum."""
+    """Make a case with numbers below zero, where a zero of the padding would be the maximum.
+
+    how: other parameters; offset: around what the numbers lie
+    """
     N, C, H, W = x
+    inputs = {"x": Recipe(x, offset=how.pop("offset", -8.0))}
     params = {"kernel_size": window, "stride": stride, "padding": padding, **how}
-    inputs = {"x": Recipe(x, offset=-8.0)}
     return Case(f"{kind}_pool2d/f32/{label}-n{N}-c{C}-h{H}-w{W}", f"{kind}_pool2d", inputs, params)
 
 
@@ -98,6 +101,7 @@ MAX_POOL2D = Operation(
     bound=movement,
     mutants=(
         Mutant("zeros of the border compete", zeros_compete),
+        Mutant("the maximum starts at 0", lambda op, i, p: np.maximum(answer(op, i, p), 0)),
         Mutant("window turned", turned("kernel_size")),
         Mutant("stride turned", turned("stride")),
         SIDES_SWAPPED,
@@ -106,6 +110,7 @@ MAX_POOL2D = Operation(
     cases=(
         _case("max", "plain", (2, 7, 9, 12), (2, 3), (2, 3)),
         _case("max", "border", (2, 7, 9, 12), (3, 5), (2, 1), (1, 2)),
+        _case("max", "signs", (2, 7, 9, 12), (3, 3), (2, 1), offset=-1.0),
     ),
 )
 

@@ -51,7 +51,7 @@ class SigmaRule(NamedTuple):
     edm:       -> levels of EDM
     to_t:      levels, sigma -> timestep that the network receives
     spacing:   params, card, levels -> (steps -> sigmas)
-    last:      "zero" or "lowest", levels -> the last sigma
+    last:      "zero" or "lowest", levels -> the last sigma; None: the schedule's own, 0
     ending:    sigmas -> sigmas; bugs change how the schedule ends
     share:     card, levels -> how strength truncates the schedule
     """
@@ -65,7 +65,7 @@ class SigmaRule(NamedTuple):
     edm: Callable[[], Levels]
     to_t: Callable[[Levels, float], float]
     spacing: Callable[[Params, Card, Levels], Callable[[int], np.ndarray]]
-    last: Callable[[str, Levels], float]
+    last: Callable[[str, Levels], float | None]
     ending: Callable[[np.ndarray], np.ndarray]
     share: Callable[[Card, Levels], Truncation]
 
@@ -88,9 +88,9 @@ def _spacing(params: Params, card: Card, levels: Levels, name: str | None = None
     return lambda n: rule(n, levels, **(params["options"] if name == params["schedule"] else {}))
 
 
-def _last(which: str, levels: Levels) -> float:
+def _last(which: str, levels: Levels) -> float | None:
     if which == _ZERO:
-        return 0.0
+        return None
     if which != _LOWEST or not isinstance(levels, DiscreteLevels):
         raise BadInput(f"stage/sigmas: last {which!r}: expected {_ZERO!r}, or {_LOWEST!r} of trained levels")
     return float(levels.sigmas[0])
@@ -135,7 +135,7 @@ def _run(rule: SigmaRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     card, levels = CARDS[params["engine"]], levels_of(rule, params)
     spacing = rule.spacing(params, card, levels)
     last = rule.last(params["last"], levels)
-    schedule = lambda n: rule.ending(np.append(spacing(n)[:-1], last))
+    schedule = lambda n: rule.ending(spacing(n) if last is None else np.append(spacing(n)[:-1], last))
     steps, strength = params["steps"], params["strength"]
     sigmas = schedule(steps) if strength == 1 else rule.share(card, levels)(steps, strength, schedule)
     # Sigma 0 has no timestep; only a bug gets here with it.
@@ -226,6 +226,11 @@ def _to_the_lowest(which: str, levels: Levels) -> float:
     return float(levels.sigmas[0])
 
 
+def _of_one_more(kept: slice) -> Callable:
+    """The list for one step more, of which an end is cut off."""
+    return lambda params, card, levels: lambda n: _spacing(params, card, levels)(n + 1)[kept]
+
+
 def _option(name: str, key: str, value: Any):
     def changed(options: dict[str, Any]) -> dict[str, Any]:
         return {**options, key: value} if key in options else options
@@ -279,6 +284,8 @@ _KNOWN = (
     part("a redundant last step to 0", spacing=_redundant_zero),
     part("an unshifted linspace is shifted", spacing=_unshifted_linspace),
     part("the last sigma above 0 left out", spacing=_discarding),
+    part("the list for one step more, without its last level", spacing=_of_one_more(slice(-1))),
+    part("the list for one step more, without its first level", spacing=_of_one_more(slice(1, None))),
     *(
         part(f"computed as {name}", spacing=_computed_as(name))
         for name in (

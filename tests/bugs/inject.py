@@ -15,6 +15,7 @@
     uv run python tests/bugs/inject.py --held-out seventh
     uv run python tests/bugs/inject.py --held-out eighth
     uv run python tests/bugs/inject.py --held-out ninth
+    uv run python tests/bugs/inject.py --held-out tenth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -64,6 +65,7 @@ from second_operations import SECOND_OPERATIONS
 from second_stages import SECOND_STAGES
 from seventh import SEVENTH
 from sixth import SIXTH
+from tenth import TENTH
 from third_models import THIRD_MODELS
 from third_operations import THIRD_OPERATIONS
 from third_stages import THIRD_STAGES
@@ -104,6 +106,7 @@ HELD_OUT_SETS = {
     "seventh": SEVENTH,
     "eighth": EIGHTH,
     "ninth": NINTH,
+    "tenth": TENTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -122,6 +125,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(SEVENTH),
     **injections(EIGHTH),
     **injections(NINTH),
+    **injections(TENTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)

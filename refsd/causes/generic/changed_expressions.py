@@ -58,9 +58,7 @@ def quoted(node: ast.AST) -> str:
 
 
 def is_number(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool)
-    )
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
 class Without(ast.NodeTransformer):

@@ -31,10 +31,8 @@ def other_shape(found: np.ndarray, truth: np.ndarray) -> str:
         for axis, (_, read) in zip(axes, chosen, strict=True):
             fits = fits.take(np.flatnonzero(read >= 0), axis)
         if fits.all():
-            told = (
-                f"of axis {a}, {truth.shape[a]} long, {words}" for a, (words, _) in zip(axes, chosen, strict=True)
-            )
-            return " and ".join(told)
+            named = zip(axes, chosen, strict=True)
+            return " and ".join(f"of axis {a}, {truth.shape[a]} long, {words}" for a, (words, _) in named)
     return ""
 
 

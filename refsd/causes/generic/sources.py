@@ -22,9 +22,7 @@ _RULES: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
 _RUNS = (2, 3, 4, 8, 16, 32)
 
 
-def rules(
-    shape: tuple[int, ...], n: int, axes: list[str], flat: dict[int, str]
-) -> Iterator[tuple[str, np.ndarray]]:
+def rules(shape: tuple[int, ...], n: int, axes: list[str], flat: dict[int, str]) -> Rules:
     """Yield (rule, entry read at each place), the simplest first.
 
     shape: of the places; n: number of entries; axes: what each axis of the places counts, "axis H"
@@ -34,9 +32,8 @@ def rules(
     numbers = {axes[a]: places[a] for a in reversed(range(len(shape))) if shape[a] > 1}
     for a, of in flat.items():
         if a > 1:
-            numbers[of] = (
-                np.arange(int(np.prod(shape[:a]))).reshape(*shape[:a], *(1,) * (len(shape) - a)) + 0 * places[0]
-            )
+            own = np.arange(int(np.prod(shape[:a]))).reshape(*shape[:a], *(1,) * (len(shape) - a))
+            numbers[of] = own + 0 * places[0]
     seen = set[bytes]()
     for phrase, rule in _RULES.items():
         for axis, i in numbers.items():

@@ -140,22 +140,17 @@ def _window(a: Arguments) -> int:
 
 _AFFINE, _STEPS = _same("x", "weight", "bias"), ("stride", "padding", "dilation", "groups")
 _ROWS = {
+    **{op: _Row(op, _same("x")) for op in ("silu", "gelu", "quick_gelu", "geglu")},
+    **{op: _Row(op, _AFFINE, _STEPS, _window) for op in ("conv2d", "conv3d")},
+    **{op: _Row(op, _AFFINE, ("num_groups", "eps"), _group) for op in ("group_norm", "group_norm_silu")},
     "linear": _Row("linear", _AFFINE, terms=_last("x")),
     "text_projection": _Row("linear", _same("x", "weight"), terms=_last("x")),
-    "conv2d": _Row("conv2d", _AFFINE, _STEPS, _window),
-    "conv3d": _Row("conv3d", _AFFINE, _STEPS, _window),
-    "group_norm": _Row("group_norm", _AFFINE, ("num_groups", "eps"), _group),
-    "group_norm_silu": _Row("group_norm_silu", _AFFINE, ("num_groups", "eps"), _group),
     "layer_norm": _Row("layer_norm", _AFFINE, ("eps",), _last("x")),
     "adaptive_layer_norm": _Row("adaptive_layer_norm", _same("x", "shift", "scale"), ("eps",), _last("x")),
     "rms_norm": _Row("rms_norm", _same("x", "weight"), ("eps",), _last("x")),
     "rms_norm_apart": _Row("rms_norm", _same("x", "weight"), ("eps",), _last("x")),
     "l2_norm": _Row("l2_norm", _same("x"), ("eps",), _last("x")),
     "rms_norm_channels": _Row("rms_norm_channels", _same("x", "weight"), ("eps",), lambda a: len(a["weight"])),
-    "silu": _Row("silu", _same("x")),
-    "gelu": _Row("gelu", _same("x")),
-    "quick_gelu": _Row("quick_gelu", _same("x")),
-    "geglu": _Row("geglu", _same("x")),
     "swiglu": _Row("swiglu", _same("x"), ("second_gates",)),
     "attention": _Row(
         "attention", _same("q", "k", "v", "mask", "sinks"), ("scale",), lambda a: max(np.shape(a["k"])[1::2])
@@ -208,12 +203,8 @@ def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.nda
 _PARTS = 6
 _NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
 # Method -> key of its products in Numerics.sums.
-_SUMS = {
-    "linear": "linear",
-    "text_projection": "linear",
-    "conv2d": "conv",
-    "conv3d": "conv",
-    "attention": "attention",
+_SUMS = {"text_projection": "linear", "conv2d": "conv", "conv3d": "conv"} | {
+    op: op for op in ("linear", "attention")
 }
 _UNIT = 2.0**-24  # half a unit in the last place of float32
 
@@ -222,10 +213,13 @@ def call_of(method: str, arguments: Arguments) -> Call | None:
     """Return the call in the terms of its page; None if the page cannot express it."""
     row = _ROWS[method]
     if method == "apply":
-        name, arrays = arguments["kernel"].__name__, arguments.get("arrays", ())
-        if name not in OPERATIONS or [*OPERATIONS[name].inputs] != ["x"] or len(arrays) != 1:
-            return None
-        return Call(name, {"x": stored(np.asarray(arrays[0], np.float32))}, dict(arguments.get("params", {})))
+        page, named = OPERATIONS.get(arguments["kernel"].__name__), dict(arguments.get("params", {}))
+        names = [name.rstrip("?") for name in page.inputs] if page else []
+        given = dict(zip(names, arguments.get("arrays", ()), strict=False))
+        given |= {name: named.pop(name) for name in names if name in named}
+        arrays = {name: stored(np.asarray(y, np.float32)) for name, y in given.items() if y is not None}
+        needed = {name for name in page.inputs if not name.endswith("?")} if page else {""}
+        return Call(page.name, arrays, named) if page and needed <= arrays.keys() else None
     if not row.inputs or (row.op == "rope" and "ids" not in arguments):
         return None
     given = {row.inputs[name]: arguments[name] for name in row.inputs if arguments.get(name) is not None}

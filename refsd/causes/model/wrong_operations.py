@@ -52,9 +52,7 @@ class QuickGelu(Arithmetic):
     def quick_gelu(self, x):
         return super().gelu(x)
 
-    def geglu(self, x):
-        value, gate = np.split(x, 2, axis=-1)
-        return self._round(value * self.gelu(gate))
+    geglu = OtherGelu.geglu
 
 
 class GeluForSilu(Arithmetic):

@@ -13,8 +13,12 @@ from itertools import chain, combinations
 import ml_dtypes
 import numpy as np
 
+from refsd.causes.generic.error_places import joined
 from refsd.causes.generic.orders import BLOCKS, in_order, orders, tiles
 from refsd.causes.operation.memory_layouts import (
+    SQUARES,
+    first_of_last,
+    last_of_first,
     of_groups,
     of_other_strides,
     of_slices,
@@ -22,6 +26,7 @@ from refsd.causes.operation.memory_layouts import (
     of_tokens,
     reread,
     restored,
+    squares_turned,
     strided,
 )
 from refsd.causes.operation.other_values import fits, other_values, plain
@@ -104,6 +109,7 @@ def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], 
         for of in (of_slices, of_other_strides)
         for name, changed in of({name: t.values() for name, t in inputs.items()})
     )
+    yield from _channels_last(op, inputs, params, right)
     yield from _along_others(op, inputs, params, right)
     yield from _lengths(op, inputs, params)
     yield from _left_out(op, inputs, params, right)
@@ -175,13 +181,26 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
         yield f"{which} exchanged in memory", lambda x, a=one, b=other: reread(x, a, b)
         yield f"{which} stored in the other order", lambda x, a=one, b=other: restored(x, a, b)
     if x.ndim > 3 and x.shape[1] > 1:
-        last, which = np.moveaxis(x, 1, -1).shape, f"{name}: axis {axes[1] or 1}"
-        yield f"{which} is read as if it came last in memory", lambda x: np.moveaxis(x.reshape(last), -1, 1)
-        yield f"{which} lies last in memory", lambda x: np.moveaxis(x, 1, -1).reshape(x.shape)
+        yield f"{name}: axis {axes[1] or 1} is read as if it came last in memory", first_of_last
+        yield f"{name}: axis {axes[1] or 1} lies last in memory", last_of_first
+    for side in SQUARES if x.ndim > 1 and min(x.shape[-2:]) > 1 else ():
+        yield f"{name}: every square of {side} x {side} is transposed", lambda x, n=side: squares_turned(x, n)
     for block in BLOCKS if x.ndim > 1 and x.shape[-2] > 1 else ():
         if x.shape[-1] % block:
             phrase = f"{name}: its rows are sought at a stride of whole {block}s of numbers"
             yield phrase, lambda x, b=block: strided(x, -(-x.shape[-1] // b) * b)
+
+
+def _channels_last(op, inputs, params, right):
+    """Read all pictures and filters, and the answer, as if channels came first, where they lie last."""
+    names = [name for name, t in inputs.items() if len(t.shape) > 3 and t.shape[1] > 1]
+    made = partial(_with, op, inputs, params, {name: last_of_first(inputs[name].values()) for name in names})
+    if right.ndim > 3 and len(names) > 1:
+        yield f"{joined(names, 'and')} lie with channels last in memory", made
+        yield (
+            f"{joined(names, 'and')} lie with channels last in memory, as the answer",
+            lambda: first_of_last(made()),
+        )
 
 
 def _exchanged(op, inputs, params):

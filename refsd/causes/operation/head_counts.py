@@ -20,14 +20,8 @@ def head_counts(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple
         return
     for heads in (h for h in range(1, H * D // 2 + 1) if H * D % h == 0 and h != H):
         width = H * D // heads
-        changed = {
-            name: stored(
-                np.ascontiguousarray(inputs[name].values(), np.float32).reshape(
-                    *inputs[name].shape[:-2], heads, width
-                )
-            )
-            for name in "qkv"
-        }
+        values = {name: np.ascontiguousarray(inputs[name].values(), np.float32) for name in "qkv"}
+        changed = {name: stored(x.reshape(*x.shape[:-2], heads, width)) for name, x in values.items()}
         for scale, words in ((own * (D / width) ** 0.5, ""), (own, f", with the scale of {D}")):
             y = answer(op, {**inputs, **changed}, {**params, "scale": scale})
             yield f"{heads} heads of {width} channels, not {H} of {D}{words}", y.reshape(inputs["q"].shape)

@@ -12,6 +12,8 @@ from refsd.golden.operation import Params
 _GROUPS = ("groups", "num_groups")
 # The longest mask whose tokens are tried from every one on.
 _TOKENS = 64
+# Sides of the squares in which layouts for tiles store a matrix.
+SQUARES = 4, 8, 16
 
 
 def reread(x: np.ndarray, one: int, other: int) -> np.ndarray:
@@ -24,6 +26,24 @@ def reread(x: np.ndarray, one: int, other: int) -> np.ndarray:
 def restored(x: np.ndarray, one: int, other: int) -> np.ndarray:
     """Store the tensor with the two axes swapped, and read it in the right shape."""
     return np.ascontiguousarray(x.swapaxes(one, other)).reshape(x.shape)
+
+
+def last_of_first(x: np.ndarray) -> np.ndarray:
+    """Read memory in which axis 1 lies last as if it did not."""
+    return np.moveaxis(x, 1, -1).reshape(x.shape)
+
+
+def first_of_last(x: np.ndarray) -> np.ndarray:
+    """Read memory in which axis 1 does not lie last as if it did."""
+    return np.moveaxis(x.reshape(np.moveaxis(x, 1, -1).shape), -1, 1)
+
+
+def squares_turned(x: np.ndarray, side: int) -> np.ndarray:
+    """Transpose every whole square of the last two axes, as a layout for tiles does."""
+    (*outer, rows, columns), y = (*x.shape[:-2], *(n // side for n in x.shape[-2:])), np.copy(x)
+    whole = y[..., : rows * side, : columns * side]
+    whole[:] = whole.reshape(*outer, rows, side, columns, side).swapaxes(-3, -1).reshape(whole.shape)
+    return y
 
 
 def strided(x: np.ndarray, stride: int) -> np.ndarray:

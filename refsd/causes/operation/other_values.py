@@ -11,13 +11,10 @@ from refsd.golden.operation import Inputs
 # Kernels do not check their parameters, so try only values that fit the inputs.
 _FITS: dict[str, Callable[[Any, Any, Inputs], bool]] = {
     "padding": lambda value, own, inputs: min(np.ravel(value)) >= 0,
-    "stride": lambda value, own, inputs: min(np.ravel(value)) > 0,
-    "dilation": lambda value, own, inputs: min(np.ravel(value)) > 0,
+    **dict.fromkeys(("stride", "dilation"), lambda value, own, inputs: min(np.ravel(value)) > 0),
     "num_groups": lambda value, own, inputs: value > 0 and inputs["x"].shape[1] % value == 0,
     "axes_dim": lambda value, own, inputs: sorted(value) == sorted(own),
-    "diagonal": lambda value, own, inputs: True,
-    "down": lambda value, own, inputs: True,
-    "right": lambda value, own, inputs: True,
+    **dict.fromkeys(("diagonal", "down", "right"), lambda value, own, inputs: True),
 }
 
 
@@ -50,11 +47,8 @@ def _other_tuples(value: tuple) -> Iterator[tuple]:
         swapped = [*value]
         swapped[i], swapped[j] = swapped[j], swapped[i]
         yield tuple(swapped)
-    if n == 4:
-        yield (value[2], value[3], value[0], value[1])
-        yield (value[0], value[0], value[2], value[2])
-        yield (value[1], value[1], value[3], value[3])
-        yield (value[1], value[0], value[3], value[2])
+    for order in ((2, 3, 0, 1), (0, 0, 2, 2), (1, 1, 3, 3), (1, 0, 3, 2)) if n == 4 else ():
+        yield tuple(value[i] for i in order)
     for i in range(n):
         yield (value[i],) * n
         for by in (-1, 1):

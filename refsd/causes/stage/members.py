@@ -28,12 +28,7 @@ _TAKEN: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "the mean of each {}": lambda q: np.full_like(q, q.mean()),
     "1": lambda q: np.ones_like(q),
 }
-_POWERS = {
-    1.0: "multiplied by",
-    -1.0: "divided by",
-    0.5: "multiplied by the root of",
-    -0.5: "divided by the root of",
-}
+_POWERS = {1: "multiplied by", -1: "divided by", 0.5: "multiplied by the root of", -0.5: "divided by the root of"}
 
 Run = Callable[[Callable[[Tensors], Tensors]], Answer | None]
 

@@ -161,10 +161,8 @@ def _other_answer(k: int, error: np.ndarray, limit: np.ndarray, y: Dump) -> str:
 def _fewest(right: list[float], count: int) -> Iterator[tuple[int, ...]]:
     """Yield the terms whose weights may be wrong, the fewest first: of dependent terms many sums are the same."""
     for some in range(1, _MOST):
-        yield from sorted(
-            itertools.combinations(range(count), some),
-            key=lambda chosen: [right[i] == 0 for i in chosen].count(True),
-        )
+        chosen = itertools.combinations(range(count), some)
+        yield from sorted(chosen, key=lambda places: [right[i] == 0 for i in places].count(True))
     yield tuple(i for i in range(count) if right[i])
     yield tuple(range(count))
 

@@ -17,12 +17,8 @@ _ENGINE = "comfyui"
 def sigma_causes(case: Case, found: np.ndarray, numerics: Numerics) -> list[str]:
     """Return what explains the list of sigmas; nothing for a schedule that the stage has otherwise."""
     stage, levels = STAGES["stage/sigmas"], "flow" if levels_of(case) is FLOW_LEVELS else "sd"
-    asked = {
-        "engine": _ENGINE,
-        "levels": levels,
-        "shift": 1.0,
-        **{k: case.params[k] for k in ("schedule", "steps")},
-    }
+    asked = {"engine": _ENGINE, "levels": levels, "shift": 1.0}
+    asked |= {k: case.params[k] for k in ("schedule", "steps")}
     inputs = StageInputs({}, stage.complete({}, asked), np.dtype(np.float64))
     answer = stage.answer(inputs)
     truth = sigmas_of(case)

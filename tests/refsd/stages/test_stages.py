@@ -96,6 +96,8 @@ def test_the_first_wrong_item_is_the_place(name, bug, says):
         ("stage/clip_tokens/sdcpp-break", "BREAK is a word"),
         ("stage/clip_tokens/diffusers-foreign", "words end at every character outside ASCII"),
         ("stage/sigmas/flow-linspace-n7", "an unshifted linspace is shifted"),
+        ("stage/sigmas/flow-below-one-n6", "the list for one step more, without its last level"),
+        ("stage/sigmas/sd-karras-n5", "the list for one step more, without its first level"),
         ("stage/sigmas/sd-karras-n5", "nearest trained timestep, not a real one"),
         ("stage/prediction/eps-high", "x not scaled for the ControlNet"),
         ("stage/noising/flow-sdcpp", "noise as of a variance-exploding model"),

@@ -7,8 +7,9 @@ import pytest
 
 from refsd.causes.model.following import Segment
 from refsd.causes.model.mutants import MUTANTS, Change
-from refsd.causes.model.observed import _slices
+from refsd.causes.model.observed import _slices, call_of
 from refsd.causes.model.place import Place, of_one_layer
+from refsd.kernels.attention_softcap import attention_softcap
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 
 
@@ -19,6 +20,21 @@ def test_one_slice_of_a_longer_tensor_may_stand_for_it():
     assert np.array_equal(one["the last slice along axis 1 of "], y[:, -1])
     assert [*dict(_slices(y, (2, 2, 3)))] == ["the first 2 of 4 slices of ", "the last 2 of 4 slices of "]
     assert not [*_slices(y, (3, 2))]
+
+
+def test_a_kernel_that_a_component_applies_has_its_page_whatever_its_inputs():
+    q, k, v = np.random.default_rng(1).standard_normal((3, 1, 5, 2, 8), dtype=np.float32)
+    applied = {
+        "kernel": attention_softcap,
+        "arrays": (q, k, v),
+        "params": {"cap": 50.0, "scale": 0.25, "mask": None},
+    }
+    call = call_of("apply", applied)
+    assert call is not None and call.op == "attention_softcap"
+    assert [*call.inputs] == ["q", "k", "v"] and np.array_equal(call.inputs["v"].values(), v)
+    assert call.params == {"cap": 50.0, "scale": 0.25}
+    assert call_of("apply", {**applied, "arrays": (q, k)}) is None  # its page needs v
+    assert call_of("apply", {**applied, "kernel": lambda q, k, v: q}) is None
 
 
 def _of_another_size(found: np.ndarray, truth: np.ndarray, wrong) -> tuple[list[str], int]:

@@ -105,9 +105,46 @@ def _other_axis(op, inputs, params):
     return (s / s.sum(axis=2, keepdims=True) @ v).transpose(0, 2, 1, 3)
 
 
+def _tiles_by_columns(op, inputs, params):
+    weight = np.copy(inputs["weight"].values())
+    for i in range(0, len(weight) - 7, 8):
+        for j in range(0, weight.shape[1] - 7, 8):
+            weight[i : i + 8, j : j + 8] = weight[i : i + 8, j : j + 8].T.copy()
+    return answer(op, {**inputs, "weight": stored(weight)}, params)
+
+
+def _channels_last(op, inputs, params):
+    """An engine of channels last, around which nothing turns the tensors."""
+    turned = {
+        n: stored(x.values().transpose(0, 2, 3, 4, 1).reshape(x.shape)) for n, x in inputs.items() if n != "bias"
+    }
+    y = answer(op, {**inputs, **turned}, params)
+    return y.reshape(y.shape[0], *y.shape[2:], y.shape[1]).transpose(0, 4, 1, 2, 3)
+
+
+MAXIMA = [name for name in CASES if name.startswith("max_pool2d/f32/")]
+
+
+@pytest.mark.parametrize("name", MAXIMA)
+def test_a_maximum_that_starts_at_zero_is_told_even_where_nothing_but_zeros_comes(name):
+    assert (
+        len(MAXIMA) == 3 and named(name, lambda *call: np.maximum(answer(*call), 0))[0] == "the maximum starts at 0"
+    )
+
+
 @pytest.mark.parametrize(
     ("case", "wrong", "cause"),
     [
+        (
+            "linear/f32/awkward-x2x33x77-o20",
+            _tiles_by_columns,
+            "weight: every square of 8 x 8 is transposed",
+        ),
+        (
+            "conv3d/f32/3x3x3-n2-c6-k8-d5-h7-w9",
+            _channels_last,
+            "x and weight lie with channels last in memory, as the answer",
+        ),
         (SELF, _q_of_k, "the odd channels of q read from k"),
         (SELF, _zero_keys, "axis J of k and v padded with zeros to a multiple of 32, which are read"),
         (SELF, _other_axis, "softmax over the queries, not over the keys"),
