@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.families import Identity, identify, latents_of
-from refsd.files.formats import open_weights, read_json
+from refsd.files.formats import open_weights
+from refsd.files.json_files import read_json
 from refsd.files.stored import Weights, shown
 from refsd.models.catalogue import AUTOENCODERS, DENOISERS, LANGUAGE_MODELS, NETWORKS, TEXT_CONDITIONERS
 from refsd.numerics.errors import BadInput

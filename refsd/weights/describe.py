@@ -47,7 +47,8 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "unreadable_types": sorted(
             {h.type for h in headers} - SCALAR_TYPES.keys() - BLOCK_TYPES.keys() - GROUPED_TYPES.keys()
         ),
-        "unexpanded": storages(checkpoint.files),
+        "unexpanded": storages(checkpoint.files, "unexpanded"),
+        "expanded": storages(checkpoint.files, "expanded"),
         "tokenizer": tokenizer(checkpoint.path),
         "unknown": checkpoint.unknown,
         "ignored": checkpoint.extras
