@@ -53,7 +53,7 @@ BUDGETS = {
     "refsd/engines": 11_100,
     "refsd/export": 350,
     "refsd/families": 2_050,
-    "refsd/files": 3_850,
+    "refsd/files": 4_050,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 2_000,

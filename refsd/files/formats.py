@@ -51,7 +51,11 @@ def _open_shards(path: Path, mapped: bool) -> Shards:
         if Path(file).name != file or not file.endswith(SHARDS):
             raise BadInput(f"{path}: shard {shown(file)}: a .safetensors or .bin file in the same folder expected")
         opened[file] = open_weights(path.parent / file, mapped)
-    where = {name: file for name, file in where.items() if name not in opened[file].helpers}
+    where = {
+        opened[file].renamed.get(name, name): file
+        for name, file in where.items()
+        if name not in opened[file].helpers
+    }
     absent = [name for name, file in where.items() if name not in opened[file]]
     if absent:
         raise BadInput(

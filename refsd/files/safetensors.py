@@ -71,7 +71,7 @@ def open_safetensors(path: Path, mapped: bool = True) -> Weights:
     )
     weights = Weights(path, "safetensors", found.tensors(headers), metadata, data)
     weights.scalings, weights.helpers = found.scalings, found.helpers
-    weights.unexpanded, weights.expanded = found.unexpanded, found.expanded
+    weights.unexpanded, weights.expanded, weights.renamed = found.unexpanded, found.expanded, found.renamed
     return weights
 
 

@@ -90,20 +90,19 @@ class _Layer(NamedTuple):
 
 
 def find(path: Path, headers: Mapping[str, Header], read: Read) -> dict[str, Packed]:
-    """Return each weight of codes with a tensor `scale` beside it. Raises BadInput for a malformed config.json."""
-    names = [
-        n for n in headers if n.rpartition(".")[2] == "weight" and f"{n.removesuffix('weight')}scale" in headers
-    ]
-    config = _config(path.parent) if names else None
+    """Return each weight of codes, also without its scale. Raises BadInput for a malformed config.json."""
+    weights = [name for name in headers if name.rpartition(".")[2] == "weight"]
+    scaled = {name for name in weights if f"{name.removesuffix('weight')}scale" in headers}
+    config = _config(path.parent) if scaled else None
     found = {}
-    for name in names:
-        prefix = name.removesuffix("weight")
+    for name in weights:
+        prefix, header = name.removesuffix("weight"), headers[name]
         helpers = [helper for part in (*_SCALE, *_ZERO, *_BRANCH) if (helper := f"{prefix}{part}") in headers]
-        if config is not None:
+        if config is not None and (name in scaled or header.type in _CODES):
             found[name] = _packed(name, _Layer(prefix, _settings(config, name), headers, read), helpers)
-        elif headers[name].type in _CODES:
-            storage = f"in {headers[name].type} with a scale, as SDNQ's, without the config.json that says more"
-            found[name] = Packed(name, headers[name], storage, helpers)
+        elif name in scaled and header.type in _CODES:
+            storage = f"in {header.type} with a scale, as SDNQ's, without the config.json that says more"
+            found[name] = Packed(name, header, storage, helpers)
     return found
 
 

@@ -55,12 +55,14 @@ class Weights(Mapping[str, StoredTensor]):
     helpers:  names in the file that hold these scales; they are not listed as tensors
     unexpanded: name -> storage that refsd recognises but cannot expand: "in int8_blockwise"
     expanded: name -> storage of a tool that refsd expands: "in GPTQ's 4 bits"
+    renamed: name in the file -> name of the tensor whose packed codes it holds
     """
 
     scalings: Mapping[str, Scaling | Callable[[], Grouping | StoredTensor]] = {}
     helpers: Set[str] = frozenset()
     unexpanded: Mapping[str, str] = {}
     expanded: Mapping[str, str] = {}
+    renamed: Mapping[str, str] = {}
 
     def __init__(
         self, path: Path, format: str, headers: dict[str, Header], metadata: dict[str, Any], data: Content

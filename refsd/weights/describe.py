@@ -162,7 +162,7 @@ def _metadata(files: list[Weights]) -> dict[str, str]:
     """Return the headers' metadata, long texts shortened."""
     texts = {}
     for weights in files:
-        for key, value in list(weights.metadata.items())[:64]:
+        for key, value in [entry for entry in weights.metadata.items() if entry[0] not in weights.headers][:64]:
             text = str(value)
             texts[key] = text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
     return texts

@@ -176,6 +176,15 @@ def test_what_is_not_said_is_named(case, tmp_path):
         weights["a.b.weight"]
 
 
+def test_a_scale_in_another_shard(tmp_path):
+    arrays, config, _ = recorded("int8")
+    other = {"c.weight": arrays["weight"], **{f"a.{part}": array for part, array in arrays.items()}}
+    weights = open_weights(write(tmp_path, other, config, prefix=""))
+    assert weights.unexpanded == {"c.weight": "in SDNQ's int8 without scale"} and set(weights.expanded) == {
+        "a.weight"
+    }
+
+
 def test_one_scale_that_may_be_of_either_order(tmp_path):
     arrays, config, _ = recorded("int8-one-scale")
     config["quantization_config"]["use_quantized_matmul"] = True
