@@ -72,7 +72,7 @@ BUDGETS = {
     "refsd/tokenizers": 1_600,
     "refsd/trajectory": 600,
     "refsd/watching": 2_900,
-    "refsd/weights": 3_550,
+    "refsd/weights": 3_650,
     "samplers": 5_200,
 }
 
