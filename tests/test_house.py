@@ -53,7 +53,7 @@ BUDGETS = {
     "refsd/engines": 11_100,
     "refsd/export": 350,
     "refsd/families": 2_150,
-    "refsd/files": 3_400,
+    "refsd/files": 4_050,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 2_050,
@@ -72,7 +72,7 @@ BUDGETS = {
     "refsd/tokenizers": 1_600,
     "refsd/trajectory": 600,
     "refsd/watching": 2_900,
-    "refsd/weights": 3_550,
+    "refsd/weights": 3_650,
     "samplers": 5_250,
 }
 

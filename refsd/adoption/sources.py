@@ -13,7 +13,7 @@ from onnx import helper, inliner, numpy_helper, shape_inference
 
 from refsd.adoption.folder import Adopted, drawn
 from refsd.adoption.tidying import constants_as_tensors, fold, lift
-from refsd.files.formats import read_json
+from refsd.files.json_files import read_json
 from refsd.golden.wording import counted, did_you_mean, needing
 from refsd.numerics.errors import BadInput
 from refsd.onnx.evaluate import expected_inputs

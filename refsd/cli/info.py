@@ -162,6 +162,8 @@ def _remarks(found: dict[str, Any]):
     if found["unreadable_types"]:
         readable = ", ".join([*SCALAR_TYPES, *BLOCK_TYPES])
         yield "types", f"refsd cannot read {', '.join(found['unreadable_types'])}; it reads {readable}"
+    for storage, names in found["expanded"].items():
+        yield "storage", f"{counted(len(names), 'tensor')} {storage}"
     for storage, names in found["unexpanded"].items():
         yield (
             "storage",

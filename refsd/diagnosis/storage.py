@@ -3,6 +3,7 @@
 q4_k                    a block type; activations stay as they are
 comfy-int8              int8 with a scale a row; -convrot: rotated in groups of 256 before
 comfy-fp8               F8_E4M3 with one scale
+w4a8              rotated codes of 4 bits, int8 before they are multiplied
 nvfp4-w4a4, mxfp8-w8a8  with scales of blocks
 q4_0+int8               a block type, and activations in few bits: W4A8
 """
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from refsd.kernels.quant import BLOCK_TYPES, convrot
+from refsd.kernels.quant import BLOCK_TYPES, convrot, w4a8
 from refsd.kernels.quant.activation_codes import divided, to_grid
 from refsd.kernels.quant.block_type import Importance
 from refsd.numerics.errors import BadInput
@@ -101,6 +102,11 @@ def _grouped(type: str, how: Quantization) -> Keep:
     return keep
 
 
+def _w4a8(w: np.ndarray, columns: np.ndarray | None) -> StoredTensor:
+    codes, scale, of_rows = w4a8.encode(convrot.rotate(w))
+    return StoredTensor("i8", w.shape, w4a8.decode(codes, scale, w4a8.USUAL_TABLE), Scaling(of_rows, convrot.GROUP))
+
+
 _ROTATED = Quantization("int8", "row", rotation=convrot.GROUP)
 _ACTIVATIONS = {"int8": INT8_ROWS, "fp8": FP8_TENSOR, "nvfp4": NVFP4, "mxfp8": MXFP8}
 _UNUSED = Importance.UNUSED
@@ -109,6 +115,7 @@ _KEPT = {
     "comfy-int8": Storage("", "i8", 8, 1, _UNUSED, _scaled("i8", np.int8, INT8_ROWS), INT8_ROWS),
     "comfy-int8-convrot": Storage("", "i8", 8, convrot.GROUP, _UNUSED, _scaled("i8", np.int8, _ROTATED), INT8_ROWS),
     "comfy-fp8": Storage("", "f8_e4m3", 8, 1, _UNUSED, _scaled("f8_e4m3", _E4M3, FP8_TENSOR), FP8_TENSOR),
+    "w4a8": Storage("", "i8", 4.5, convrot.GROUP, _UNUSED, _w4a8, INT8_ROWS),
     "nvfp4-w4a4": Storage("", "nvfp4_comfy", 4.5, 16, _UNUSED, _grouped("nvfp4_comfy", NVFP4), NVFP4),
     "mxfp8-w8a8": Storage("", "mxfp8", 8.25, 32, _UNUSED, _grouped("mxfp8", MXFP8), MXFP8),
 }

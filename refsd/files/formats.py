@@ -1,19 +1,17 @@
-"""Open a weight file or its shards, in the format that its content shows; read small JSON files."""
+"""Open a weight file or its shards, in the format that its content shows."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 from refsd.files.gguf import open_gguf
+from refsd.files.json_files import read_json
 from refsd.files.pickle_reader import is_pickle, open_pickle
 from refsd.files.safetensors import open_safetensors
 from refsd.files.stored import EXPECTED, Shards, Weights, shown
-from refsd.golden.file_kinds import GGUF, JSON, PICKLE, SAFETENSORS, START, TEXT, ZIP, kind
-from refsd.golden.input_file import open_input, read_input
+from refsd.golden.file_kinds import GGUF, PICKLE, SAFETENSORS, START, ZIP, kind
+from refsd.golden.input_file import open_input
 from refsd.numerics.errors import BadInput
 
 SHARDS = (".safetensors", ".bin")
-MAX_JSON = 2**24  # bytes
 MAX_SHARDS = 4096
 
 
@@ -41,23 +39,6 @@ def open_weights(path: str | Path, mapped: bool = True) -> Weights:
     return open_safetensors(path, mapped)
 
 
-def read_json(path: Path, most: int = MAX_JSON) -> dict[str, Any]:
-    """Read a JSON object from a file of at most `most` bytes. Raises BadInput for anything else."""
-    data = read_input(path, most, "JSON")
-    try:
-        content = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        found = kind(data[:START])
-        if found not in ("", JSON, TEXT):
-            raise BadInput(f"{path}: {found}; JSON expected") from None
-        if isinstance(error, UnicodeDecodeError):
-            raise BadInput(f"{path}: not UTF-8 at byte {error.start}; JSON expected") from None
-        raise BadInput(f"{path}: not JSON ({' '.join(str(error).split())[:100]})") from None
-    if not isinstance(content, dict):
-        raise BadInput(f"{path}: a JSON {type(content).__name__}, an object expected")
-    return content
-
-
 def _open_shards(path: Path, mapped: bool) -> Shards:
     where = read_json(path).get("weight_map")
     if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
@@ -70,7 +51,11 @@ def _open_shards(path: Path, mapped: bool) -> Shards:
         if Path(file).name != file or not file.endswith(SHARDS):
             raise BadInput(f"{path}: shard {shown(file)}: a .safetensors or .bin file in the same folder expected")
         opened[file] = open_weights(path.parent / file, mapped)
-    where = {name: file for name, file in where.items() if name not in opened[file].helpers}
+    where = {
+        opened[file].renamed.get(name, name): file
+        for name, file in where.items()
+        if name not in opened[file].helpers
+    }
     absent = [name for name, file in where.items() if name not in opened[file]]
     if absent:
         raise BadInput(

@@ -56,7 +56,7 @@ class Packed(NamedTuple):
     expand: Callable[[], StoredTensor] | None = None
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
     """A format's real shape, the storage in words, the type of the codes, and how they are read."""
 
     shape: tuple[int, ...]
@@ -147,13 +147,13 @@ def _groups_fit(columns: int, groups: int) -> bool:
     return groups > 0 and (columns % groups == 0 or -(-columns // -(-columns // groups)) == groups)
 
 
-def _qweight(header: Header, parts: _Parts) -> _Known | None:
+def _qweight(header: Header, parts: _Parts) -> Known | None:
     """GPTQ's, AWQ's or Nunchaku's matrix; None of another's."""
     if len(header.shape) != 2:
         return None
     first, second = header.shape
     if header.type == "i8" and "wscales" in parts.headers:
-        return _Known((first, 2 * second), "in Nunchaku's SVDQuant")
+        return Known((first, 2 * second), "in Nunchaku's SVDQuant")
     scales = parts.headers.get("scales")
     if header.type != "i32" or scales is None or len(scales.shape) != 2:
         return None
@@ -185,11 +185,11 @@ def _qweight(header: Header, parts: _Parts) -> _Known | None:
 
 def _known(
     parts: _Parts, shape: tuple[int, int], groups: int, storage: str, bits: int, expand: Callable[[], StoredTensor]
-) -> _Known:
+) -> Known:
     """GPTQ's or AWQ's format, expanded if its zero points and scales have the shapes that it says."""
     zeros = parts.has("qzeros", ("i32",), groups, -(-shape[0] * bits // _BITS))
     fits = zeros and parts.has("scales", _SCALES, groups, shape[0]) and _groups_fit(shape[1], groups)
-    return _Known(shape, storage, "i8" if bits < 8 else "i16", expand) if fits else _Known(shape, storage)
+    return Known(shape, storage, "i8" if bits < 8 else "i16", expand) if fits else Known(shape, storage)
 
 
 def _awq(words: np.ndarray) -> np.ndarray:
@@ -210,7 +210,7 @@ def _order(parts: _Parts, name: str, groups: int) -> np.ndarray | None:
     return listed
 
 
-def _weight_packed(header: Header, parts: _Parts) -> _Known | None:
+def _weight_packed(header: Header, parts: _Parts) -> Known | None:
     """compressed-tensors' matrix."""
     scale = parts.headers.get("weight_scale")
     if len(header.shape) != 2 or scale is None:
@@ -222,11 +222,11 @@ def _weight_packed(header: Header, parts: _Parts) -> _Known | None:
             "weight_global_scale", ("f32",), 1
         ):
             over = lambda: parts.floats("weight_scale") / parts.floats("weight_global_scale")
-            return _fp4(parts, header, storage, 16, over)
+            return fp4(parts.read, header, storage, 16, over)
         if parts.has("weight_scale", ("u8",), rows, columns // 32):
             powers = lambda: parts.array("weight_scale").view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
-            return _fp4(parts, header, storage, 32, powers)
-        return _Known((rows, columns), storage)
+            return fp4(parts.read, header, storage, 32, powers)
+        return Known((rows, columns), storage)
     if header.type != "i32" or not parts.has("weight_shape", ("i64",), 2):
         return None
     rows, columns = (int(n) for n in parts.array("weight_shape"))
@@ -240,7 +240,7 @@ def _weight_packed(header: Header, parts: _Parts) -> _Known | None:
     fits &= not zeros or parts.has("weight_zero_point", ("i32",), -(-rows * bits // _BITS), groups)
     fits &= "weight_g_idx" not in parts.headers or parts.has("weight_g_idx", ("i32",), columns)
     if not fits or not _groups_fit(columns, groups):
-        return _Known((rows, columns), storage)
+        return Known((rows, columns), storage)
 
     def expand() -> StoredTensor:
         zero = np.full((rows, groups), middle, np.int16)
@@ -250,10 +250,10 @@ def _weight_packed(header: Header, parts: _Parts) -> _Known | None:
         q = codes(parts.array("weight_packed"), bits, columns)
         return _scaled(q, zero, scales, _order(parts, "weight_g_idx", groups))
 
-    return _Known((rows, columns), storage, "i16" if zeros and bits == 8 else "i8", expand)
+    return Known((rows, columns), storage, "i16" if zeros and bits == 8 else "i8", expand)
 
 
-def _weight(header: Header, parts: _Parts) -> _Known | None:
+def _weight(header: Header, parts: _Parts) -> Known | None:
     """ModelOpt's NVFP4."""
     if header.type != "u8" or len(header.shape) != 2 or "comfy_quant" in parts.headers:
         return None
@@ -263,37 +263,37 @@ def _weight(header: Header, parts: _Parts) -> _Known | None:
         return None
     storage = "in NVFP4 without a comfy_quant, as ModelOpt's"
     if second.type != "f32" or math.prod(second.shape) != 1:
-        return _Known((rows, columns), storage)
+        return Known((rows, columns), storage)
     times = lambda: parts.floats("weight_scale") * parts.floats("weight_scale_2").reshape(-1)
-    return _fp4(parts, header, storage, 16, times)
+    return fp4(parts.read, header, storage, 16, times)
 
 
-def _fp4(parts: _Parts, header: Header, storage: str, group: int, scale: Callable[[], np.ndarray]) -> _Known:
+def fp4(read: Read, header: Header, storage: str, group: int, scale: Callable[[], np.ndarray]) -> Known:
     """Codes of E2M1, the first in the lower half of a byte."""
     shape = (header.shape[0], 2 * header.shape[1])
 
     def expand() -> StoredTensor:
-        packed = parts.read(header)
+        packed = read(header)
         data = (packed >> np.uint8(4)) | (packed << np.uint8(4))
         with np.errstate(all="ignore"):  # what is not finite is reported, not warned of
             return StoredTensor("nvfp4_comfy", shape, data, Grouping(scale().reshape(-1), group))
 
-    return _Known(shape, storage, "nvfp4_comfy", expand)
+    return Known(shape, storage, "nvfp4_comfy", expand)
 
 
-def _data(header: Header, parts: _Parts) -> _Known | None:
+def _data(header: Header, parts: _Parts) -> Known | None:
     """optimum-quanto's matrix; the shape of one of 2 or 4 bits is not in the file."""
     scale, storage = "weight._scale", "in optimum-quanto's weights"
     if scale not in parts.headers or len(header.shape) != 2:
         return None
     if header.type not in ("i8", "f8_e4m3", "f8_e5m2") or not parts.has(scale, _SCALES, header.shape[0], 1):
-        return _Known(header.shape, storage)
+        return Known(header.shape, storage)
 
     def expand() -> StoredTensor:
         scaling = Scaling(parts.floats(scale), block=(1, header.shape[1]))
         return StoredTensor(header.type, header.shape, parts.array("weight._data"), scaling)
 
-    return _Known(header.shape, storage, header.type, expand)
+    return Known(header.shape, storage, header.type, expand)
 
 
 _FORMATS = {"qweight": _qweight, "weight_packed": _weight_packed, "weight": _weight, "weight._data": _data}

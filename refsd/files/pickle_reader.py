@@ -102,7 +102,8 @@ def _scale(weights: PickledWeights) -> None:
     for name in found.changed.keys() & weights.strides.keys():
         raise BadInput(f"{weights.path}: tensor {shown(name)}: its codes do not follow one another; save it again")
     weights.headers = found.tensors(headers)
-    weights.scalings, weights.helpers, weights.unexpanded = found.scalings, found.helpers, found.unexpanded
+    weights.scalings, weights.helpers = found.scalings, found.helpers
+    weights.unexpanded, weights.expanded, weights.renamed = found.unexpanded, found.expanded, found.renamed
 
 
 def _state_dict(path: Path, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -70,7 +70,8 @@ def open_safetensors(path: Path, mapped: bool = True) -> Weights:
         path, headers, metadata, lambda header: np.frombuffer(data, np.uint8, header.nbytes, header.offset)
     )
     weights = Weights(path, "safetensors", found.tensors(headers), metadata, data)
-    weights.scalings, weights.helpers, weights.unexpanded = found.scalings, found.helpers, found.unexpanded
+    weights.scalings, weights.helpers = found.scalings, found.helpers
+    weights.unexpanded, weights.expanded, weights.renamed = found.unexpanded, found.expanded, found.renamed
     return weights
 
 

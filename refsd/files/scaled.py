@@ -10,9 +10,9 @@
 
 This module attaches each scale to its weight and drops these helper tensors from the list of tensors. Formats with
 a scale per group of codes: scaled_groups.py and comfy_packed.py (ComfyUI), bitsandbytes.py (and its int8),
-packed_integers.py (GPTQ, AWQ and others; zero points). Formats that are only recognised, so that the file can be
-identified: rotated codes with a scale for each block, and every format that a layer's comfy_quant names and refsd
-does not know.
+packed_integers.py (GPTQ, AWQ and others; zero points), sdnq.py, torchao.py. Formats that are only recognised, so
+that the file can be identified: rotated codes with a scale for each block, and every format that a layer's
+comfy_quant names and refsd does not know.
 Source: ComfyUI, QUANTIZATION.md and comfy/ops.py; comfy_kitchen, TensorWiseINT8Layout; transformers,
 integrations/finegrained_fp8.py; compressed-tensors, strategies channel, group and block.
 """
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from refsd.files import bitsandbytes, comfy_packed, packed_integers, scaled_groups
+from refsd.files import bitsandbytes, comfy_packed, packed_integers, scaled_groups, sdnq, torchao
 from refsd.files.comfy_packed import PACKED_FORMATS
 from refsd.files.scaled_groups import GROUP_FORMATS, Joined, Read
 from refsd.files.stored import Header, shown
@@ -67,6 +67,7 @@ class Scalings(NamedTuple):
     helpers:  names of the tensors that hold scales and settings
     changed:  weight name -> header with the real type and shape, for weights that the file lists as plain bytes
     unexpanded: weight name -> its storage in words, which refsd recognises but cannot expand
+    expanded: weight name -> storage of a tool, in words, that refsd expands
     renamed:  name in the file -> name of the weight whose packed codes it holds
     """
 
@@ -74,6 +75,7 @@ class Scalings(NamedTuple):
     helpers: set[str]
     changed: dict[str, Header]
     unexpanded: dict[str, str]
+    expanded: dict[str, str]
     renamed: dict[str, str]
 
     def add(self, name: str, joined: Joined) -> None:
@@ -96,13 +98,15 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
     """
     configs = _layers(path, metadata)
     markers = {name for name in headers if name.rpartition(".")[2] == MARKER}
-    found = Scalings({}, set(markers), {}, {}, {})
-    for name, packed in packed_integers.find(path, headers, read, configs).items():
+    found = Scalings({}, set(markers), {}, {}, {}, {})
+    of_tools = packed_integers.find(path, headers, read, configs) | sdnq.find(path, headers, read)
+    of_tools |= torchao.find(path, headers, metadata, read)
+    for name, packed in of_tools.items():
         found.renamed[name], found.changed[name] = packed.name, packed.header
         if packed.expand is None:
             found.unexpanded[packed.name] = packed.storage
         else:
-            found.scalings[packed.name] = packed.expand
+            found.scalings[packed.name], found.expanded[packed.name] = packed.expand, packed.storage
         found.helpers.update(helper for helper in packed.helpers if helper != name)
     for name, joined in bitsandbytes.find(path, headers, read).items():
         found.add(name, joined)

@@ -54,11 +54,15 @@ class Weights(Mapping[str, StoredTensor]):
     scalings: name -> scale of a tensor's values; for scales per group, a function that reads them, or the whole
     helpers:  names in the file that hold these scales; they are not listed as tensors
     unexpanded: name -> storage that refsd recognises but cannot expand: "in int8_blockwise"
+    expanded: name -> storage of a tool that refsd expands: "in GPTQ's 4 bits"
+    renamed: name in the file -> name of the tensor whose packed codes it holds
     """
 
     scalings: Mapping[str, Scaling | Callable[[], Grouping | StoredTensor]] = {}
     helpers: Set[str] = frozenset()
     unexpanded: Mapping[str, str] = {}
+    expanded: Mapping[str, str] = {}
+    renamed: Mapping[str, str] = {}
 
     def __init__(
         self, path: Path, format: str, headers: dict[str, Header], metadata: dict[str, Any], data: Content
@@ -154,6 +158,7 @@ class Shards(Weights):
         self.headers = {name: shard.headers[name] for name, shard in shards.items()}
         self.scalings = {name: s.scalings[name] for name, s in shards.items() if name in s.scalings}
         self.unexpanded = {name: s.unexpanded[name] for name, s in shards.items() if name in s.unexpanded}
+        self.expanded = {name: s.expanded[name] for name, s in shards.items() if name in s.expanded}
         self.metadata = {}
         self._shards = shards
 

@@ -136,6 +136,7 @@ _PLAIN = ("set", "frozenset", "bytearray", "complex", "dict", "list", "tuple", "
 OPAQUE = {f"{module}.{name}" for module in ("builtins", "__builtin__") for name in _PLAIN} | {
     f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")
 }
+OPAQUE.add("torch._utils._rebuild_wrapper_subclass")  # the class, which follows, is refused by its name
 OPAQUE |= {
     f"{lightning}.{name}"
     for lightning in ("pytorch_lightning", "lightning.pytorch")

@@ -9,7 +9,7 @@ from refsd.conventions.pictures import Convention
 from refsd.families import VARIANTS
 from refsd.families.editing import Editing
 from refsd.families.family import Variant
-from refsd.files.formats import read_json
+from refsd.files.json_files import read_json
 from refsd.models.catalogue import DENOISERS, NETWORKS
 from refsd.models.ip_adapter.network import reads_embedding
 from refsd.module import WeightCache

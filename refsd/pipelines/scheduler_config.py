@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.conventions.sampling import in_range_of
-from refsd.files.formats import read_json
+from refsd.files.json_files import read_json
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
 from refsd.samplers.betas import BETAS

@@ -5,7 +5,8 @@ from typing import Any
 
 from tokenizers import Tokenizer as HuggingFace
 
-from refsd.files.formats import open_weights, read_json
+from refsd.files.formats import open_weights
+from refsd.files.json_files import read_json
 from refsd.golden.input_file import read_input
 from refsd.numerics.errors import BadInput
 from refsd.tokenizers.byte_level import QWEN2, TEKKEN, byte_level

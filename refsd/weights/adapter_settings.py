@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.files.formats import read_json
+from refsd.files.json_files import read_json
 from refsd.files.stored import Weights
 from refsd.models.catalogue import DENOISERS, LANGUAGE_MODELS
 from refsd.numerics.errors import BadInput

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.families import Identity, identify, latents_of
-from refsd.files.formats import open_weights, read_json
+from refsd.files.formats import open_weights
+from refsd.files.json_files import read_json
 from refsd.files.stored import Weights, shown
 from refsd.models.catalogue import AUTOENCODERS, DENOISERS, LANGUAGE_MODELS, NETWORKS, TEXT_CONDITIONERS
 from refsd.numerics.errors import BadInput
 from refsd.tokenizers.textual_inversion import InversionSurvey, survey_inversion
+from refsd.weights import control_lora
 from refsd.weights.adapter_models import AdapterSurvey, survey_adapter
 from refsd.weights.component import Component, ComponentWeights
 from refsd.weights.config import component_config
@@ -133,9 +135,10 @@ def open_checkpoint(path: str | Path | None, parts: Mapping[str, Path] | None = 
             "its model with -m"
         )
     if checkpoint.foreign is not None:
-        raise BadInput(
-            f"{checkpoint.path}: refsd does not run {checkpoint.foreign}; `refsd info` lists what is there"
-        )
+        advice = "; `refsd info` lists what is there"
+        if checkpoint.foreign == control_lora.TITLE:
+            advice = " by itself: give it with --control-net, and its model with -m"
+        raise BadInput(f"{checkpoint.path}: refsd does not run {checkpoint.foreign}{advice}")
     if checkpoint.family is None:
         raise BadInput(
             f"{checkpoint.path}: no model that refsd knows in its {sum(map(len, checkpoint.files))} tensors"
@@ -168,8 +171,21 @@ def survey(path: str | Path | None, parts: Mapping[str, Path] | None = None) -> 
     else:
         whole = _survey_one(Path(path))
     for flag, file in (parts or {}).items():
-        whole = _joined(whole, flag, _survey_one(Path(file)))
+        part = _survey_one(Path(file))
+        if flag == "--control-net" and part.foreign == control_lora.TITLE:
+            part = _merged(whole, part)
+        whole = _joined(whole, flag, part)
     return whole
+
+
+def _merged(whole: Checkpoint, part: Checkpoint) -> Checkpoint:
+    """Return the ControlNet that a Control-LoRA and the model's UNet make."""
+    if "unet" not in whole.components:
+        raise BadInput(f"{part.path}: a {control_lora.TITLE} adds to its UNet: name the model that has it with -m")
+    weights = control_lora.MergedControlNet(part.files[0], whole.components["unet"].weights)
+    found, rest = find_components(part.path, {name: header.shape for name, header in weights.headers.items()}, None)
+    components = {name: _component(name, weights, where, part.path, None) for name, where in found.items()}
+    return _checkpoint(part.path, None, components, [weights], rest)
 
 
 def _survey_one(path: Path) -> Checkpoint:

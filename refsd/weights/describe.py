@@ -47,7 +47,8 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "unreadable_types": sorted(
             {h.type for h in headers} - SCALAR_TYPES.keys() - BLOCK_TYPES.keys() - GROUPED_TYPES.keys()
         ),
-        "unexpanded": storages(checkpoint.files),
+        "unexpanded": storages(checkpoint.files, "unexpanded"),
+        "expanded": storages(checkpoint.files, "expanded"),
         "tokenizer": tokenizer(checkpoint.path),
         "unknown": checkpoint.unknown,
         "ignored": checkpoint.extras
@@ -161,7 +162,7 @@ def _metadata(files: list[Weights]) -> dict[str, str]:
     """Return the headers' metadata, long texts shortened."""
     texts = {}
     for weights in files:
-        for key, value in list(weights.metadata.items())[:64]:
+        for key, value in [entry for entry in weights.metadata.items() if entry[0] not in weights.headers][:64]:
             text = str(value)
             texts[key] = text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
     return texts

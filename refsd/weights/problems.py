@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from refsd.files.stored import Weights, shown
 from refsd.golden.wording import counted
@@ -52,11 +52,11 @@ def problems(component: Component) -> Problems:
     return Problems(missing, unused, misshapen)
 
 
-def storages(files: Iterable[Weights]) -> dict[str, list[str]]:
-    """Return each storage that refsd recognises but cannot expand, with its tensors."""
+def storages(files: Iterable[Weights], which: Literal["expanded", "unexpanded"]) -> dict[str, list[str]]:
+    """Return each storage that refsd recognises, and expands or cannot, with its tensors."""
     found: dict[str, list[str]] = {}
     for weights in files:
-        for name, storage in weights.unexpanded.items():
+        for name, storage in getattr(weights, which).items():
             found.setdefault(storage, []).append(name)
     return found
 
@@ -64,7 +64,7 @@ def storages(files: Iterable[Weights]) -> dict[str, list[str]]:
 def check_storage(files: Iterable[Weights]) -> None:
     """Raise BadInput for a file with tensors whose storage refsd cannot expand."""
     for weights in files:
-        for storage, names in storages([weights]).items():
+        for storage, names in storages([weights], "unexpanded").items():
             raise BadInput(
                 f"{weights.path}: {counted(len(names), 'tensor')} {storage}, which refsd cannot expand: "
                 f"{few([shown(name) for name in names])}; use the file in another storage"

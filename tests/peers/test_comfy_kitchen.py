@@ -19,7 +19,7 @@ from naive.quant import scaled as naive
 from safetensors.torch import save_file
 
 from refsd.files.formats import open_weights
-from refsd.kernels.quant import convrot, f8_e4m3, f8_e5m2, int8_scaled
+from refsd.kernels.quant import convrot, f8_e4m3, f8_e5m2, int8_scaled, w4a8
 from refsd.numerics.tensor import Scaling
 
 pytestmark = pytest.mark.peer
@@ -108,6 +108,18 @@ def test_w4a8_files(tmp_path, bits, group, rotation, codebook):
     want = AsymW4A8Int8Layout.dequantize(codes, params).numpy()
     assert np.linalg.norm(got.values() - want) <= 1e-6 * np.linalg.norm(want)
     assert np.linalg.norm(want - weight.numpy()) < 0.15 * np.linalg.norm(weight.numpy())
+
+
+@pytest.mark.parametrize("tails", [1.5, 3, 100])
+def test_w4a8_is_packed_as_theirs(tails):
+    """Codes and scales of groups are theirs, but for ties of float32 sums, which rotate in another order."""
+    weight = np.random.default_rng(1).standard_t(tails, (48, 512)).astype(np.float32)
+    packed, params = AsymW4A8Int8Layout.quantize(torch.from_numpy(weight), group_size=16, codebook=True)
+    codes, scale, of_rows = w4a8.encode(convrot.rotate(weight))
+    assert params.codebook.numpy().tolist() == w4a8.USUAL_TABLE.tolist()
+    assert (codes != w4a8.unpack(packed.numpy().view(np.uint8))).mean() < 1e-3
+    assert (scale != params.scale.float().numpy()).mean() < 1e-3
+    np.testing.assert_allclose(of_rows, params.s_channel.numpy(), rtol=1e-6)
 
 
 def test_awq_files(tmp_path):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from refsd.files.formats import read_json
+from refsd.files.json_files import read_json
 from refsd.models.unet.original import UNREAD, added_condition, latent_and_text
 from refsd.networks.original import Arguments, Given, Original, Reader, diffusers, refuse
 from refsd.numerics.errors import BadInput

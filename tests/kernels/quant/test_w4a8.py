@@ -49,3 +49,27 @@ def test_ties_are_even_and_the_ends_are_127():
 
 def test_the_usual_table_rises_and_has_no_zero():
     assert (np.diff(w4a8.USUAL_TABLE) > 0).all() and abs(w4a8.USUAL_TABLE).min() > 0.05
+
+
+def test_a_quantized_code_is_the_nearest():
+    """Of the 16 numbers that its group's scale makes; and the scale is about the one of least squares."""
+    w = np.random.default_rng(2).standard_normal((9, 96)).astype(np.float32) * np.float32(0.02)
+    w[3], w[4, :16] = 0, 0
+    codes, scale, of_rows = w4a8.encode(w)
+    assert codes.dtype == np.uint8 and scale.shape == (9, 6) and of_rows.shape == (9,)
+    every = [w4a8.decode(np.full_like(codes, c), scale, w4a8.USUAL_TABLE).astype(np.float64) for c in range(16)]
+    far = np.abs(np.array(every) * of_rows[:, None] - w)
+    chosen = np.take_along_axis(far, codes[None].astype(int), 0)[0]
+    assert (chosen <= far.min(axis=0) + 1e-6 * np.abs(w).max()).all()
+    assert 0.06 < np.linalg.norm(chosen) / np.linalg.norm(w) < 0.08 and chosen[3].max() < 1e-6
+
+
+def test_one_outlier_sets_the_row_and_not_the_groups():
+    w = np.random.default_rng(3).standard_normal((2, 64)).astype(np.float32)
+    w[0, 5] = 100
+    codes, scale, of_rows = w4a8.encode(w)
+    q = w4a8.decode(codes, scale, w4a8.USUAL_TABLE) * of_rows[:, None]
+    half_a_step = 100 * (1 - w4a8.USUAL_TABLE[-2] / w4a8.USUAL_TABLE[-1]) / 2
+    assert np.abs(q[0, 5] - 100) < half_a_step and np.linalg.norm((q - w)[0, 16:]) < 0.25 * np.linalg.norm(
+        w[0, 16:]
+    )

@@ -251,3 +251,18 @@ def test_activations_beside_a_block_type_cost_more(loaded):
     assert rows["q8_0"].error < rows["q8_0+int8"].error < rows["q8_0+nvfp4"].error / 3
     layer = "layers.0.feed_forward.w2"
     assert rows["q8_0"].layers[layer] < rows["q8_0+int8"].layers[layer] < rows["q8_0+nvfp4"].layers[layer]
+
+
+def test_w4a8_is_int8_in_rotated_rows():
+    """Codes of 4 bits, which cost 7 % of bell-shaped rows, become int8; activations are rotated and rounded."""
+    draw = np.random.default_rng(4).standard_normal
+    w, x = draw((20, 512)).astype(np.float32), draw((2, 7, 512)).astype(np.float32)
+    storage = storage_of("w4a8")
+    kept = storage.keep(w, None)
+    assert kept.product_type == "i8/256" and storage.bits == 4.5
+    assert 0.06 < np.linalg.norm(kept.values() - w) / np.linalg.norm(w) < 0.08
+    arithmetic = _rounding(Arithmetic(FLOAT32), storage)
+    found = arithmetic.linear(x, arithmetic.expand(kept), None, kept.product_type)
+    how = replace(INT8_ROWS, rotation=256)
+    want = rounded(x, how, lambda y: y).astype(np.float64) @ kept.values().T
+    assert np.linalg.norm(found - want) <= 1e-6 * np.linalg.norm(want)

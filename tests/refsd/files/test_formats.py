@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save, save_file
 
-from refsd.files.formats import open_weights, read_json
+from refsd.files.formats import open_weights
+from refsd.files.json_files import read_json
 from refsd.files.writers import Spec, write_safetensors
 from refsd.golden import dumps, waivers
 from refsd.numerics.errors import BadInput

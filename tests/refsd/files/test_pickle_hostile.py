@@ -149,6 +149,10 @@ EVIL = {
         r"dtype argparse\.Namespace",
     ),
     "a quantized tensor": (named("torch._utils", "_rebuild_qtensor"), r"asks for torch\._utils\._rebuild_qtensor"),
+    "a tensor of torchao": (
+        named("torch._utils", "_rebuild_wrapper_subclass") + named("torchao.quantization", "Int8Tensor"),
+        r"asks for torchao\.quantization\.Int8Tensor \(GLOBAL at byte \d+\): nothing of it was run",
+    ),
     "a parameter of a text": (
         named("torch._utils", "_rebuild_parameter") + b"(" + text("x") + b"\x88}tR",
         r"a parameter of a value of type str",
