@@ -67,7 +67,7 @@ BUDGETS = {
     "refsd/requests": 200,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_700,
-    "refsd/stages": 7_600,
+    "refsd/stages": 7_650,
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_600,
     "refsd/trajectory": 600,
