@@ -80,7 +80,9 @@ def _scale_channels32(x, weight, eps, root, y):
         end = min(start + _PIXELS, P)
         length = np.empty(end - start)
         _lengths(x[n, :, start:end], eps, length)
-        scale = (root / length).astype(np.float32)
+        scale = np.empty(end - start, np.float32)
+        for p in range(end - start):
+            scale[p] = root / length[p]
         for c in range(C):
             for p in range(start, end):
                 y[n, c, p] = x[n, c, p] * scale[p - start] * weight[c]
@@ -95,7 +97,9 @@ def _scale_channels_silu32(x, weight, eps, root, y):
         end = min(start + _PIXELS, P)
         length = np.empty(end - start)
         _lengths(x[n, :, start:end], eps, length)
-        scale = (root / length).astype(np.float32)
+        scale = np.empty(end - start, np.float32)
+        for p in range(end - start):
+            scale[p] = root / length[p]
         for c in range(C):
             for p in range(start, end):
                 z = x[n, c, p] * scale[p - start] * weight[c]

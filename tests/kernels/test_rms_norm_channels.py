@@ -1,5 +1,9 @@
 """RMS normalisation over channels against its naive version, alone and followed by SiLU."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from naive.rms_norm_channels import rms_norm_channels as naive
@@ -44,3 +48,21 @@ def test_a_dark_pixel_is_divided_by_eps():
     x, weight = volume((1, 4, 2, 3))
     y = rms_norm_channels(x * 1e-9, weight, 1e-3)
     np.testing.assert_allclose(y, x * 1e-6 * 2 * weight[:, None, None], rtol=1e-14)
+
+
+FIRST = """
+import numpy as np
+from refsd.kernels import rms_norm_channels as page
+print(page.{name}(np.ones((1, 2, 3, 5), np.float32), np.ones(2, np.float32), 1e-12).shape)
+"""
+
+
+@pytest.mark.jitted
+@pytest.mark.parametrize("name", ["rms_norm_channels", "rms_norm_channels_silu"])
+def test_it_compiles_before_any_other_kernel(name, tmp_path):
+    """Numba 0.68 refuses an expression of whole arrays within prange, unless other kernels were compiled before."""
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", FIRST.format(name=name)], env=env, capture_output=True, text=True
+    )
+    assert done.stdout == "(1, 2, 3, 5)\n", done.stderr
