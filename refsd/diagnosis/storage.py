@@ -3,7 +3,7 @@
 q4_k                    a block type; activations stay as they are
 comfy-int8              int8 with a scale a row; -convrot: rotated in groups of 256 before
 comfy-fp8               F8_E4M3 with one scale
-w4a8              rotated codes of 4 bits, int8 before they are multiplied
+w4a8                    rotated codes of 4 bits, int8 before they are multiplied
 nvfp4-w4a4, mxfp8-w8a8  with scales of blocks
 q4_0+int8               a block type, and activations in few bits: W4A8
 """
