@@ -25,6 +25,11 @@ def gate_times_h_in_float16(op, inputs, params):
     return x + to_float16(gate[:, None] * h)
 
 
+def gate_on_the_sum(op, inputs, params):
+    x, h, gate = (inputs[name].values() for name in ("x", "h", "gate"))
+    return (x + h) * gate[:, None]
+
+
 GATED_ADD = Operation(
     "gated_add",
     "x + gate * h, an item's tokens alike.",
@@ -39,6 +44,7 @@ GATED_ADD = Operation(
         Mutant("one more than the gate", other_input("gate", lambda g: g + 1)),
         Mutant("every item gated as the first", other_input("gate", first_of_batch)),
         Mutant("x and h exchanged", exchanged("x", "h")),
+        Mutant("the gate multiplies x, too", gate_on_the_sum),
         Mutant("channels of the gate one off", other_input("gate", lambda g: np.roll(g, 1, axis=1))),
     ),
     cases=(

@@ -1,5 +1,8 @@
 """refsd compare: judge tensors that an engine left in a file."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
@@ -29,6 +32,7 @@ _GOLDEN = typer.Option(
     "goldens", "--store", help="With a case: the store of goldens. A missing answer is computed."
 )
 
+_PATIENCE = 2.0  # seconds of a search before a line says so
 _PICTURES = {".png", ".jpg", ".jpeg", ".webp"}
 
 
@@ -86,8 +90,9 @@ def compare(
         found, idle, called = _named(dump, names)
         truth, model_files = _golden(CASES[golden], store)
         with compile_progress():
+            profile = PROFILES[numerics or "float32"]
             compared = with_case(
-                CASES[golden], found, truth, PROFILES[numerics or "float32"], model_files, targets=called
+                CASES[golden], found, truth, profile, model_files, targets=called, seeking=_seeking
             )
     elif Path(golden).exists():
         if numerics is not None:
@@ -114,7 +119,7 @@ def compare(
             "verdict": judged,
             "place": examined.place,
             "causes": compared.causes,
-            "others": compared.others,
+            "others": dict(compared.others),
             "looks": compared.looks,
             "stored": compared.stored,
             "absent": compared.absent,
@@ -128,6 +133,18 @@ def compare(
             typer.echo(line)
     if not judged.passed:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _seeking(place: str) -> Iterator[None]:
+    line = f"seeking the cause at {place}, which may take half a minute"
+    timer = threading.Timer(_PATIENCE, typer.echo, (line,), {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _named(dump: Path, names: list[str] | None):

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -75,6 +76,7 @@ def with_case(
     model_files: ModelFiles,
     strict: bool = False,
     targets: Targets = _NO_TARGETS,
+    seeking: Callable[[str], AbstractContextManager] = nullcontext,
 ) -> Comparison:
     """Judge a dump of a case's outputs, of its taps, or of both.
 
@@ -82,6 +84,7 @@ def with_case(
     truth:    the case's outputs in float64
     numerics: the engine's rounding, for the honest run
     strict:   True if unknown names and other shapes fail, as an engine's; False if they are noted, as a dump's
+    seeking:  tap or output -> a context for the search for its cause
 
     This computes the honest run, and the reference's taps from the dump's own taps. Raises BadInput for a name of
     `targets.typed` that the golden lacks.
@@ -120,11 +123,13 @@ def with_case(
     stored = "" if known else storage_mistake(kind, standard, stored_as)
     if stored:
         return Comparison(examined, absent, notes=notes, stored=stored, misnamed=misnamed)
-    why = explain(kind, standard, given, taps, examined)
+    with seeking(examined.place):
+        why = explain(kind, standard, given, taps, examined)
     looks = [] if why.causes else why.phrases
     others: dict[str, str] = {}
-    for tap in _of_other_layers(examined.wrong)[:_OTHERS]:
-        causes = explain(kind, standard, given, taps, examined, tap).causes
+    for tap in _of_other_layers(examined)[:_OTHERS]:
+        with seeking(tap):
+            causes = explain(kind, standard, given, taps, examined, tap).causes
         if causes and not {*causes} & {*why.causes, *others.values()}:
             others[tap] = causes[0]
     return Comparison(examined, absent, [*why.causes], notes, looks, misnamed=misnamed, others=others)
@@ -178,12 +183,19 @@ def with_files(found: Tensors, truth: Tensors, honest: Tensors, targets: Targets
     )
 
 
-def _of_other_layers(wrong: Sequence[str]) -> list[str]:
-    """List the first wrong tap of each layer but the first's: of "blocks.3.norm" and "blocks.4.norm" the former."""
+def _of_other_layers(examined: Examination) -> list[str]:
+    """List the first wrong tap of each layer but the first's: of "blocks.3.norm" and "blocks.4.norm" the former.
+
+    Those of operations that none before them has come first: they may be wrong for a reason of their own.
+    """
     first: dict[str, str] = {}
-    for name in wrong:
+    for name in examined.wrong:
         first.setdefault(re.sub(r"\d+", "", name), name)
-    return [*first.values()][1:]
+    ops = [frozenset(examined.trace.ops.get(name, ())) for name in first.values()]
+    known = [any(of & before for before in ops[:i]) for i, of in enumerate(ops)]
+    return [
+        name for _, name in sorted(zip(known[1:], [*first.values()][1:], strict=True), key=lambda pair: pair[0])
+    ]
 
 
 def _unknown(names: Sequence[str], known: Collection[str]) -> list[str]:
