@@ -203,8 +203,12 @@ def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.nda
 _PARTS = 6
 _NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
 # Method -> key of its products in Numerics.sums.
-_SUMS = {"text_projection": "linear", "conv2d": "conv", "conv3d": "conv"} | {
-    op: op for op in ("linear", "attention")
+_SUMS = {
+    "linear": "linear",
+    "text_projection": "linear",
+    "conv2d": "conv",
+    "conv3d": "conv",
+    "attention": "attention",
 }
 _UNIT = 2.0**-24  # half a unit in the last place of float32
 
@@ -213,13 +217,7 @@ def call_of(method: str, arguments: Arguments) -> Call | None:
     """Return the call in the terms of its page; None if the page cannot express it."""
     row = _ROWS[method]
     if method == "apply":
-        page, named = OPERATIONS.get(arguments["kernel"].__name__), dict(arguments.get("params", {}))
-        names = [name.rstrip("?") for name in page.inputs] if page else []
-        given = dict(zip(names, arguments.get("arrays", ()), strict=False))
-        given |= {name: named.pop(name) for name in names if name in named}
-        arrays = {name: stored(np.asarray(y, np.float32)) for name, y in given.items() if y is not None}
-        needed = {name for name in page.inputs if not name.endswith("?")} if page else {""}
-        return Call(page.name, arrays, named) if page and needed <= arrays.keys() else None
+        return _applied(arguments["kernel"], arguments.get("arrays", ()), arguments.get("params", {}))
     if not row.inputs or (row.op == "rope" and "ids" not in arguments):
         return None
     given = {row.inputs[name]: arguments[name] for name in row.inputs if arguments.get(name) is not None}
@@ -234,6 +232,24 @@ def call_of(method: str, arguments: Arguments) -> Call | None:
     if method == "attention" and arguments["diagonal"] is not None:
         params |= {"causal": True, "diagonal": arguments["diagonal"]}
     return Call(op, inputs, params)
+
+
+def _applied(kernel: Callable[..., np.ndarray], arrays: Sequence[Any], params: Mapping[str, Any]) -> Call | None:
+    """Return the call of a kernel whose name is its page's. The kernel's own names say which array is which input.
+
+    A node of a graph names none: it has a page where one array can only be x.
+    """
+    page = OPERATIONS.get(kernel.__name__)
+    if page is None:
+        return None
+    named = {**inspect.signature(kernel).bind_partial(*arrays, **params).arguments}
+    if [*page.inputs] == ["x"] and len(arrays) == 1:
+        named = {"x": arrays[0], **params}
+    given = {name.rstrip("?"): named.pop(name.rstrip("?"), None) for name in page.inputs}
+    if any(given.get(name, 0) is None for name in page.inputs):
+        return None
+    inputs = {name: stored(np.asarray(y, np.float32)) for name, y in given.items() if y is not None}
+    return Call(page.name, inputs, named)
 
 
 class Observed(Arithmetic):

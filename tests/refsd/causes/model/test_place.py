@@ -37,6 +37,19 @@ def test_a_kernel_that_a_component_applies_has_its_page_whatever_its_inputs():
     assert call_of("apply", {**applied, "kernel": lambda q, k, v: q}) is None
 
 
+def test_a_node_of_a_graph_is_no_kernel_of_the_same_name():
+    """Its arrays may be more, or others, than the page's inputs; a single one is x."""
+    x = np.ones((2, 3), np.float32)
+
+    def node(*arrays):
+        return x
+
+    for name, arrays, op in (("concat", (x, x), None), ("concat", (x, x, x), None), ("silu", (x,), "silu")):
+        node.__name__ = name
+        call = call_of("apply", {"kernel": node, "arrays": arrays, "params": {}})
+        assert (call and call.op) == op, name
+
+
 def _of_another_size(found: np.ndarray, truth: np.ndarray, wrong) -> tuple[list[str], int]:
     """Return the causes and the number of runs of known bugs. wrong: number of the run -> its answer"""
     runs = []
