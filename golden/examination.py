@@ -117,9 +117,9 @@ def _no_tap(name: str, known: Sequence[str]) -> str:
 def explain(
     kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination, at: str = ""
 ) -> Explanation:
-    """Search for what explains an answer that does not conform; at the first wrong tap, if one is, or at another.
+    """Search for what explains an answer that does not conform, at one wrong tap, if any is.
 
-    at: another wrong tap
+    at: this tap; "": the first wrong one
 
     Nothing where a tap's name is unknown: then the taps are not what the engine says they are.
     """

@@ -57,7 +57,7 @@ def turned(name: str) -> Wrong:
 def _case(kind: str, label: str, x: tuple[int, int, int, int], window, stride, padding=(0, 0), **how) -> Case:
     """Make a case with numbers below zero, where a zero of the padding would be the maximum.
 
-    how: other parameters; offset: around what the numbers lie
+    how: other parameters; offset: the mean of the numbers
     """
     N, C, H, W = x
     inputs = {"x": Recipe(x, offset=how.pop("offset", -8.0))}

@@ -40,7 +40,9 @@ _CODES = ("i8", "u8", "i16", "u16", "f8_e4m3", "f8_e5m2")  # no float weight has
 _SCALED = ("i8", "i16", "f8_e4m3", "f8_e5m2")  # types of a tensor with a Scaling
 _FLOATS = ("f32", "f16", "bf16")
 _AT_LEAST = re.compile(r"(?:minimum)?[-_]?(u?)(?:int)?(\d{1,2})[-_]?(?:bits?)?")
-_LEVELS = {  # is a power of -> Hadamard's matrix of this size, of which the others are Kronecker products
+# Side -> Hadamard's matrix. That of a power of 4 is a Kronecker product of the first, that of another power of 2
+# of the second.
+_HADAMARD = {
     4: np.ones((4, 4)) - 2 * np.fliplr(np.eye(4)),
     2: np.array([[1.0, 1.0], [1.0, -1.0]]),
 }
@@ -294,7 +296,7 @@ def _rotated(y: np.ndarray, group: int) -> np.ndarray:
     """Rotate rows in groups: y H, where H is its own inverse. y: float64 [R, C]"""
     if not group:
         return y
-    level = _LEVELS[4 if group.bit_length() % 2 else 2]
+    level = _HADAMARD[4 if group.bit_length() % 2 else 2]
     shape, step = y.shape, 1
     while step < group:
         y = level @ y.reshape(-1, len(level), step)

@@ -127,7 +127,7 @@ def with_case(
         why = explain(kind, standard, given, taps, examined)
     looks = [] if why.causes else why.phrases
     others: dict[str, str] = {}
-    for tap in _of_other_layers(examined)[:_OTHERS]:
+    for tap in _of_other_layers(examined.wrong, examined.trace.ops)[:_OTHERS]:
         with seeking(tap):
             causes = explain(kind, standard, given, taps, examined, tap).causes
         if causes and not {*causes} & {*why.causes, *others.values()}:
@@ -183,19 +183,19 @@ def with_files(found: Tensors, truth: Tensors, honest: Tensors, targets: Targets
     )
 
 
-def _of_other_layers(examined: Examination) -> list[str]:
+def _of_other_layers(wrong: Sequence[str], ops_of: Mapping[str, Sequence[str]]) -> list[str]:
     """List the first wrong tap of each layer but the first's: of "blocks.3.norm" and "blocks.4.norm" the former.
 
-    Those of operations that none before them has come first: they may be wrong for a reason of their own.
+    Taps of operations that no earlier one has come first: they may be wrong for a reason of their own.
+    ops_of: tap -> the operations that lead to it
     """
     first: dict[str, str] = {}
-    for name in examined.wrong:
+    for name in wrong:
         first.setdefault(re.sub(r"\d+", "", name), name)
-    ops = [frozenset(examined.trace.ops.get(name, ())) for name in first.values()]
+    ops = [frozenset(ops_of.get(name, ())) for name in first.values()]
     known = [any(of & before for before in ops[:i]) for i, of in enumerate(ops)]
-    return [
-        name for _, name in sorted(zip(known[1:], [*first.values()][1:], strict=True), key=lambda pair: pair[0])
-    ]
+    behind = [*zip(known, first.values(), strict=True)][1:]
+    return [name for _, name in sorted(behind, key=lambda one: one[0])]
 
 
 def _unknown(names: Sequence[str], known: Collection[str]) -> list[str]:

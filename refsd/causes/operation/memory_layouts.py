@@ -40,9 +40,11 @@ def first_of_last(x: np.ndarray) -> np.ndarray:
 
 def squares_turned(x: np.ndarray, side: int) -> np.ndarray:
     """Transpose every whole square of the last two axes, as a layout for tiles does."""
-    (*outer, rows, columns), y = (*x.shape[:-2], *(n // side for n in x.shape[-2:])), np.copy(x)
+    y = np.copy(x)
+    rows, columns = (n // side for n in x.shape[-2:])
     whole = y[..., : rows * side, : columns * side]
-    whole[:] = whole.reshape(*outer, rows, side, columns, side).swapaxes(-3, -1).reshape(whole.shape)
+    squares = whole.reshape(*x.shape[:-2], rows, side, columns, side)
+    whole[:] = squares.swapaxes(-3, -1).reshape(whole.shape)
     return y
 
 

@@ -13,7 +13,7 @@ from refsd.cli import app
 from refsd.engines.reference import Reference
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge, judge_output
-from refsd.judges.comparison import with_case, with_files
+from refsd.judges.comparison import _of_other_layers, with_case, with_files
 from refsd.judges.model import ModelJudge
 from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
@@ -236,6 +236,25 @@ def test_each_of_several_bugs_has_its_place_and_its_cause(model_files, golden):
         CASE, {"model.layers.0.mlp.silu": taps["model.layers.0.mlp.silu"]}, golden, FLOAT32, model_files
     )
     assert not one_bug.others
+
+
+def test_layers_of_other_operations_come_first():
+    of = {
+        "a.0.rope": "rope",
+        "a.0.rope_k": "rope",
+        "a.0.attention": "attention",
+        "a.1.rope": "rope",
+        "a.0.act": "silu",
+    }
+    ops = {tap: (op,) for tap, op in of.items()}
+    assert _of_other_layers([*of], ops) == ["a.0.attention", "a.0.act", "a.0.rope_k"]
+
+
+def test_a_search_that_takes_long_says_what_it_seeks(tmp_path, engine, monkeypatch):
+    monkeypatch.setattr("refsd.cli.compare._PATIENCE", 0.0)
+    monkeypatch.setattr("refsd.judges.model._SEARCH", 0.5)
+    code, said = _call(_save(tmp_path / "dump.safetensors", {**engine[0], **engine[1]}), CASE.name)
+    assert code == 1 and f"seeking the cause at {PLACE}" in said
 
 
 @pytest.fixture
