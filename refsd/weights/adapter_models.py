@@ -30,6 +30,7 @@ TITLES: dict[str, str] = {
     "norm": "norm difference",
 }
 _DECOMPOSED = {"dora_scale", "magnitude"}
+_NAMED = 3  # models of other sizes, in a title
 # Parts whose names occur in adapter files only, not in models.
 _TELLING = set(PARTS.values()) - {"weight", "alpha"}
 
@@ -42,6 +43,7 @@ class AdapterSurvey(NamedTuple):
     layers:  number of the models' layers that the file adapts
     unknown: tensor names that match no layer of these models, or whose layer's parts are incomplete
     embeddings: names of the textual inversions in the file
+    resized: where `models` is empty, titles of the models that have most of these layers' names, in other sizes
     """
 
     kind: str
@@ -49,6 +51,7 @@ class AdapterSurvey(NamedTuple):
     layers: int
     unknown: tuple[str, ...]
     embeddings: tuple[str, ...] = ()
+    resized: tuple[str, ...] = ()
 
     @property
     def runs(self) -> bool:
@@ -57,7 +60,9 @@ class AdapterSurvey(NamedTuple):
     @property
     def title(self) -> str:
         article = "an" if self.kind[0] in "IO" else "a"
-        return f"{article} {self.kind} for {self.candidates or 'no model that refsd knows'}"
+        named = _joined((*self.resized[:_NAMED], *(["others"] if len(self.resized) > _NAMED else [])), "or")
+        resized = f"a model with the layers of {named} in other sizes" if self.resized else ""
+        return f"{article} {self.kind} for {self.candidates or resized or 'no model that refsd knows'}"
 
     @property
     def candidates(self) -> str:
@@ -75,20 +80,29 @@ def survey_adapter(shapes: Mapping[str, Shape]) -> AdapterSurvey | None:
     modules: dict[str, dict[str, str]] = {}
     for name, (module, part) in named.items():
         modules.setdefault(module, {})[part] = name
-    best: dict[str, set[str]] = {}
-    for title in MODELS:
-        there = _fitting(modules, shapes, title)
-        if there and len(there) >= max(map(len, best.values()), default=0):
-            best = {of: known for of, known in best.items() if len(known) == len(there)} | {title: there}
-    known = next(iter(best.values()), set())
-    parts = sum(len(modules[module]) for module in known)
-    if 2 * parts < len(shapes):
-        best, known = {}, set()
+    models, known = _matching({title: _fitting(modules, shapes, title) for title in MODELS}, modules, len(shapes))
+    named_alike = {} if models else {title: modules.keys() & _layers(title) for title in MODELS}
+    resized, _ = _matching(named_alike, modules, len(shapes))
     kinds = [_kind(modules[module], shapes) for module in modules if not known or module in known]
     usable = {name for module in known if _kind(modules[module], shapes) for name in modules[module].values()}
     unknown = tuple(name for name in shapes if name not in usable)
     kind = _joined(dict.fromkeys(filter(None, kinds)), "and") or _half(part for _, part in named.values())
-    return AdapterSurvey(kind, tuple(best), len(known), unknown, tuple(embeddings))
+    return AdapterSurvey(kind, models, len(known), unknown, tuple(embeddings), resized)
+
+
+def _matching(
+    there: Mapping[str, set[str]], modules: Mapping[str, Mapping[str, str]], tensors: int
+) -> tuple[tuple[str, ...], set[str]]:
+    """Return the models that know most modules of a file, and these; none if they hold less than half of it.
+
+    there:   model -> the modules that it knows
+    tensors: how many the file has
+    """
+    most = max(map(len, there.values()), default=0)
+    best = {title: known for title, known in there.items() if len(known) == most > 0}
+    known = next(iter(best.values()), set())
+    parts = sum(len(modules[module]) for module in known)
+    return (tuple(best), known) if 2 * parts >= tensors else ((), set())
 
 
 @functools.cache

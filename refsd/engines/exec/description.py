@@ -16,6 +16,7 @@ from refsd.numerics.printable import printable
 from refsd.numerics.profiles import DTYPES, PROFILES, Float16Sums, Numerics
 from refsd.numerics.quantization import Int8Scores, Quantization
 from refsd.numerics.tensor import SCALAR_TYPES
+from refsd.weights.recipes import TYPES
 
 # Names are printed in reports and JUnit files. (\Z, because "$" also matches before a final newline.)
 _Word = Annotated[str, msgspec.Meta(pattern=r"^[\w .:+()/-]{1,80}\Z")]
@@ -50,6 +51,7 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True):
     """What the program supports of one operation.
 
     types:      supported storage types of the inputs; None: all
+    weights:    for models: supported types of the weights' file, as ModelRecipe.type; None: all
     numerics:   a profile's name, or {"like": a profile's name, ...} with the fields that differ
     deviations: names of known deviations, or new deviations in full
     samplers, schedules: the supported ones, for the operation "trajectory"; None: all
@@ -60,6 +62,7 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     types: list[str] | None = None
+    weights: list[str] | None = None
     samplers: list[str] | None = None
     schedules: list[str] | None = None
     params: dict[str, list[Any]] = {}
@@ -90,6 +93,8 @@ class Description:
                 _one_of("operation", op, tuple(_ASKED))
             for kind in offer.types or ():
                 _one_of(f"{op}: types", kind, (*SCALAR_TYPES, *BLOCK_TYPES))
+            for kind in offer.weights or ():
+                _one_of(f"{op}: weights", kind, TYPES)
         self.name, self.version, self.ops, self.serve = text.name, text.version, text.ops, text.serve
         default = _numerics(text.numerics, text.name)
         self._numerics = {

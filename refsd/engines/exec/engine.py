@@ -83,6 +83,8 @@ class ExecEngine:
             return f"{self.name} has no {case.op}"
         if case.model is not None and self._model_files is None:
             return "no folder to write the model's weights to"
+        if case.model is not None and offer.weights is not None and case.model.type not in offer.weights:
+            return f"{self.name} takes no weights of type {case.model.type} in {case.op}"
         taken = [recipe.type for recipe in case.inputs.values()]
         known = (*SCALAR_TYPES, *BLOCK_TYPES) if offer.types is None else offer.types
         foreign = [kind for kind in taken if kind not in known]

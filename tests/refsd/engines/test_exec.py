@@ -329,9 +329,11 @@ def test_declarations(program):
             "inputs": ["q", "k", "v"],
         },
         "model/flux": {"numerics": {"like": "torch-bf16", "scores": {"query_block": 32, "smooth": False}}},
-        "model/unet": {"numerics": {"like": "torch-bf16-sage", "scores": None, "sums": {}}},
+        "model/unet": {"numerics": {"like": "torch-bf16-sage", "scores": None, "sums": {}}, "weights": ["f32"]},
     }
-    engine = program(description=repr({"ops": ops, "numerics": "torch-f16"}))
+    engine = program(
+        description=repr({"ops": ops, "numerics": "torch-f16"}), model_files=lambda model, layout: Path()
+    )
     assert engine.numerics(Case("flux", "model/flux", {})).scores == Int8Scores(32, 64, False)
     assert engine.numerics(Case("unet", "model/unet", {})).scores is None
     assert engine.refuses(SILU) == "test takes no f32 in silu"
@@ -340,6 +342,9 @@ def test_declarations(program):
     assert engine.refuses(Case("a", "attention", qkv)) is None
     sinks = Case("b", "attention", {**qkv, "sinks": Recipe((1,))})
     assert engine.refuses(sinks) == "test takes no sinks in attention"
+    f16 = Case("c", "model/unet", {}, model=ModelRecipe("sd15", "f16"))
+    assert engine.refuses(f16) == "test takes no weights of type f16 in model/unet"
+    assert engine.refuses(Case("d", "model/unet", {}, model=ModelRecipe("sd15"))) is None
     assert engine.numerics(SILU) is GGML_CPU
     assert [d.name for d in engine.deviations(SILU)] == ["sdcpp/gelu-tanh", "mine/eps"]
     assert engine.numerics(Case("group_norm", "group_norm", {})).one_pass == ("group_norm",)

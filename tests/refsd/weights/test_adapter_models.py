@@ -60,6 +60,15 @@ def test_layers_that_several_models_have_are_several_models():
     assert found.title == "a LoRA for FLUX.1, Chroma, Chroma-Radiance or FLUX.2 klein 4B"
 
 
+def test_a_model_of_other_sizes_is_told_by_its_names():
+    found = survey_adapter(lora("lora_unet_double_blocks_0_img_attn_qkv", 192, 64))
+    assert found.models == () and not found.runs
+    assert (
+        found.title
+        == "a LoRA for a model with the layers of FLUX.1, Chroma, Chroma-Radiance or others in other sizes"
+    )
+
+
 @pytest.mark.parametrize(
     ("parts", "kind"),
     [
