@@ -1,5 +1,7 @@
 """Cases of operations through ONNX, judged."""
 
+import numpy as np
+import onnxruntime
 import pytest
 
 from refsd.engines import registry
@@ -9,7 +11,9 @@ from refsd.engines.reference import Reference
 from refsd.golden import conform
 from refsd.golden.operations import OPERATIONS
 from refsd.judges import judges
+from refsd.numerics.processor import cpu_features
 from refsd.numerics.profiles import ONNX_F32
+from refsd.onnx.builder import Builder
 from refsd.onnx.case_model import refuses
 from refsd.onnx.operations import FUNCTIONS
 
@@ -34,8 +38,8 @@ def runner():
 
 
 def test_every_operation_is_said():
-    """Products in few bits are not: ONNX's quantised operators round activations by other rules."""
-    few_bits = {"linear_int8", "linear_w4a8", "linear_svdquant", "linear_fp8", "linear_nvfp4", "attention_int8"}
+    """Products in few bits other than int8 are not: ONNX has no such operators."""
+    few_bits = {"linear_w4a8", "linear_svdquant", "linear_fp8", "linear_nvfp4", "attention_int8"}
     assert {*OPERATIONS} - {*FUNCTIONS} == few_bits
     assert {*FUNCTIONS} <= {*OPERATIONS}
 
@@ -44,6 +48,23 @@ def test_every_operation_is_said():
 def test_operations(engines, runner, op):
     results = conform.run(runner, engines, [SMALL[op]])
     assert [(r.engine, r.status) for r in results] == [(engine.name, "pass") for engine in engines]
+
+
+@pytest.mark.skipif("avx2" not in cpu_features(), reason="no x86 processor with AVX2")
+def test_uint8_times_int8_is_cut_to_16_bits_where_the_processor_has_no_vnni():
+    """docs/findings/onnxruntime-uint8-int8-saturation.md: two products at a time."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(100, 256, (3, 64)).astype(np.uint8), rng.integers(60, 128, (64, 5)).astype(np.int8)
+    builder = Builder("product")
+    given = builder.input("a", a.dtype, a.shape)
+    builder.output(builder.node("MatMulInteger", given, builder.constant(b)), "y")
+    session = onnxruntime.InferenceSession(builder.model().SerializeToString())
+    (y,) = session.run(None, {"a": a})
+    products = a.astype(np.int64)[:, :, None] * b
+    pairs = products.reshape(3, 32, 2, 5).sum(axis=2)
+    vnni = cpu_features() & {"avx_vnni", "avx512_vnni"}
+    np.testing.assert_array_equal(y, (pairs if vnni else np.minimum(pairs, 32767)).sum(axis=1))
+    assert vnni or (y != products.sum(axis=1)).all()
 
 
 def test_blocks_that_onnx_lacks_are_refused(engines):
