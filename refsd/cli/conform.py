@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from refsd.cli.golden import CASES, DASK
+from refsd.cli.golden import CASES, DASK, import_numba_for
 
 _WAIVERS = Path("refsd-waivers.toml")
 _ENGINES = typer.Argument(
@@ -91,6 +91,8 @@ def conform(
 
     Exit code 0: all conform. 1: one does not, or ran too few cases. 2: bad usage or bad input. 130: interrupted.
     """
+    if profile is None and not last_failed:
+        import_numba_for(cases)
     from refsd.cli.ending import INTERRUPTED
     from refsd.commands.conform import ConformRequest, NothingFailed
     from refsd.commands.conform import conform as run

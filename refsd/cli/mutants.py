@@ -1,17 +1,20 @@
 """refsd golden show --mutants, refsd golden redundant: known bugs against cases."""
 
 import time
+from typing import TYPE_CHECKING
 
 import typer
 
 from refsd.cli.find_case import complete_case, unknown_case
 from refsd.cli.json_output import JSON, print_json
-from refsd.golden.mutants import Trial
+
+if TYPE_CHECKING:
+    from refsd.golden.mutants import Trial
 
 _NAME = typer.Argument(None, help="A case, an operation or a model's component.", autocompletion=complete_case)
 
 
-def tried(name: str | None) -> tuple[list[Trial], dict[str, float]]:
+def tried(name: str | None) -> tuple[list["Trial"], dict[str, float]]:
     """Judge every known bug on the cases of an operation, or of all -> trials, seconds of each case.
 
     Whole models take minutes, so they run only if a case or component is named.

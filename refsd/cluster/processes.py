@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any, NamedTuple
 
+import numba
+
 from refsd.cluster.spread import Job
 from refsd.numerics.errors import BadInput
 from refsd.numerics.processor import usable_cores
@@ -41,12 +43,12 @@ class _Ended(Exception):
 class Processes:
     """The processes, as a context manager; each starts with its first job.
 
-    count: how many; their kernels share the cores. BLAS and engines keep the threads that they have in one process,
-           because their bits may depend on the number
+    count: how many; their kernels share the threads of this process. BLAS and engines keep the threads that they
+           have in one process, because their bits may depend on the number
     """
 
     def __init__(self, count: int):
-        share = max(1, usable_cores() // count)
+        share = max(1, min(usable_cores(), numba.get_num_threads()) // count)
         self._all = [_Process(share) for _ in range(count)]
         self._closed = False
 

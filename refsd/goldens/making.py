@@ -1,5 +1,6 @@
 """Make the answers that a store of goldens lacks: before they are needed, or in a process beside this one."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 from typing import IO
 
 import msgspec
+import numba
 
 from refsd.engines.reference import Reference
 from refsd.golden.case import Case
@@ -88,7 +90,8 @@ def _maker(store: Store, chosen: Sequence[Case]) -> Iterator[IO[str]]:
     command = [sys.executable, "-P", "-m", "refsd.goldens.maker", str(store.root.absolute())]
     cases = msgspec.json.encode(chosen).decode()
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as maker:
+    env = os.environ | {"NUMBA_NUM_THREADS": str(numba.get_num_threads())}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=env, text=True) as maker:
         assert maker.stdin is not None and maker.stdout is not None
         try:
             maker.stdin.write(cases)

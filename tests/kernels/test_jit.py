@@ -25,6 +25,19 @@ from refsd.kernels.callee import step
 def run(x):
     return step(x) * 10
 """
+PARALLEL = """
+import numba
+from refsd.kernels._jit import kernel
+
+@kernel
+def run():
+    total = 0
+    for i in numba.prange(10):
+        total += i
+    return total
+
+parallel = bool(run.targetoptions["parallel"])
+"""
 # Prints the answer, cache hits, cache misses.
 SCRIPT = """
 from refsd.kernels.caller import run
@@ -119,6 +132,15 @@ def test_another_checkout_shares_the_cache_and_bounds_checks_do_not(tree, tmp_pa
     shutil.copytree(tree.parent, other.parent)
     assert start(other, **env).stdout.split() == ["20", "1", "0"]
     assert start(tree, **env, NUMBA_BOUNDSCHECK="1").stdout.split() == ["20", "0", "1"]
+
+
+def test_with_one_thread_prange_is_range_and_with_more_it_is_compiled_again(tree, tmp_path):
+    (tree / "caller.py").write_text(PARALLEL)
+    script = "from refsd.kernels.caller import run, parallel; print(run(), parallel)"
+    env = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_DISABLE_JIT": "0"}
+    assert start(tree, script, **env, NUMBA_NUM_THREADS="1").stdout.split() == ["45", "False"]
+    assert start(tree, script, **env, NUMBA_NUM_THREADS="2").stdout.split() == ["45", "True"]
+    assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 def test_kernels_run_as_plain_python_when_the_compiler_is_off(tree, tmp_path):

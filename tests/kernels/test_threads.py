@@ -1,5 +1,11 @@
 """The number of threads moves no bit of a Numba kernel."""
 
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
 import numba
 import numpy as np
 import pytest
@@ -45,3 +51,21 @@ def test_bits(run):
         answers.append(run().tobytes())
     numba.set_num_threads(before)
     assert len(set(answers)) == 1
+
+
+# Kernels for one thread are other machine code; Numba reads the number when it starts.
+ONE_THREAD = """
+import hashlib, json, runpy, sys
+runs = runpy.run_path(sys.argv[1])["RUNS"]
+print(json.dumps({name: hashlib.sha256(run().tobytes()).hexdigest() for name, run in runs.items()}))
+"""
+
+
+@pytest.mark.jitted
+def test_bits_of_kernels_compiled_for_one_thread():
+    command = [sys.executable, "-P", "-c", ONE_THREAD, __file__]
+    done = subprocess.run(command, env=os.environ | {"NUMBA_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        name: hashlib.sha256(run().tobytes()).hexdigest() for name, run in RUNS.items()
+    }

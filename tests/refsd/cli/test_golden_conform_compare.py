@@ -1,6 +1,9 @@
 """The oracle's commands, as a user calls them."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -13,6 +16,7 @@ from refsd.cases import CASES
 from refsd.cli import app
 from refsd.golden.store import Store, make
 from refsd.numerics.errors import BadInput
+from refsd.numerics.processor import cores
 from refsd.reports.stored import decode
 
 _CASE = "silu/f32/wide-x2x320"
@@ -351,3 +355,28 @@ def test_bad_usage_of_compare(tmp_path):
 
 def test_the_corpus_is_large_enough():
     assert len([name for name in CASES if not name.startswith("full/")]) >= 60
+
+
+# Which threads a fresh process has after the import, and what its children are told.
+THREADS = """
+import os, sys
+from refsd.cli.golden import import_numba_for
+import_numba_for(sys.argv[1:])
+import numba
+print(numba.config.NUMBA_NUM_THREADS, os.environ.get("NUMBA_NUM_THREADS"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("cases", "env", "threads"),
+    [
+        (["*"], {}, "1 None"),
+        (["silu/*", "full/sd15/*"], {}, "many None"),
+        (["."], {}, "many None"),
+        (["*"], {"NUMBA_NUM_THREADS": "2"}, "2 2"),
+    ],
+)
+def test_small_cases_are_computed_in_one_thread(cases, env, threads):
+    clean = {name: value for name, value in os.environ.items() if name != "NUMBA_NUM_THREADS"}
+    run = subprocess.run([sys.executable, "-c", THREADS, *cases], env=clean | env, capture_output=True, text=True)
+    assert run.stdout.strip() == threads.replace("many", str(cores())), run.stderr
