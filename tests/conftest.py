@@ -17,8 +17,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # As the command line does. Before NumPy is imported.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 
-# A worker for each core: threads of BLAS, of torch and of Numba would only fight over the cores. Kernels for several
-# threads are tested by tests/kernels/test_threads.py and beside the peers (.ci/run).
+# A worker for each core: threads of BLAS, of torch and of Numba would only fight over the cores. Kernels for
+# several threads are tested by tests/kernels/test_threads.py and beside the peers (.ci/run).
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("NUMBA_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
