@@ -8,7 +8,7 @@ from held_out import HeldOut
 from injected_models import _model, _patch
 from injection import Bug, wrong_operation
 
-from refsd.models import gemma2, language_model, vae
+from refsd.models import language_model, vae
 from refsd.module import block
 
 # --- blocks ------------------------------------------------------------------------------------------------------
@@ -22,11 +22,6 @@ def _turned_before_norms(m, x, angle, mask, eps, scale=None):
     q, k = m.rope_halves(q, angle), m.rope_halves(k, angle)
     q, k = m.rms_norm_apart("q_norm.weight", q, eps), m.rms_norm_apart("k_norm.weight", k, eps)
     return m.linear("o_proj", m.attention(q, k, v, mask=mask, diagonal=0).reshape(N, L, -1))
-
-
-@block
-def _exact_gelu(m, x):
-    return m.linear("down_proj", m.multiply(m.gelu(m.linear("gate_proj", x)), m.linear("up_proj", x)))
 
 
 @block
@@ -73,7 +68,7 @@ _TABLE = {
         "block",
         "NVIDIA-NeMo/Megatron-Bridge#4661, in Gemma 2",
         _model(
-            Bug(patched=_patch(gemma2, "mlp", _exact_gelu)),
+            wrong_operation(gelu=lambda a, right, x, approximate="none": right(x, "none")),
             "gelu|mlp",
             "gelu|erf|exact|tanh",
             "gemma2-2b/gemma2/padded",

@@ -110,7 +110,7 @@ _TABLE = {
         wrong_parts(
             "guidance/cfg*",
             "guided",
-            r"cond \+|from cond|\+ 1|1 larger|1 more|one more",
+            r"cond \+|from cond|\+ 1|1 larger|1 more|one more|one too high",
             plain=_from_cond,
         ),
     ),
