@@ -104,7 +104,7 @@ _TABLE = {
         _model(
             Bug(patched=_patch(vae, "mid", _attention_last)),
             "mid",
-            "order|before|after|behind|late|block_2|attn_1",
+            "order|before|after|behind|late",
             "flux-vae/vae-decoder/wide",
             "sd15/vae-encoder/tall",
         ),

@@ -64,6 +64,7 @@ class Place(NamedTuple):
     numerics: declared by the engine
     known:    the right results of the operations up to the tap; None where they are not kept
     earlier:  the engine's taps before this one, the latest first
+    later:    those behind it
     others:   -> what every tap and output should be, in float64; what is made of this tap, of its right values
     again:    the taps of the other calls of this layer or operation
     params:   the component's
@@ -78,6 +79,7 @@ class Place(NamedTuple):
     numerics: Numerics
     known: Sequence[np.ndarray | None] = ()
     earlier: Mapping[str, np.ndarray] = MappingProxyType({})
+    later: Mapping[str, np.ndarray] = MappingProxyType({})
     others: Callable[[], Mapping[str, np.ndarray]] = dict
     again: Collection[str] = ()
     params: Mapping[str, Any] = MappingProxyType({})
@@ -163,7 +165,8 @@ class Place(NamedTuple):
             if gap:
                 yield from call.unlisted(self.found, gap)
                 continue
-            yield from call.from_elsewhere(self.earlier)
+            yield from call.from_elsewhere(self.earlier, "the layers in between are skipped")
+            yield from call.from_elsewhere(self.later, "that layer should come behind this one")
             yield from call.unlisted(self.found)
         whole = self.run(Arithmetic(FLOAT64), Change())
         if gap or whole is None or whole.size != self.found.size:
