@@ -8,7 +8,7 @@ from held_out import HeldOut
 from injected_models import _model, _patch
 from injection import Bug, wrong_operation
 
-from refsd.models import language_model, vae
+from refsd.models import language_model, qwen_vision, vae
 from refsd.module import block
 
 # --- blocks ------------------------------------------------------------------------------------------------------
@@ -74,8 +74,26 @@ _TABLE = {
             "gemma2-2b/gemma2/padded",
         ),
     ),
-    "e-vis-01": ("model", "lablup/mlxcel#1601", None),
-    "e-vis-02": ("model", "nvidia-cosmos/cosmos-rl#171", None),
+    "e-vis-01": (
+        "model",
+        "lablup/mlxcel#1601",
+        _model(
+            Bug(patched=_patch(qwen_vision, "row_by_row", lambda tokens, order: tokens[:, order])),
+            "tokens|merger|output",
+            "order|inverse|windows",
+            "qwen2.5-vl-mmproj/qwen2_5_vision/wide",
+        ),
+    ),
+    "e-vis-02": (
+        "model",
+        "nvidia-cosmos/cosmos-rl#171",
+        _model(
+            Bug(patched=_patch(qwen_vision, "runs_of", lambda i, whole, sizes: sizes)),
+            "attention|attn",
+            "window|every block|whole",
+            "qwen2.5-vl-mmproj/qwen2_5_vision/wide",
+        ),
+    ),
     "e-mod-01": (
         "model",
         "NVIDIA/TensorRT-LLM#12128",
