@@ -8,6 +8,7 @@ import numpy as np
 from refsd.causes.generic.other_shapes import other_shapes
 from refsd.causes.model import wrong_operations as operations
 from refsd.causes.model.following import Following, as_shaped
+from refsd.causes.model.joins import joined_otherwise
 from refsd.causes.model.mutants import MUTANTS, Change, in_each_block
 from refsd.causes.model.observed import Observed
 from refsd.causes.model.place import Place, of_one_layer
@@ -255,7 +256,9 @@ class ModelJudge(ModelRuns):
             rough = self.answer(case, inputs, Arithmetic(other))
             if scene.explained_by(rough, precision=True) and agrees(found, truth, rough):
                 return [phrase]
+        joins = joined_otherwise(lambda change: self._changed(case, inputs, change, numerics))
         known = self._known(standard, found, MUTANTS, limit) or known_deviations()
+        known = known or self._known(standard, found, joins, limit)
         return known or self._known(standard, found, in_each_block(self.axes_of_weights(case, inputs)), limit)
 
     def _known(

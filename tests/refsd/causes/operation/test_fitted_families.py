@@ -9,10 +9,10 @@ from refsd.causes.generic.fitted_causes import fitted_causes
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.function_steps import NAMES, other_functions, straight_lines
 from refsd.causes.operation.generated_mutants import generated
-from refsd.causes.operation.head_counts import head_counts
 from refsd.causes.operation.memory_layouts import of_other_strides, of_strides
 from refsd.causes.operation.product_steps import rope_steps
 from refsd.causes.operation.row_sums import key_counts, row_sums, softmax_sums
+from refsd.causes.operation.steps import head_counts
 from refsd.golden.mutations import answer
 from refsd.golden.operations import OPERATIONS
 from refsd.numerics.tensor import stored
