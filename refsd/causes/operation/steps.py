@@ -84,6 +84,7 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     power = 1 << (n - 1).bit_length()
     yield "the mean is not taken off", made(centre=0 * mean)
     yield "no mean is subtracted, as in RMSNorm", made(square / n + mean**2, 0 * mean)
+    yield "the variance is divided by n - 1", made(square / (n - 1))
     yield "the variance is divided by a power of two", made(square / power)
     yield "the mean is the sum over a power of two", made(centre=mean * n / power)
     lengths = {power: "a power of two"} | {-(-n // b) * b: f"whole {b}s" for b in _BLOCKS}

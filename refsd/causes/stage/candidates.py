@@ -35,7 +35,6 @@ _NUMBERS: dict[str, Callable[[float], float]] = {
     "one less": lambda v: v - 1,
     "left out": lambda v: 0,
     "as if 1": lambda v: 1,
-    **{f"rounded to {t}": lambda v, t=t: float(np.array(v).astype(t)) for t in ("float16", "bfloat16")},
 }
 _TEXTS: dict[str, Callable[[str], str]] = {
     "in lower case": str.lower,
