@@ -8,6 +8,7 @@ import numpy as np
 from refsd.causes.generic.other_shapes import other_shapes
 from refsd.causes.model import wrong_operations as operations
 from refsd.causes.model.following import Following, as_shaped
+from refsd.causes.model.joins import joined_otherwise
 from refsd.causes.model.mutants import MUTANTS, Change, in_each_block
 from refsd.causes.model.observed import Observed
 from refsd.causes.model.place import Place, of_one_layer
@@ -198,9 +199,11 @@ class ModelJudge(ModelRuns):
             return self._spreads(case, inputs, found, {tap: truth}, numerics, (), given)[tap]
 
         m, _, params = self._module(case, inputs, Arithmetic(FLOAT32))
-        names = taps.recorded[: taps.recorded.index(tap)] if tap in taps.recorded else taps.recorded
-        earlier = {name: found[name] for name in reversed(names) if name in found}
+        at = taps.recorded.index(tap) if tap in taps.recorded else len(taps.recorded)
         own = np.asarray(found[tap], np.float64)
+        earlier = {name: found[name] for name in reversed(taps.recorded[:at]) if name in found}
+        later = {name: found[name] for name in taps.recorded[at + 1 :] if name in found}
+        later = {name: y for name, y in later.items() if not np.array_equal(y, found[tap])}
         calls = [name for name in taps.recorded if of_one_layer(name, tap, taps.recorded)]
 
         @functools.cache
@@ -211,7 +214,9 @@ class ModelJudge(ModelRuns):
             return {**right, **outputs}
 
         known = observed.results[: segment.last]
-        return Place(tap, own, segment, run, spread, m.weights, numerics, known, earlier, others, calls, params)
+        return Place(
+            tap, own, segment, run, spread, m.weights, numerics, known, earlier, later, others, calls, params
+        )
 
     def _causes(self, standard: Standard, found: Answer) -> list[str]:
         """Return the causes that explain an engine's answer, by the rule of golden/explanation.py.
@@ -251,7 +256,9 @@ class ModelJudge(ModelRuns):
             rough = self.answer(case, inputs, Arithmetic(other))
             if scene.explained_by(rough, precision=True) and agrees(found, truth, rough):
                 return [phrase]
+        joins = joined_otherwise(lambda change: self._changed(case, inputs, change, numerics))
         known = self._known(standard, found, MUTANTS, limit) or known_deviations()
+        known = known or self._known(standard, found, joins, limit)
         return known or self._known(standard, found, in_each_block(self.axes_of_weights(case, inputs)), limit)
 
     def _known(

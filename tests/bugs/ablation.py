@@ -30,16 +30,15 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.fitted_constants": ("fitted",),
     "operation.function_steps": ("other_functions", "straight_lines"),
     "operation.generated_mutants": ("generated", "simplest"),
-    "operation.head_counts": ("head_counts",),
     "operation.memory_layouts": ("of_strides", "of_other_strides", "of_groups", "of_tokens", "of_slices"),
     "operation.other_entries": ("other_entries",),
     "operation.overflows": ("overflows",),
     "operation.precisions": ("in_precisions",),
-    "operation.product_steps": ("rope_steps",),
+    "operation.product_steps": ("rope_steps", "other_tokens"),
     "operation.product_terms": ("product_terms",),
     "operation.row_sums": ("row_sums", "softmax_sums", "key_counts"),
     "operation.small_floats": ("misread_floats",),
-    "operation.steps": ("stepwise", "bordered"),
+    "operation.steps": ("stepwise", "bordered", "head_counts"),
     "stage.candidates": ("settings", "exchanged"),
     "stage.causes": ("searched_causes",),
     "stage.draws": ("other_draws",),
@@ -48,7 +47,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "stage.members": ("member_causes",),
     "trajectory.changed_solvers": ("changed_solvers", "changed_weights"),
     "trajectory.moved_history": ("moved_history",),
-    "trajectory.sigma_lists": ("sigma_causes",),
+    "trajectory.diagnose": ("_sigma_causes",),
 }
 _MARK = re.compile("\x1e([^\x1f]*)\x1f")
 

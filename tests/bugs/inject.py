@@ -16,6 +16,7 @@
     uv run python tests/bugs/inject.py --held-out eighth
     uv run python tests/bugs/inject.py --held-out ninth
     uv run python tests/bugs/inject.py --held-out tenth
+    uv run python tests/bugs/inject.py --held-out eleventh
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -34,6 +35,7 @@ from typing import Any, NamedTuple
 import msgspec
 from ablation import finder_of, marked, unmarked, worth
 from eighth import EIGHTH
+from eleventh import ELEVENTH
 from fifth import FIFTH
 from forgetting import bare, forgotten, listed
 from fourth_stages import FOURTH
@@ -107,6 +109,7 @@ HELD_OUT_SETS = {
     "eighth": EIGHTH,
     "ninth": NINTH,
     "tenth": TENTH,
+    "eleventh": ELEVENTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -126,6 +129,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(EIGHTH),
     **injections(NINTH),
     **injections(TENTH),
+    **injections(ELEVENTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)

@@ -71,6 +71,12 @@ def _no_guidance(m, timesteps, guidance):
     return flux.mlp_embedder(m["time_in"], m.timestep_embedding(1000 * timesteps, waves))
 
 
+def _one_table(weights):
+    """Every layer adds the first one's biases of positions."""
+    first = weights["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
+    return {name: first if name.endswith("relative_attention_bias.weight") else t for name, t in weights.items()}
+
+
 def _read_by_heads(weights):
     """Rows of q, k and v are taken for those of head 0, then of head 1, and so on."""
     found = dict(weights)
@@ -139,7 +145,11 @@ _TABLE = {
         ),
     ),
     # UMT5's layers share the first one's table of positions. No case has UMT5's weights.
-    "d-te-01": ("model", "OpenNMT/CTranslate2#2102", None),
+    "d-te-01": (
+        "model",
+        "OpenNMT/CTranslate2#2102",
+        _model(Bug(weights=_one_table), "attention|relative|bias", "first (one|layer)'s|table", "umt5/t5/padded"),
+    ),
     "d-te-02": (
         "model",
         "vllm-project/vllm-metal#666, in Gemma 2",

@@ -31,10 +31,6 @@ def _of_some(which: Callable[..., bool], change: Callable[..., np.ndarray]) -> C
     return changed
 
 
-def _first_of_batch(inputs: Inputs) -> Inputs:
-    return {name: np.broadcast_to(value[:1], value.shape) for name, value in inputs.items()}
-
-
 def _masks(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
     """Change the mask of the text; None where there is none."""
 
@@ -100,10 +96,6 @@ def _order_of_qkv(*order: int) -> Revalued:
     return reordered
 
 
-def _transpose(name: str, values: np.ndarray) -> np.ndarray | None:
-    return values.T if values.ndim == 2 and values.shape[0] == values.shape[1] else None
-
-
 def _unscaled_norms(name: str, values: np.ndarray) -> np.ndarray | None:
     scale = name.endswith(".gamma") or (values.ndim == 1 and name.endswith((".weight", ".scale")))
     return np.ones_like(values) if scale else None
@@ -112,10 +104,6 @@ def _unscaled_norms(name: str, values: np.ndarray) -> np.ndarray | None:
 def _one_more_norm(name: str, values: np.ndarray) -> np.ndarray | None:
     """Count the 1 of 1 + weight twice: in the file, and in the engine."""
     return values + 1 if values.ndim == 1 and name.endswith(("norm.weight", "norm.scale", ".gamma")) else None
-
-
-def _no_bias(name: str, values: np.ndarray) -> np.ndarray | None:
-    return np.zeros_like(values) if name.endswith(".bias") else None
 
 
 def _pictures(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
@@ -133,10 +121,6 @@ def _of_thousand(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs
     return changed
 
 
-def _backwards(t: np.ndarray) -> np.ndarray:
-    return (1000 if np.max(t) > 1 else 1) - t
-
-
 def _exchange(one: str, other: str) -> Callable[[Inputs], Inputs | None]:
     def exchanged(y):
         return {**y, one: y[other], other: y[one]} if one in y and other in y else None
@@ -146,10 +130,6 @@ def _exchange(one: str, other: str) -> Callable[[Inputs], Inputs | None]:
 
 def _all(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
     return lambda y: {name: change(x) for name, x in y.items()}
-
-
-def _flip(name: str, values: np.ndarray) -> np.ndarray | None:
-    return values[..., ::-1, ::-1] if values.ndim in (4, 5) and values.shape[-2] > 1 else None
 
 
 _Q_K = (("q_proj", "k_proj"), ("to_q", "to_k"), ("Attention.q.", "Attention.k."), (".q.", ".k."))
@@ -205,7 +185,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the time is rounded to a whole number", changing("timesteps", np.rint)),
     Mutant("the time is one too large", Change(inputs=_of_thousand(lambda t: t + 1))),
     Mutant("the time is one too small", Change(inputs=_of_thousand(lambda t: t - 1))),
-    Mutant("the time runs backwards", changing("timesteps", _backwards)),
+    Mutant("the time runs backwards", changing("timesteps", lambda t: (1000 if np.max(t) > 1 else 1) - t)),
     Mutant("the guidance is not embedded", changing("guidance", np.zeros_like)),
     Mutant("the guidance is 1000 times too small", changing("guidance", lambda g: g / 1000)),
     Mutant("the guidance is 1000 times too large", changing("guidance", lambda g: 1000 * g)),
@@ -219,7 +199,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the mask has one token less", Change(inputs=_masks(_one_less))),
     Mutant("the reference is not read", dropping("reference")),
     Mutant("two references are swapped", Change(inputs=_exchange("reference", "reference_2"))),
-    Mutant("the second item of the batch reads the first", Change(inputs=_first_of_batch)),
+    Mutant("the second item of the batch reads the first", Change(inputs=_all(lambda x: x[[0] * len(x)]))),
     Mutant("a picture's channels are blue, green, red", Change(inputs=_pictures(lambda x: x[:, ::-1]))),
     Mutant("a picture of -1..1 is taken for one of 0..1", Change(inputs=_pictures(lambda x: 2 * x - 1))),
     Mutant("a picture of 0..1 is taken for one of -1..1", Change(inputs=_pictures(lambda x: (x + 1) / 2))),
@@ -239,9 +219,13 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("a block's two norms are swapped", exchanging(*_NORMS)),
     Mutant("norms have no scale", Change(revalue=_unscaled_norms)),
     Mutant("1 is added to the weights of norms once more", Change(revalue=_one_more_norm)),
-    Mutant("square matrices are transposed", Change(revalue=_transpose)),
-    Mutant("convolutions are flipped", Change(revalue=_flip)),
-    Mutant("biases are missing", Change(revalue=_no_bias)),
+    Mutant("square matrices are transposed",
+        Change(revalue=lambda _, y: y.T if y.ndim == 2 and y.shape[0] == y.shape[1] else None),
+    ),
+    Mutant("convolutions are flipped",
+        Change(revalue=lambda _, y: y[..., ::-1, ::-1] if y.ndim in (4, 5) and y.shape[-2] > 1 else None),
+    ),
+    Mutant("biases are missing", Change(revalue=lambda name, y: 0 * y if name.endswith(".bias") else None)),
     Mutant("token ids are one too small", changing("input_ids", lambda ids: np.maximum(ids - 1, 0))),
     Mutant("mean and logvar are swapped", Change(outputs=_exchange("mean", "logvar"))),
     Mutant("the output's channels and rows are swapped in memory", Change(outputs=_memory(0, 2, 1, 3))),

@@ -67,14 +67,15 @@ class Call(NamedTuple):
         op = OPERATIONS[self.op]
         yield from fitted_through(op, self.inputs, op.complete(self.inputs, self.params), through, found)
 
-    def from_elsewhere(self, tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    def from_elsewhere(self, tensors: Mapping[str, np.ndarray], why: str) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) where one input is another tensor, or one of the equal parts of another tensor.
 
-        No more than `most_bugs` allows. tensors: name -> values, the likeliest first
+        No more than `most_bugs` allows. tensors: name -> values, the likeliest first; why: what that means
         """
         op = OPERATIONS[self.op]
         most = most_bugs(op, self.inputs, op.complete(self.inputs, self.params))
-        yield from itertools.islice(self._from_elsewhere(op, tensors), most)
+        for name, wrong in itertools.islice(self._from_elsewhere(op, tensors), most):
+            yield f"{name}: {why}", wrong
 
     def _from_elsewhere(self, op: Operation, tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
         done = set()
@@ -91,7 +92,7 @@ class Call(NamedTuple):
                     inputs = {**self.inputs, argument: stored(values)}
                     with np.errstate(all="ignore"):
                         wrong = op.answer(Arithmetic(FLOAT32), inputs, self.params)
-                    yield f"{argument} is read from {part}{name}: the layers in between are skipped", wrong
+                    yield f"{argument} is read from {part}{name}", wrong
 
     def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) for precisions lower than the declared one; requests that are ignored come first."""

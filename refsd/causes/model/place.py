@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,11 +15,13 @@ from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
 from refsd.causes.generic.other_shapes import other_shape
 from refsd.causes.generic.solved_numbers import is_plain, shown, solved
 from refsd.causes.model.following import Reached, Segment
+from refsd.causes.model.joins import joined_otherwise
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import Call, Observed
 from refsd.causes.operation.unlisted import KEPT, explaining
 from refsd.causes.stage.candidates import numbers
 from refsd.golden.explanation import Nearest, Scene
+from refsd.golden.judge import Mutant
 from refsd.golden.metrics import channel_axis
 from refsd.golden.search_cuts import TimeLimit
 from refsd.golden.taps import measure_taps
@@ -64,6 +66,7 @@ class Place(NamedTuple):
     numerics: declared by the engine
     known:    the right results of the operations up to the tap; None where they are not kept
     earlier:  the engine's taps before this one, the latest first
+    later:    those behind it
     others:   -> what every tap and output should be, in float64; what is made of this tap, of its right values
     again:    the taps of the other calls of this layer or operation
     params:   the component's
@@ -78,6 +81,7 @@ class Place(NamedTuple):
     numerics: Numerics
     known: Sequence[np.ndarray | None] = ()
     earlier: Mapping[str, np.ndarray] = MappingProxyType({})
+    later: Mapping[str, np.ndarray] = MappingProxyType({})
     others: Callable[[], Mapping[str, np.ndarray]] = dict
     again: Collection[str] = ()
     params: Mapping[str, Any] = MappingProxyType({})
@@ -102,7 +106,9 @@ class Place(NamedTuple):
         found = scene.found["y"]
         suspects, tried, changing = {}, {}, set[str]()
         room = KEPT
-        for candidates in (self._operations(), self._of_the_model(), self._of_numbers(truth)):
+        joins = joined_otherwise(lambda change: self.run(Arithmetic(self.numerics), change))
+        of_models = self._changed(MUTANTS), self._changed(joins)
+        for candidates in (self._operations(), *of_models, self._of_numbers(truth)):
             for name, y in limit.within(candidates, _OTHERS):
                 if y.size != truth.size:
                     continue
@@ -163,7 +169,8 @@ class Place(NamedTuple):
             if gap:
                 yield from call.unlisted(self.found, gap)
                 continue
-            yield from call.from_elsewhere(self.earlier)
+            yield from call.from_elsewhere(self.earlier, "the layers in between are skipped")
+            yield from call.from_elsewhere(self.later, "that layer should come behind this one")
             yield from call.unlisted(self.found)
         whole = self.run(Arithmetic(FLOAT64), Change())
         if gap or whole is None or whole.size != self.found.size:
@@ -281,10 +288,9 @@ class Place(NamedTuple):
             wrong = call.with_weights(self.weights[other].values(), values)
             yield f"it takes the weights of {other.removesuffix(end)}", wrong
 
-    def _of_the_model(self) -> Iterator[tuple[str, np.ndarray]]:
-        for mutant in MUTANTS:
-            change: Change = mutant.change
-            y = self.run(change.arithmetic(self.numerics), change)
+    def _changed(self, mutants: Iterable[Mutant[Change]]) -> Iterator[tuple[str, np.ndarray]]:
+        for mutant in mutants:
+            y = self.run(mutant.change.arithmetic(self.numerics), mutant.change)
             if y is not None:
                 yield mutant.name, y
 

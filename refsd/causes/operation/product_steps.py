@@ -1,13 +1,16 @@
-"""RoPE computed step by step, with one step at a time changed; see steps.py."""
+"""RoPE computed step by step, with one step at a time changed (see steps.py), or by other tokens' positions."""
 
 from collections.abc import Callable, Iterator
 
 import ml_dtypes
 import numpy as np
 
-from refsd.golden.operation import Params
+from refsd.golden.mutations import answer
+from refsd.golden.operation import Inputs, Operation, Params
+from refsd.numerics.tensor import stored
 
 Named = Iterator[tuple[str, np.ndarray]]
+_TOKENS, _TOLD = 256, 6
 
 
 def rounded(dtype) -> Callable[[np.ndarray], np.ndarray]:
@@ -41,7 +44,10 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     yield "sine and cosine swapped", by(sin, cos)
     yield "angles in pairs (each twice), channels in halves", full(np.repeat(angle, 2, -1), True)
     yield "angles in halves (all, then all), channels in pairs", full(np.tile(angle, 2), False)
-    yield "the angles of the first half are used for the second half", by(*_of(angle.take(_wrap(half, n // 2), -1)))
+    yield (
+        "the angles of the first half are used for the second half",
+        by(*_of(angle.take(np.arange(n // 2) % max(half, 1), -1))),
+    )
     yield "the angles in the reverse order", by(*_of(angle[..., ::-1]))
     for factor in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16):
         yield f"positions are multiplied by {factor:g}", by(*_of(factor * angle))
@@ -64,21 +70,29 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         yield words, by(*wide, turned=x, rest=x[..., :0])
 
 
-def _parts(ids: np.ndarray, params: Params) -> list[np.ndarray]:
-    """Return each axis's angles."""
-    return [
+def _angles(ids: np.ndarray, params: Params) -> np.ndarray:
+    parts = [
         ids[..., axis, None] * params["theta"] ** (-np.arange(0, dim, 2) / dim)
         for axis, dim in enumerate(params["axes_dim"])
     ]
-
-
-def _angles(ids: np.ndarray, params: Params) -> np.ndarray:
-    return np.concatenate(_parts(ids, params), axis=-1)[:, :, None]
+    return np.concatenate(parts, axis=-1)[:, :, None]
 
 
 def _of(angle):
     return np.cos(angle), np.sin(angle)
 
 
-def _wrap(half: int, n: int) -> np.ndarray:
-    return np.arange(n) % max(half, 1)
+def other_tokens(
+    op: Operation, inputs: Inputs, params: Params, found: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield RoPE with each token turned by the positions of the token that its answer shows. params: complete"""
+    ids = inputs["ids"].values() if op.name == "rope" else np.zeros((1, 0, 1), np.int32)
+    if not 1 < ids.shape[1] <= _TOKENS or len(ids) > 1:
+        return
+    each = np.stack(
+        [answer(op, {**inputs, "ids": stored(np.broadcast_to(one, ids.shape).copy())}, params) for one in ids[0]]
+    )
+    read = np.abs(each - found).max(axis=(1, 3, 4)).argmin(axis=0)
+    told = [f"{at} by that of {j}" for at, j in enumerate(read) if (ids[0, at] != ids[0, j]).any()]
+    y = np.stack([each[j, :, at] for at, j in enumerate(read)], axis=1)
+    yield f"tokens are turned by other tokens' positions: {', '.join([*told[:_TOLD], '...'][: len(told)])}", y

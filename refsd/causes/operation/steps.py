@@ -109,20 +109,19 @@ _DIVISORS: dict[str, Step] = {
 }
 
 
-def affine(name, y, values, weight=lambda w: w, bias_first=False, with_bias=True):
+def affine(name, y, values, bias_first=False, with_bias=True):
     def shaped(t):
         return t.reshape(-1, *(1,) * (y.ndim - 2)) if name.startswith("group_norm") else t
 
     if name == "adaptive_layer_norm":
         return y * (1 + values["scale"][:, None]) + values["shift"][:, None]
-    w = shaped(weight(values["weight"])) if "weight" in values else 1.0
+    w = shaped(values["weight"]) if "weight" in values else 1.0
     b = shaped(values["bias"]) if "bias" in values and with_bias else 0.0
     y = (y + b) * w if bias_first else y * w + b
     return y / (1 + np.exp(-y)) if name.endswith("silu") else y
 
 
 _AFFINES: dict[str, Any] = {
-    "the weight counts as 1 + weight": lambda *a: affine(*a, weight=lambda w: 1 + w),
     "weight and bias are left out": lambda name, y, values: y,
     "the bias is added before the weight": lambda *a: affine(*a, bias_first=True),
 }
@@ -193,13 +192,24 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         instead = np.where(none, np.where(open_to, 0.0, -np.inf), mask + causal)
         yield label, made(masked=lambda s, m=instead, e=scored: np.where(none & ~e, 0.0, scale * s) + m)
     yield "products of queries and keys added up in float16", made(scores=_sums_in(np.float16))
-    if "mask" in values:
-        yield "the first item's mask is used for all", made(masked=lambda s: scale * s + mask[:1] + causal)
-        first = mask[:, :1] if mask.ndim == 4 else mask
-        yield "the first head's mask is used for all", made(masked=lambda s: scale * s + first + causal)
-    if not params["causal"] and q.shape[2] == k.shape[2]:
-        later = np.where(np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None], -np.inf, 0.0)
-        yield "later keys are hidden, as of a decoder", made(masked=lambda s: scale * s + mask + later)
+
+
+def head_counts(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, wrong answer) for each number of heads that divides the channels. params: complete"""
+    if op.name != "attention" or len({inputs[name].shape[-2:] for name in "qkv"}) > 1:
+        return
+    H, D = inputs["q"].shape[-2:]
+    own = params["scale"] if params["scale"] is not None else D**-0.5
+    mask = inputs["mask"].shape if "mask" in inputs else ()
+    if len(mask) == 4 and mask[1] > 1:
+        return
+    for heads in (h for h in range(1, H * D // 2 + 1) if H * D % h == 0 and h != H):
+        width = H * D // heads
+        values = {name: np.ascontiguousarray(inputs[name].values(), np.float32) for name in "qkv"}
+        changed = {name: stored(x.reshape(*x.shape[:-2], heads, width)) for name, x in values.items()}
+        for scale, words in ((own * (D / width) ** 0.5, ""), (own, f", with the scale of {D}")):
+            y = answer(op, {**inputs, **changed}, {**params, "scale": scale})
+            yield f"{heads} heads of {width} channels, not {H} of {D}{words}", y.reshape(inputs["q"].shape)
 
 
 _NORM_NAMES = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "l2_norm")

@@ -4,19 +4,31 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from refsd.causes.stage.causes import known_causes, searched_causes
+from refsd.causes.stage.scene import Scene
 from refsd.causes.trajectory.changed_solvers import Told, changed_solvers, changed_weights, first_wrong, step_sigmas
 from refsd.causes.trajectory.mutants import MUTANTS, Change, scheduled, stepping_on
-from refsd.causes.trajectory.sigma_lists import sigma_causes
 from refsd.causes.trajectory.simulate import answer
 from refsd.golden.case import Case
 from refsd.golden.rounding import unit
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor
 from refsd.samplers.schedules import SCHEDULES
+from refsd.stages import STAGES
+from refsd.stages.stage import StageInputs
 from refsd.trajectory import model as analytic
 from refsd.trajectory.forms import Forms, forms, sensitivities
 from refsd.trajectory.measure import forced, sigma_limits
-from refsd.trajectory.run import Dump, can_be_stepped, from_one, output_names, sigmas_of, solver_of
+from refsd.trajectory.run import (
+    FLOW_LEVELS,
+    Dump,
+    can_be_stepped,
+    from_one,
+    levels_of,
+    output_names,
+    sigmas_of,
+    solver_of,
+)
 
 
 def diagnose(
@@ -40,7 +52,7 @@ def diagnose(
     if not all(np.isfinite(a).all() for a in outputs):
         return _not_finite(y, _near(case, from_one(y.sigmas) if solver.flow else y.sigmas, sigmas_of(case), u))
     if not can_be_stepped(case, y.sigmas):
-        return sigma_causes(case, y.sigmas, numerics)
+        return _sigma_causes(case, y.sigmas, numerics)
     if solver.flow:
         y = y._replace(sigmas=from_one(y.sigmas))
     form = forms(solver, y.sigmas)
@@ -68,7 +80,7 @@ def diagnose(
     near = lambda sigmas: _near(case, y.sigmas, sigmas, u)
     changed = changed_solvers(Told(case, y, right_sigmas, explains, near))
     if changed or not right_sigmas:
-        return changed or sigma_causes(case, y.sigmas, numerics)
+        return changed or _sigma_causes(case, y.sigmas, numerics)
     others = {f"{name}'s sigmas": scheduled(name, case) for name in SCHEDULES if not solver.flow}
     for name, other in {**others, "other sigmas": step_sigmas(form, y)}.items():
         if other is None or np.allclose(other, y.sigmas, rtol=1e-3, atol=0):
@@ -146,3 +158,21 @@ def _answers_agree(case: Case, form: Forms, y: Dump, u: float, change: Change, c
             if not (np.abs(found[k] - right) <= 4 * limit).all():
                 return False
     return True
+
+
+def _sigma_causes(case: Case, found: np.ndarray, numerics: Numerics) -> list[str]:
+    """Search wrong sigmas' cause as that of `stage/sigmas` at ComfyUI's levels; nothing where the lists differ."""
+    stage, levels = STAGES["stage/sigmas"], "flow" if levels_of(case) is FLOW_LEVELS else "sd"
+    asked = {"engine": "comfyui", "levels": levels, "shift": 1.0}
+    asked |= {k: case.params[k] for k in ("schedule", "steps")}
+    inputs = StageInputs({}, stage.complete({}, asked), np.dtype(np.float64))
+    answer = stage.answer(inputs)
+    truth = sigmas_of(case)
+    if answer is None or answer["sigmas"].shape != truth.shape or not np.allclose(answer["sigmas"], truth):
+        return []
+    with np.errstate(all="ignore"):
+        answers = {mutant.name: stage.answer(inputs, mutant.change) for mutant in stage.mutants}
+    known = {name: {"sigmas": np.asarray(y["sigmas"])} for name, y in answers.items() if y is not None}
+    bound = stage.outputs["sigmas"].bound(inputs, truth, numerics)
+    scene = Scene(stage, inputs, {"sigmas": found}, {"sigmas": truth}, {"sigmas": truth}, {"sigmas": bound})
+    return known_causes(scene, known) or searched_causes(scene, known)

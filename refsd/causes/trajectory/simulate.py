@@ -2,7 +2,6 @@
 
 import numpy as np
 
-# Samplers that use the outputs of earlier steps, with one model call a step.
 from refsd.causes.trajectory.mutants import Change, ModelCall, guided_by
 from refsd.golden.case import Case
 from refsd.trajectory.forms import Forms, forms

@@ -41,9 +41,8 @@ def qwen2_5_vision(m: Module, x, patch=14, window=4, num_heads=16, whole=WHOLE):
         places(rows, columns)[order].reshape(1, -1, 2), (h.shape[2] // num_heads // 2,) * 2, THETA
     )
     for i in range(m.count("blocks")):
-        h = vision_block(m["blocks"][i], h, angle, [h.shape[1]] if i in whole else sizes, num_heads)
-    tokens = merger(m["merger"], h)
-    return tokens[:, np.argsort(order)]
+        h = vision_block(m["blocks"][i], h, angle, runs_of(i, whole, sizes), num_heads)
+    return row_by_row(merger(m["merger"], h), order)
 
 
 def grid(x, patch):
@@ -70,6 +69,16 @@ def windows(rows, columns, window):
         for j in range(0, columns, window)
     ]
     return np.concatenate(there), [len(one) * MERGED**2 for one in there]
+
+
+def runs_of(i, whole, sizes):
+    """Return the lengths of the runs of patches within which block i attends."""
+    return [sum(sizes)] if i in whole else sizes
+
+
+def row_by_row(tokens, order):
+    """Undo the order of the windows. [N, tokens, E] -> the same"""
+    return tokens[:, np.argsort(order)]
 
 
 def patches(x, patch):

@@ -7,4 +7,7 @@ CASES = [
     tiny_case("t5xxl", "t5", "padded",
         {"input_ids": token_ids(33), "attention_mask": mask(33, 20, first_whole=True)},
     ),
+    tiny_case("umt5", "t5", "padded",
+        {"input_ids": token_ids(33), "attention_mask": mask(33, 20, first_whole=True)},
+    ),
 ]  # fmt: skip

@@ -28,6 +28,7 @@ class T5Size(NamedTuple):
 
 T5_XXL = T5Size()
 UMT5_XXL = T5Size(vocab=256384, table_in_every_layer=True)
+_TINY_UMT5 = T5Size(96, 3, 3, 24, 160, vocab=1000, table_in_every_layer=True)
 
 
 def t5_shapes(size: T5Size) -> Shapes:
@@ -168,6 +169,9 @@ T5 = Network(
         ("text_encoder_2.", "text_encoder_3.", "text_encoders.t5xxl.transformer."),
     ),
     usual=T5_XXL,
-    recipes={"t5xxl": alone("t5", T5_XXL, T5Size(128, 2, 2, mlp=256, vocab=1000), "t5encoder")},
+    recipes={
+        "t5xxl": alone("t5", T5_XXL, T5Size(128, 2, 2, mlp=256, vocab=1000), "t5encoder"),
+        "umt5": alone("t5", UMT5_XXL, _TINY_UMT5, "t5encoder"),
+    },
 )
 NETWORKS = (T5,)

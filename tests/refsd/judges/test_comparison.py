@@ -480,3 +480,20 @@ def test_bad_usage_of_files(tmp_path):
     ):
         result = CliRunner().invoke(app, ["compare", *map(str, arguments)])
         assert isinstance(result.exception, BadInput) and says in str(result.exception)
+
+
+def test_taps_in_another_order_are_a_convention_where_the_outputs_agree(model_files):
+    """An engine that puts the picture before the text in the single blocks, with its positions, is right."""
+    case, judge_, taps = CASES["flux-dev/flux/first-step"], ModelJudge(model_files), Taps(ops=True)
+    inputs = case.realize()
+    golden = judge_.answer(case, inputs, Arithmetic(FLOAT64))
+    outputs = judge_.tapped(case, inputs, Arithmetic(FLOAT32), taps)
+    text, both = 7, 22
+    turned = {name: np.roll(y, -text, axis=1) if y.shape[1] == both else y for name, y in taps.items()}
+    turned |= {name: y for name, y in taps.items() if name.startswith("double_blocks.")}
+    compared = with_case(case, {**outputs, **turned}, golden, FLOAT32, model_files)
+    assert compared.examined.verdict.passed
+    assert compared.notes[-1].startswith("a convention, no bug: the outputs agree; ")
+    assert "in another order, first single_blocks.0." in compared.notes[-1]
+    wrong = {name: 1.01 * y if name.startswith("final_layer") else y for name, y in turned.items()}
+    assert not with_case(case, {**outputs, **wrong}, golden, FLOAT32, model_files).examined.verdict.passed

@@ -9,10 +9,10 @@ from refsd.causes.generic.fitted_causes import fitted_causes
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.function_steps import NAMES, other_functions, straight_lines
 from refsd.causes.operation.generated_mutants import generated
-from refsd.causes.operation.head_counts import head_counts
 from refsd.causes.operation.memory_layouts import of_other_strides, of_strides
-from refsd.causes.operation.product_steps import rope_steps
+from refsd.causes.operation.product_steps import other_tokens, rope_steps
 from refsd.causes.operation.row_sums import key_counts, row_sums, softmax_sums
+from refsd.causes.operation.steps import head_counts
 from refsd.golden.mutations import answer
 from refsd.golden.operations import OPERATIONS
 from refsd.numerics.tensor import stored
@@ -230,6 +230,19 @@ def test_other_numbers_of_heads():
     ]
     masked = _call("attention", q=q, k=k, v=v, mask=_normal(1, 4, 7, 7))
     assert not dict(head_counts(*masked))
+
+
+def test_tokens_turned_by_the_positions_of_others():
+    """Every second token's numbers, as where rows of positions are read at a larger stride."""
+    ids = np.stack([np.arange(9), 3 * np.arange(9)], axis=-1)[None].astype(np.int32)
+    params = {"axes_dim": (4, 4), "theta": 100.0, "halves": False}
+    call = _call("rope", params, x=_normal(2, 9, 3, 8), ids=ids)
+    read = np.minimum(2 * np.arange(9), 8)
+    ((name, y),) = other_tokens(*call, _with(call, ids=ids[:, read]))
+    assert np.allclose(y, _with(call, ids=ids[:, read]), atol=1e-6)
+    assert name.endswith(
+        "1 by that of 2, 2 by that of 4, 3 by that of 6, 4 by that of 8, 5 by that of 8, 6 by that of 8, ..."
+    )
 
 
 def test_functions_are_the_operations_own():
