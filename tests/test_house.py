@@ -57,7 +57,7 @@ BUDGETS = {
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 2_050,
-    "refsd/models": 18_500,
+    "refsd/models": 19_450,
     "refsd/networks": 1_150,
     "refsd/onnx": 3_750,
     "refsd/pipelines": 4_000,
