@@ -124,13 +124,10 @@ def picture_of(clip):
 
 def joined(m: Module, clips):
     """Join decoded clips of 28 frames: 17 of each, the first five faded in, and the last clip's other five."""
-    parts, before = [], None
-    for clip in clips:
-        own, after = np.split(clip, [CLIP_LATENTS * FRAMES], axis=2)
-        own, after = own[:, :, PAD:], after[:, :, PAD:]
-        parts.append(own if before is None else faded(m, before, own, SHARED_FRAMES, 2))
-        before = after
-    return np.concatenate([*parts, before], axis=2)
+    halves = [np.split(clip, [CLIP_LATENTS * FRAMES], axis=2) for clip in clips]
+    own, after = ([half[:, :, PAD:] for half in which] for which in zip(*halves, strict=True))
+    parts = [faded(m, before, clip, SHARED_FRAMES, 2) for before, clip in zip(after, own[1:], strict=False)]
+    return np.concatenate([own[0], *parts, after[-1]], axis=2)
 
 
 def frames_of(F):
@@ -151,8 +148,8 @@ def in_tiles(m: Module, run, x, tile, overlap, up, down):
         [run(x[:, :, :, top // up : bottom // up, left // up : right // up]) for left, right in columns.places]
         for top, bottom in rows.places
     ]
-    shared = ([n // down for n in axis.overlaps] for axis in (rows, columns))
-    return stitched(parts, *shared, partial(faded, m))
+    down_shared, across_shared = ([n // down for n in of.overlaps] for of in (rows, columns))
+    return stitched(parts, down_shared, across_shared, partial(faded, m))
 
 
 def faded(m: Module, a, b, extent, axis):

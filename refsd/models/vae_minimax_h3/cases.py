@@ -1,8 +1,10 @@
 """Cases of MiniMax-H3's video autoencoder, on tiny models of the same architecture, with tiles of 32 pixels."""
 
+from typing import Any
+
 from refsd.networks.cases import PICTURE, quiet, tiny_case, video
 
-_TILES = {"tile": 32, "overlap": 16}
+_TILES: dict[str, Any] = {"tile": 32, "overlap": 16}
 _ENCODER = "minimax-h3-vae", "minimax-h3-vae-encoder"
 _DECODER = "minimax-h3-vae", "minimax-h3-vae-decoder"
 
