@@ -252,12 +252,15 @@ class Module:
         weight, bias = self.adapters.norm(self.prefix + name, self.weight(f"{name}.weight"), self._bias(name))
         return self._tap(name, self.arithmetic.layer_norm(x, weight, bias, eps))
 
-    def rms_norm(self, name: str, x, eps=1e-6, plus=0.0):
+    def rms_norm(self, name: str | None, x, eps=1e-6, plus=0.0):
         """x [..., D] -> the same; `name` is the full key of the weight ("norm.weight", "query_norm.scale").
 
+        name None: no weight
         plus: added to the weight; 1 where the file holds it less 1
         torch.nn.RMSNorm: one operation, rounded once.
         """
+        if name is None:
+            return self._tap("rms_norm", self.arithmetic.rms_norm(x, None, eps))
         weight = self.weight(name) + plus if plus else self.weight(name)
         return self._tap(name, self.arithmetic.rms_norm(x, weight, eps))
 

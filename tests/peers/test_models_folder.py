@@ -22,6 +22,8 @@ from test_models_minimax_h3 import inputs_of, peer_minimax_h3
 from test_models_qwen_image21 import asked, peer_qwen_image21, picture_of
 from test_models_unet import peer_unet
 from test_models_vae import peer_vae
+from test_models_vae_minimax_h3 import SIZE as MINIMAX_H3_VAE
+from test_models_vae_minimax_h3 import peer_vae as peer_vae_minimax_h3
 from test_models_vae_wan22 import peer_vae as peer_vae_wan22
 from test_models_zimage import answer as answer_of_zimage
 
@@ -35,6 +37,7 @@ from refsd.models.krea2 import token_ids
 from refsd.models.minimax_h3.original import ORIGINALS
 from refsd.models.unet.tensors import UNetSize
 from refsd.models.vae.network import VAESize
+from refsd.models.vae_minimax_h3.original import ORIGINALS as MINIMAX_H3_VAE_ORIGINALS
 from refsd.models.vae_wan.original import ORIGINALS as WAN_ORIGINALS
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
@@ -327,6 +330,22 @@ def test_a_folder_of_minimax_h3(tmp_path):
     got = answer(checkpoint, "minimax-h3", inputs)
     assert all(distance(got[name], want[name]) <= 1e-12 for name in ("out", "audio_out"))
     assert living_component(peer).config == checkpoint.components["minimax-h3"].config
+
+
+def test_a_folder_of_minimax_h3_s_autoencoder(tmp_path):
+    """Its statistics, eps and theta are read from config.json; q, k and v are joined head by head."""
+    x, z = draw((2, 3, 1, 32, 48), 1), draw((2, 5, 3, 2, 3), 2)
+    with float64_throughout():
+        peer = peer_vae_minimax_h3(MINIMAX_H3_VAE, decoder_norm_eps=0.003, norm_eps=0.02, decoder_rope_theta=31.0)
+        want = MINIMAX_H3_VAE_ORIGINALS["minimax-h3-vae-encoder"].run(peer, {"x": torch.from_numpy(x)}, {})
+        want |= MINIMAX_H3_VAE_ORIGINALS["minimax-h3-vae-decoder"].run(peer, {"z": torch.from_numpy(z)}, {})
+    peer.save_pretrained(tmp_path / "vae")
+    checkpoint = open_checkpoint(tmp_path)
+    got = answer(checkpoint, "minimax-h3-vae-encoder", {"x": x})
+    got |= answer(checkpoint, "minimax-h3-vae-decoder", {"z": z})
+    assert all(distance(got[name], want[name]) <= 1e-12 for name in ("mean", "logvar", "out"))
+    found = living_component(peer)
+    assert (found.name, found.config) == ("minimax-h3-vae", checkpoint.components["minimax-h3-vae"].config)
 
 
 def test_a_folder_of_wan_22_s_autoencoder(tmp_path):

@@ -8,7 +8,14 @@ pytestmark = pytest.mark.peer
 
 
 @pytest.mark.parametrize(
-    "cases", ["clip-l/*", "flux-dev/flux/quiet", "flux-vae/vae-decoder/quiet", "w*-vae/w*-vae-decoder/frames"]
+    "cases",
+    [
+        "clip-l/*",
+        "flux-dev/flux/quiet",
+        "flux-vae/vae-decoder/quiet",
+        "w*-vae/w*-vae-decoder/frames",
+        "minimax-h3-vae/*/picture",
+    ],
 )
 def test_torch_raises_no_alarm(cases):
     lines = []

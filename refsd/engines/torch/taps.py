@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 from refsd.networks.keymap import CONCAT, SAME, SWAP, Source
 
 # Layers whose output channels (last axis, or axis 1 of a picture) are the first axis of their weight.
-_LAYERS = ("Linear", "Conv2d", "GroupNorm", "LayerNorm", "QwenImageCausalConv3d", "WanCausalConv3d")
+_LAYERS = (
+    *("Linear", "Conv2d", "Conv3d", "GroupNorm", "LayerNorm"),
+    *("QwenImageCausalConv3d", "WanCausalConv3d", "MiniMaxH3VideoCausalConv3d"),
+)
 
 
 class _Tap(NamedTuple):

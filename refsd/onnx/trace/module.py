@@ -34,8 +34,10 @@ class TracingModule(Module):
     def _tap(self, name: str, y: Any) -> Any:
         return super()._tap(name, y)
 
-    def rms_norm(self, name: str, x, eps=1e-6, plus=0.0):
+    def rms_norm(self, name: str | None, x, eps=1e-6, plus=0.0):
         """The result has the weight's key as its tap, so the initializer is called otherwise."""
+        if name is None:
+            return super().rms_norm(None, x, eps)
         weight = self.weight(name, f"/{self.prefix}{name}")
         weight = weight + plus if plus else weight
         return self._tap(name, self.arithmetic.rms_norm(x, weight, eps))

@@ -44,12 +44,14 @@ from refsd.models import (
     unet,
     vae,
     vae_flux2,
+    vae_minimax_h3,
     vae_qwen_image21,
     vae_wan,
     vision,
     wan,
     zimage,
 )
+from refsd.models.vae_minimax_h3 import network as minimax_h3_vae
 from refsd.models.vae_qwen_image21 import network as qwen_image21_vae
 from refsd.models.vae_wan.latents import LATENTS_MEAN, LATENTS_STD, WAN22_LATENTS_MEAN, WAN22_LATENTS_STD
 from refsd.module import Module
@@ -72,6 +74,7 @@ QWEN_IMAGE21 = {
     "latents_mean": qwen_image21_vae.LATENTS_MEAN,
     "latents_std": qwen_image21_vae.LATENTS_STD,
 }
+MINIMAX_H3 = {"latents_mean": minimax_h3_vae.LATENTS_MEAN, "latents_std": minimax_h3_vae.LATENTS_STD}
 WAN22 = {"latents_mean": WAN22_LATENTS_MEAN, "latents_std": WAN22_LATENTS_STD}
 PAGES = {
     "unet": unet.unet,
@@ -112,6 +115,8 @@ PAGES = {
     "wan-vae-decoder": partial(vae_wan.decode, latents_mean=LATENTS_MEAN, latents_std=LATENTS_STD),
     "wan22-vae-encoder": partial(vae_wan.encode_wan22, **WAN22),
     "wan22-vae-decoder": partial(vae_wan.decode_wan22, **WAN22),
+    "minimax-h3-vae-encoder": partial(vae_minimax_h3.encode, **MINIMAX_H3),
+    "minimax-h3-vae-decoder": partial(vae_minimax_h3.decode, **MINIMAX_H3),
     "qwen-image21-vae-encoder": partial(vae_qwen_image21.encode, **QWEN_IMAGE21),
     "qwen-image21-vae-decoder": partial(vae_qwen_image21.decode, **QWEN_IMAGE21),
     "flux2-vae-encoder": vae_flux2.encode,

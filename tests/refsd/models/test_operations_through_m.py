@@ -37,6 +37,8 @@ NAMES = (
     "wan-vae/wan-vae-decoder/frames",
     "wan22-vae/wan22-vae-encoder/frames",
     "wan22-vae/wan22-vae-decoder/frames",
+    "minimax-h3-vae/minimax-h3-vae-encoder/picture",
+    "minimax-h3-vae/minimax-h3-vae-decoder/frames",
     "qwen-image21-vae/qwen-image21-vae-encoder/tall",
     "qwen-image21-vae/qwen-image21-vae-decoder/wide",
     "taesd/tae-encoder/odd",

@@ -67,6 +67,8 @@ def errors(case, tmp_path):
         "flux3-distilled/flux3/jump",
         "qwen-image21/qwen-image21/masked",
         "qwen-image21/qwen-image21/edit",
+        "minimax-h3-vae/minimax-h3-vae-encoder/picture",
+        "minimax-h3-vae/minimax-h3-vae-decoder/frames",
         "wan22-vae/wan22-vae-encoder/frames",
         "wan22-vae/wan22-vae-decoder/frames",
     ],

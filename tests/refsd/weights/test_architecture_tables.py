@@ -76,6 +76,7 @@ from refsd.models.t5.network import T5_XXL, T5Size, t5_shapes, t5_size
 from refsd.models.taesd.network import TAESD, TAESDSize, taesd_shapes, taesd_size
 from refsd.models.unet.tensors import UNetSize
 from refsd.models.vae_flux2.network import Flux2VAESize, flux2_vae_shapes, flux2_vae_size
+from refsd.models.vae_minimax_h3.network import MiniMaxH3VAESize, minimax_h3_vae_shapes, minimax_h3_vae_size
 from refsd.models.vae_qwen_image21.network import QwenImage21VAESize, qwen_image21_vae_shapes, qwen_image21_vae_size
 from refsd.models.vae_wan.network import WanVAESize, wan_vae_shapes, wan_vae_size
 from refsd.models.vae_wan.wan22 import Wan22VAESize, wan22_vae_shapes, wan22_vae_size
@@ -308,6 +309,12 @@ TABLES = {
     ),
     "wan-vae": Table(wan_vae_shapes, wan_vae_size, WanVAESize(), wan_vaes()),
     "wan22-vae": Table(wan22_vae_shapes, wan22_vae_size, Wan22VAESize(), residual_vaes(Wan22VAESize)),
+    "minimax-h3-vae": Table(
+        minimax_h3_vae_shapes,
+        minimax_h3_vae_size,
+        MiniMaxH3VAESize(),
+        sizes(MiniMaxH3VAESize, widths=widths(6), res_blocks=few, layers=few),
+    ),
     "qwen-image21-vae": Table(
         qwen_image21_vae_shapes,
         qwen_image21_vae_size,
@@ -407,6 +414,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (flux2_vae_shapes, Flux2VAESize(), 84_046_371),
         (wan_vae_shapes, WanVAESize(), 126_892_531),
         (wan22_vae_shapes, Wan22VAESize(), 704_688_668),
+        (minimax_h3_vae_shapes, MiniMaxH3VAESize(), 2_603_868_984),
         (qwen_image21_vae_shapes, QwenImage21VAESize(), 337_740_404),
         (mistral_shapes, MistralSize(), 22_901_314_560),
         (mistral_shapes, MINISTRAL_3B, 3_429_006_336),
