@@ -15,7 +15,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -39,11 +39,13 @@ if TYPE_CHECKING:
 
 CASE, GRAPH, GIVEN, DRAWN = "case.json", "graph.onnx", "inputs.safetensors", "weights.safetensors"
 PIPELINE = "refsd-pipeline.json"
-LEVELS_OP = "stage/sigmas"
+# Stages of which a pipeline's folder may have a case.
+STAGE_OPS = frozenset(("stage/sigmas", "stage/latents", "stage/prediction", "stage/guidance"))
 # Of the case's name, and of the operation that an engine offers: model/graph/NAME, model/graph/PIPELINE/NAME.
 KIND = "graph/"
 _LARGEST = 1 << 26  # bytes of a case.json
 _FORMAT = 1
+_PIPELINE_FORMAT = 2
 _T = TypeVar("_T")
 
 
@@ -68,17 +70,17 @@ class Pipeline(msgspec.Struct, frozen=True):
 
     made:      which pipeline it was, and with which programs it ran
     parts:     folders of its networks, in the order of the run
-    refused:   network, or "noise levels" -> why there is no case of it
-    levels:    the case of its noise levels; None if no rule of refsd gives them
+    refused:   network, or what stands between them ("noise levels", "latents") -> why there is no case of it
+    stages:    cases of what stands between them
     scheduler: its class
     """
 
     made: dict[str, str]
     parts: list[str]
     refused: dict[str, str]
-    levels: Case | None
+    stages: list[Case]
     scheduler: str
-    format: int = _FORMAT
+    format: int = _PIPELINE_FORMAT
     refsd: str = __version__
 
 
@@ -145,29 +147,33 @@ def named(patterns: Sequence[str]) -> tuple[list[str], list[Path]]:
             parts = [place / part for part in pipeline.parts]
         folders += parts
         names += [read(part).name for part in parts] or [pattern]
-        if pipeline is not None and pipeline.levels is not None:
-            names.append(pipeline.levels.name)
+        if pipeline is not None:
+            names += [case.name for case in pipeline.stages]
     return names, folders
 
 
 def read_pipeline(folder: Path) -> Pipeline:
-    """Return what a pipeline's folder lists, and make the case of its noise levels known. Raises BadInput."""
+    """Return what a pipeline's folder lists, and make the cases of its stages known. Raises BadInput."""
     path = folder / PIPELINE
     pipeline = _read_json(path, Pipeline)
     outside = [part for part in pipeline.parts if Path(part).name != part]
-    if pipeline.format != _FORMAT or outside or not pipeline.parts:
+    if pipeline.format != _PIPELINE_FORMAT or outside or not pipeline.parts:
         raise BadInput(f"{path}: format {pipeline.format}, parts {str(pipeline.parts)[:80]}: adopt it again")
-    case = pipeline.levels
-    if case is not None:
-        if case.op != LEVELS_OP or case.inputs or CASES.get(case.name, case) != case:
+    for case in pipeline.stages:
+        if case.op not in STAGE_OPS or CASES.get(case.name, case) != case:
             raise BadInput(f"{path}: case {case.name[:80]!r} of {case.op[:80]!r}: adopt it again")
         CASES[case.name] = case
     return pipeline
 
 
-def rule_of(levels: Case) -> str:
-    """Return a line: the name of a case of noise levels, and its parameters."""
-    return f"{levels.name}: {', '.join(f'{key} {value}' for key, value in levels.params.items())}"
+def rule_of(case: Case) -> str:
+    """Return a line: the name of a case of a stage, and its parameters."""
+    return f"{case.name}: {', '.join(f'{key} {_shown(value)}' for key, value in case.params.items())}"
+
+
+def _shown(value: Any) -> str:
+    long = isinstance(value, list) and len(value) > 4
+    return f"{', '.join(f'{x:g}' for x in value[:3])}, ... ({len(value)})" if long else str(value)
 
 
 def drawn(case: str, weight: str, shape: tuple[int, ...]) -> StoredTensor:
