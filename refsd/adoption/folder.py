@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -29,7 +29,7 @@ from refsd.golden.case import Case
 from refsd.golden.input_file import note_input_folder, read_input
 from refsd.golden.output_file import replaced_folder
 from refsd.golden.recipe import Recipe, realize
-from refsd.golden.wording import needing
+from refsd.golden.wording import counted, needing
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor, stored
 from refsd.weights.recipes import tensor_recipe
@@ -164,6 +164,31 @@ def read_pipeline(folder: Path) -> Pipeline:
             raise BadInput(f"{path}: case {case.name[:80]!r} of {case.op[:80]!r}: adopt it again")
         CASES[case.name] = case
     return pipeline
+
+
+def part_of(folder: Path, names: Collection[str]) -> Path:
+    """Return the folder of a pipeline's network that has the most of these taps and outputs.
+
+    Raises BadInput where none has any, or several have as many.
+    """
+    places = [folder / part for part in read_pipeline(folder).parts]
+    counts = {place: len({*names} & _names_in(read(place).name)) for place in places}
+    best = max(counts.values())
+    fitting = [place for place, count in counts.items() if count == best]
+    if best and len(fitting) == 1:
+        return fitting[0]
+    known = f"{counted(best, 'name')} of the tensors in each of them" if best else "no name of a tensor in any"
+    listed = ", ".join(map(str, fitting))
+    raise BadInput(f"{folder}: a pipeline, with {known}: name the network's folder: {listed}")
+
+
+def _names_in(case: str) -> set[str]:
+    """Return the taps and outputs of an adopted graph that was read."""
+    from refsd.adoption.component import Running
+
+    running = COMPONENTS[case].run
+    assert isinstance(running, Running)
+    return {*COMPONENTS[case].outputs, *(tap for step in running.graph.steps for tap in step.taps)}
 
 
 def rule_of(case: Case) -> str:
