@@ -62,7 +62,7 @@ def adopt(
         graph = sources.of_graph(Path(source), gathered(Path(source), inputs, dims))
         return Adoption([_made(source, out, folders.case_name(out), graph, {})])
     given = {key: x for path in inputs for key, x in read_dump(Path(path)).items()}
-    module, call = sources.opened(source, config, given)
+    module, call = sources.opened(source, config, given, own)
     from refsd.adoption import pipelines
 
     if pipelines.is_pipeline(module):
