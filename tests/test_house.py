@@ -59,7 +59,7 @@ BUDGETS = {
     "refsd/judges": 2_050,
     "refsd/models": 18_500,
     "refsd/networks": 1_150,
-    "refsd/onnx": 3_750,
+    "refsd/onnx": 3_775,
     "refsd/pipelines": 4_000,
     "refsd/profiling": 1_800,
     "refsd/progress": 250,

@@ -86,8 +86,7 @@ def compare(
         )
     chosen = []
     if adopted.is_pipeline(Path(golden)):
-        found, _, _ = _named(dump, names)
-        golden = str(adopted.part_of(Path(golden), found))
+        golden = str(adopted.part_of(Path(golden), _named(dump, names)[0]))
         chosen = [f"of the pipeline's networks {golden} has these tensors"]
     if adopted.is_folder(Path(golden)):
         golden, store = adopted.read(Path(golden)).name, golden
