@@ -49,7 +49,10 @@ class _Timed:
     def __init__(self, levels: Levels, unit: str):
         if unit not in TIMES:
             raise BadInput(f"stage/prediction: time {unit!r}: expected one of {', '.join(TIMES)}")
-        self.sigmas, self.to_sigma, self.to_t = levels.sigmas, levels.to_sigma, TIMES[unit]
+        self.sigmas, self.to_sigma, self._unit = levels.sigmas, levels.to_sigma, unit
+
+    def to_t(self, sigma: float) -> float:
+        return TIMES[self._unit](sigma)
 
 
 def _scaled(x: np.ndarray, c_in: float) -> np.ndarray:
