@@ -264,11 +264,18 @@ def _exported(
             program = torch.export.export(module, arguments, named, strict=False)
         exported = torch.onnx.export(program, dynamo=True, optimize=False, opset_version=_OPSET, verbose=False)
     assert exported is not None
-    graph = exported.model.graph
-    for name in [name for name in graph.initializers if name in weights]:
+    graph, first = exported.model.graph, {id(own): name for name, own in module.named_parameters()}
+    # A parameter of two names may have the second one here.
+    names = {name: first[id(own)] for name, own in module.named_parameters(remove_duplicate=False)}
+    taken: dict[str, Any] = {}
+    for name in [name for name in graph.initializers if names.get(name) in weights]:
         weight = graph.initializers.pop(name)
-        weight.const_value = None
+        if names[name] in taken:
+            weight.replace_all_uses_with(taken[names[name]])
+            continue
+        weight.name, weight.const_value = names[name], None
         graph.inputs.append(weight)
+        taken[names[name]] = weight
     return program, exported.model_proto
 
 
