@@ -17,6 +17,10 @@ class RefsdTaps:
         call = ("INT", {"default": 0, "min": 0, "tooltip": "which call of the model, from 0"})
         return {"required": {"model": ("MODEL",), "call": call, "name": ("STRING", {"default": "refsd-taps"})}}
 
+    @classmethod
+    def IS_CHANGED(cls, **_):
+        return float("nan")  # ComfyUI keeps what a node gave; so it runs again, and each prompt is recorded
+
     RETURN_TYPES, FUNCTION, CATEGORY = ("MODEL",), "record", "refsd"
 
     def record(self, model, call, name):

@@ -7,6 +7,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from refsd.adoption.taps import name_outputs
 from refsd.adoption.tidying import tidy
@@ -41,24 +43,31 @@ _OF_SIZES = (torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.expand)
 _WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
+class Weight(NamedTuple):
+    """A parameter of a module. read: returns its values, floats as float32; each time anew, so that none is kept"""
+
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
+
+
 class Captured(NamedTuple):
     """
     model:   the graph, its weights among its inputs
     inputs:  name -> values
-    weights: name -> values, in the module's own type
+    weights: name -> shape, and what reads the values
     answer:  output -> what torch gives in float64
     made:    of what, and with which programs
     """
 
     model: onnx.ModelProto
     inputs: dict[str, np.ndarray]
-    weights: dict[str, np.ndarray]
+    weights: dict[str, Weight]
     answer: dict[str, np.ndarray]
     made: dict[str, str]
 
 
 def capture(module: Any, call: Any, redraw: Callable[[str, tuple[int, ...]], np.ndarray] | None = None) -> Captured:
-    """Run a module in float64 and export it.
+    """Run a module in float64 and export it. Of its weights one at a time is expanded, so that large ones fit.
 
     call:   its arguments by name, or a sequence of them
     redraw: name and shape of a weight -> its values; None: the module keeps its own
@@ -73,27 +82,29 @@ def capture(module: Any, call: Any, redraw: Callable[[str, tuple[int, ...]], np.
     arguments, named = pytree.tree_map_only(np.ndarray, lambda x: torch.from_numpy(np.array(x)), (arguments, named))
     arguments, named = pytree.tree_map_only(torch.Tensor, _double, (arguments, named))
     module = module.eval().requires_grad_(False)
-    weights = {name: _values(weight) for name, weight in module.named_parameters()}
-    if redraw is not None:
-        weights = {name: redraw(name, weight.shape) for name, weight in weights.items()}
-    module.double()
-    for name, weight in module.named_parameters():
-        weight.copy_(torch.from_numpy(np.array(weights[name], np.float64)))
+    weights = {}
+    for name, own in module.named_parameters():
+        if own.is_floating_point():
+            read = partial(_values, own) if redraw is None else partial(redraw, name, tuple(own.shape))
+            weights[name] = Weight(tuple(own.shape), read)
     name = type(module).__qualname__
     running = refused(f"torch cannot run {name}")
-    with running, torch.no_grad(), quiet(), _Widened(), module_outputs(module) as given:
-        answer = module(*arguments, **named)
-    inputs = _leaves({**dict(enumerate(arguments)), **named}, "x")
-    answers = outputs_of(answer, inputs)
-    if not answers:
-        raise BadInput(f"{name}: it returns {type(answer).__name__}, expected tensors")
-    try:
-        program, model = _exported(module, arguments, named, contextlib.nullcontext())
-    except BadInput:  # such as a norm of torch that refuses to compute float64 in float32
-        program, model = _exported(module, arguments, named, _Widened())
+    with _hollow(module) as hollow:
+        module.double()  # its buffers
+        streamed = _Streamed({id(hollow[key]): weight.read for key, weight in weights.items()})
+        with running, torch.no_grad(), quiet(), _Widened(), module_outputs(module) as given, streamed:
+            answer = module(*arguments, **named)
+        inputs = _leaves({**dict(enumerate(arguments)), **named}, "x")
+        answers = outputs_of(answer, inputs)
+        if not answers:
+            raise BadInput(f"{name}: it returns {type(answer).__name__}, expected tensors")
+        try:
+            program, model = _exported(module, arguments, named, weights, contextlib.nullcontext())
+        except BadInput:  # such as a norm of torch that refuses to compute float64 in float32
+            program, model = _exported(module, arguments, named, weights, _Widened())
     numbers = pytree.tree_leaves([(node.args, node.kwargs) for node in program.graph.nodes])
     tidy(model, [*inputs], [*answers], weights, {x for x in numbers if isinstance(x, float)})
-    name_outputs(model, inputs | {name: torch.from_numpy(x) for name, x in weights.items()}, given)
+    name_outputs(model, inputs, {name: weight.read for name, weight in weights.items()}, given)
     held = {tensor.name for tensor in model.graph.input}
     return Captured(
         model,
@@ -102,6 +113,44 @@ def capture(module: Any, call: Any, redraw: Callable[[str, tuple[int, ...]], np.
         {name: _values(y) for name, y in answers.items()},
         programs(module),
     )
+
+
+@contextlib.contextmanager
+def _hollow(module: torch.nn.Module) -> Iterator[dict[str, torch.nn.Parameter]]:
+    """Put parameters of float64 in the place of a module's in the block, whose memory is never touched."""
+    hollow = {
+        id(own): torch.nn.Parameter(torch.empty(own.shape, dtype=torch.float64), requires_grad=False)
+        for own in module.parameters()
+        if own.is_floating_point()
+    }
+    found = [(part, key, own) for part in module.modules() for key, own in part._parameters.items()]
+    places = [(part, key, own) for part, key, own in found if id(own) in hollow]
+    names = {name: hollow[id(own)] for name, own in module.named_parameters() if id(own) in hollow}
+    for part, key, own in places:
+        part._parameters[key] = hollow[id(own)]
+    try:
+        yield names
+    finally:
+        for part, key, own in places:
+            part._parameters[key] = own
+
+
+class _Streamed(TorchDispatchMode):
+    """Inside, a hollow parameter has its values in each operation that it is an argument of.
+
+    weights: id of the parameter -> what reads the values
+    """
+
+    def __init__(self, weights: Mapping[int, Callable[[], np.ndarray]]):
+        super().__init__()
+        self._weights = weights
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*pytree.tree_map_only(torch.nn.Parameter, self._filled, args), **(kwargs or {}))
+
+    def _filled(self, x: torch.nn.Parameter) -> torch.Tensor:
+        read = self._weights.get(id(x))
+        return x if read is None else torch.from_numpy(np.array(read(), np.float64))
 
 
 def programs(of: Any) -> dict[str, str]:
@@ -206,13 +255,27 @@ def _where(error: Exception) -> str:
     return f", at {Path(lines[-1].filename).name}:{lines[-1].lineno} `{lines[-1].line}`" if lines else ""
 
 
-def _exported(module: Any, arguments: tuple, named: dict, inside: Any) -> tuple[Any, onnx.ModelProto]:
-    """Return a module as a program of torch and as a graph."""
+def _exported(
+    module: Any, arguments: tuple, named: dict, weights: Collection[str], inside: Any
+) -> tuple[Any, onnx.ModelProto]:
+    """Return a module as a program of torch and as a graph, which has the weights among its inputs."""
     with refused(f"torch cannot export {type(module).__qualname__}"), torch.no_grad(), quiet():
         with inside, _ByParts():
             program = torch.export.export(module, arguments, named, strict=False)
         exported = torch.onnx.export(program, dynamo=True, optimize=False, opset_version=_OPSET, verbose=False)
     assert exported is not None
+    graph, first = exported.model.graph, {id(own): name for name, own in module.named_parameters()}
+    # A parameter of two names may have the second one here.
+    names = {name: first[id(own)] for name, own in module.named_parameters(remove_duplicate=False)}
+    taken: dict[str, Any] = {}
+    for name in [name for name in graph.initializers if names.get(name) in weights]:
+        weight = graph.initializers.pop(name)
+        if names[name] in taken:
+            weight.replace_all_uses_with(taken[names[name]])
+            continue
+        weight.name, weight.const_value = names[name], None
+        graph.inputs.append(weight)
+        taken[names[name]] = weight
     return program, exported.model_proto
 
 

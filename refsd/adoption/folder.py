@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -29,7 +30,7 @@ from refsd.golden.case import Case
 from refsd.golden.input_file import note_input_folder, read_input
 from refsd.golden.output_file import replaced_folder
 from refsd.golden.recipe import Recipe, realize
-from refsd.golden.wording import needing
+from refsd.golden.wording import counted, needing
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor, stored
 from refsd.weights.recipes import tensor_recipe
@@ -39,11 +40,15 @@ if TYPE_CHECKING:
 
 CASE, GRAPH, GIVEN, DRAWN = "case.json", "graph.onnx", "inputs.safetensors", "weights.safetensors"
 PIPELINE = "refsd-pipeline.json"
-LEVELS_OP = "stage/sigmas"
+# Stages of which a pipeline's folder may have a case.
+STAGE_OPS = frozenset(("stage/sigmas", "stage/latents", "stage/prediction", "stage/guidance"))
 # Of the case's name, and of the operation that an engine offers: model/graph/NAME, model/graph/PIPELINE/NAME.
 KIND = "graph/"
 _LARGEST = 1 << 26  # bytes of a case.json
+# Bytes of weights from which on they are read from the folder and not drawn.
+LARGEST_DRAWN = 1 << 30
 _FORMAT = 1
+_PIPELINE_FORMAT = 2
 _T = TypeVar("_T")
 
 
@@ -68,18 +73,41 @@ class Pipeline(msgspec.Struct, frozen=True):
 
     made:      which pipeline it was, and with which programs it ran
     parts:     folders of its networks, in the order of the run
-    refused:   network, or "noise levels" -> why there is no case of it
-    levels:    the case of its noise levels; None if no rule of refsd gives them
+    refused:   network, or what stands between them ("noise levels", "latents") -> why there is no case of it
+    stages:    cases of what stands between them
     scheduler: its class
     """
 
     made: dict[str, str]
     parts: list[str]
     refused: dict[str, str]
-    levels: Case | None
+    stages: list[Case]
     scheduler: str
-    format: int = _FORMAT
+    format: int = _PIPELINE_FORMAT
     refsd: str = __version__
+
+
+class Inputs(Mapping[str, StoredTensor]):
+    """The inputs of an adopted case, each read or drawn where it is asked for, so that all need not fit in memory.
+
+    given: those of its folder's inputs.safetensors
+    file:  the weights that are drawn, as the folder has them; None: they are drawn here
+    """
+
+    def __init__(self, case: Case, given: Mapping[str, StoredTensor], names: Collection[str], file: Mapping | None):
+        self._case, self._given, self._names, self._file = case, given, names, file
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        recipe = self._case.inputs[name]
+        if name in self._names:
+            return self._given[name]
+        return realize(recipe, f"{self._case.name}/{name}") if self._file is None else self._file[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._case.inputs)
+
+    def __len__(self) -> int:
+        return len(self._case.inputs)
 
 
 class AdoptedCase(Case, frozen=True, dict=True):
@@ -88,10 +116,11 @@ class AdoptedCase(Case, frozen=True, dict=True):
     They are no field, so that a store's manifest has the recipes alone.
     """
 
-    def realize(self) -> dict[str, StoredTensor]:
-        tensors = self.__dict__["tensors"]
-        rest = Case(self.name, self.op, {key: r for key, r in self.inputs.items() if key not in tensors})
-        return {**rest.realize(), **tensors}
+    def realize(self) -> Mapping[str, StoredTensor]:
+        """Return the inputs; large weights are read from the folder where they are used."""
+        given, names, file = self.__dict__["tensors"]
+        inputs = Inputs(self, given, names, file)
+        return inputs if file is not None else dict(inputs)
 
 
 class Adopted(NamedTuple):
@@ -99,13 +128,13 @@ class Adopted(NamedTuple):
 
     model:   the graph, its weights among its inputs
     inputs:  those that are no weights
-    weights: shapes of weights that are drawn, or the tensors of weights that stay as they are
+    weights: shapes of weights that are drawn, or what reads the numbers of weights that stay as they are
     made:    as in Note
     """
 
     model: onnx.ModelProto
     inputs: Mapping[str, np.ndarray]
-    weights: Mapping[str, tuple[int, ...] | np.ndarray]
+    weights: Mapping[str, tuple[int, ...] | Callable[[], np.ndarray]]
     made: Mapping[str, str]
 
 
@@ -145,29 +174,58 @@ def named(patterns: Sequence[str]) -> tuple[list[str], list[Path]]:
             parts = [place / part for part in pipeline.parts]
         folders += parts
         names += [read(part).name for part in parts] or [pattern]
-        if pipeline is not None and pipeline.levels is not None:
-            names.append(pipeline.levels.name)
+        if pipeline is not None:
+            names += [case.name for case in pipeline.stages]
     return names, folders
 
 
 def read_pipeline(folder: Path) -> Pipeline:
-    """Return what a pipeline's folder lists, and make the case of its noise levels known. Raises BadInput."""
+    """Return what a pipeline's folder lists, and make the cases of its stages known. Raises BadInput."""
     path = folder / PIPELINE
     pipeline = _read_json(path, Pipeline)
     outside = [part for part in pipeline.parts if Path(part).name != part]
-    if pipeline.format != _FORMAT or outside or not pipeline.parts:
+    if pipeline.format != _PIPELINE_FORMAT or outside or not pipeline.parts:
         raise BadInput(f"{path}: format {pipeline.format}, parts {str(pipeline.parts)[:80]}: adopt it again")
-    case = pipeline.levels
-    if case is not None:
-        if case.op != LEVELS_OP or case.inputs or CASES.get(case.name, case) != case:
+    for case in pipeline.stages:
+        if case.op not in STAGE_OPS or CASES.get(case.name, case) != case:
             raise BadInput(f"{path}: case {case.name[:80]!r} of {case.op[:80]!r}: adopt it again")
         CASES[case.name] = case
     return pipeline
 
 
-def rule_of(levels: Case) -> str:
-    """Return a line: the name of a case of noise levels, and its parameters."""
-    return f"{levels.name}: {', '.join(f'{key} {value}' for key, value in levels.params.items())}"
+def part_of(folder: Path, names: Collection[str]) -> Path:
+    """Return the folder of a pipeline's network that has the most of these taps and outputs.
+
+    Raises BadInput where none has any, or several have as many.
+    """
+    places = [folder / part for part in read_pipeline(folder).parts]
+    counts = {place: len({*names} & _names_in(read(place).name)) for place in places}
+    best = max(counts.values())
+    fitting = [place for place, count in counts.items() if count == best]
+    if best and len(fitting) == 1:
+        return fitting[0]
+    known = f"{counted(best, 'name')} of the tensors in each of them" if best else "no name of a tensor in any"
+    listed = ", ".join(map(str, fitting))
+    raise BadInput(f"{folder}: a pipeline, with {known}: name the network's folder: {listed}")
+
+
+def _names_in(case: str) -> set[str]:
+    """Return the taps and outputs of an adopted graph that was read."""
+    from refsd.adoption.component import Running
+
+    running = COMPONENTS[case].run
+    assert isinstance(running, Running)
+    return {*COMPONENTS[case].outputs, *(tap for step in running.graph.steps for tap in step.taps)}
+
+
+def rule_of(case: Case) -> str:
+    """Return a line: the name of a case of a stage, and its parameters."""
+    return f"{case.name}: {', '.join(f'{key} {_shown(value)}' for key, value in case.params.items())}"
+
+
+def _shown(value: Any) -> str:
+    long = isinstance(value, list) and len(value) > 4
+    return f"{', '.join(f'{x:g}' for x in value[:3])}, ... ({len(value)})" if long else str(value)
 
 
 def drawn(case: str, weight: str, shape: tuple[int, ...]) -> StoredTensor:
@@ -183,24 +241,20 @@ def written(folder: Path, adopted: Adopted, name: str) -> Iterator[Path]:
 
     Raises BadInput where something else is there.
     """
-    given = {key: stored(_narrow(x)) for key, x in adopted.inputs.items()}
-    recipes = {key: Recipe(tensor.shape, tensor.type) for key, tensor in given.items()}
-    draws: dict[str, StoredTensor] = {}
-    for key, weight in adopted.weights.items():
-        if isinstance(weight, tuple):
-            recipes[key] = tensor_recipe(key, weight, "f32")
-            draws[key] = StoredTensor("f32", weight, np.zeros(0))
-        else:
-            given[key] = stored(_narrow(weight))
-            recipes[key] = Recipe(given[key].shape, given[key].type)
+    given = {key: partial(np.asarray, x) for key, x in adopted.inputs.items()}
+    given |= {key: weight for key, weight in adopted.weights.items() if callable(weight)}
+    specs = {key: Spec(tensor.type, tensor.shape) for key, tensor in ((k, _narrow(x())) for k, x in given.items())}
+    recipes = {key: Recipe(spec.shape, spec.type) for key, spec in specs.items()}
+    draws = {key: Spec("f32", shape) for key, shape in adopted.weights.items() if isinstance(shape, tuple)}
+    recipes |= {key: tensor_recipe(key, spec.shape, "f32") for key, spec in draws.items()}
     case = Case(name, f"model/{name}", recipes)
     note = Note(case, dict(adopted.made), list(adopted.inputs), list(given))
     with replaced_folder(folder, marker(folder)) as part:
         write_note(part / CASE, note)
         (part / GRAPH).write_bytes(adopted.model.SerializeToString())
-        write_safetensors(part / GIVEN, _specs(given), given.values())
+        write_safetensors(part / GIVEN, specs, (_narrow(x()) for x in given.values()))
         if draws:
-            write_safetensors(part / DRAWN, _specs(draws), (drawn(name, k, t.shape) for k, t in draws.items()))
+            write_safetensors(part / DRAWN, draws, (drawn(name, key, spec.shape) for key, spec in draws.items()))
         yield part
 
 
@@ -220,25 +274,38 @@ def read(folder: Path) -> AdoptedCase:
         raise BadInput(f"{path}: format {note.format}, case {case.name[:80]!r}: adopt the model again")
     note_input_folder(folder)
     held = open_safetensors(folder / GIVEN)
-    tensors = {}
     for key in note.given:
         recipe = case.inputs.get(key)
         if recipe is None or key not in held or (held[key].type, held[key].shape) != (recipe.type, recipe.shape):
             found = f"{held[key].type} {list(held[key].shape)}" if key in held else "nothing"
             wanted = f"{recipe.type} {list(recipe.shape)}" if recipe else "no such input"
             raise BadInput(f"{folder / GIVEN}: {key} is {found}, {CASE} says {wanted}: adopt the model again")
-        tensors[key] = held[key]
     graph = Graph(open_graph(folder / GRAPH))
     names = [one.name for one in graph.inputs]
     if sorted(names) != sorted(case.inputs):
         apart = sorted({*names} ^ {*case.inputs})
         raise BadInput(f"{folder}: {GRAPH} and {CASE} differ in the inputs {str(apart)[:200]}: adopt it again")
     given = AdoptedCase(case.name, case.op, case.inputs)
-    vars(given)["tensors"] = tensors
+    vars(given)["tensors"] = held, {*note.given}, _large(folder / DRAWN, note)
     shapes = {key: recipe.shape for key, recipe in case.inputs.items()}
     COMPONENTS[case.name] = component_of_graph(graph, note.arguments, shapes)
     CASES[case.name] = given
     return given
+
+
+def _large(path: Path, note: Note) -> Mapping[str, StoredTensor] | None:
+    """Return the file of drawn weights if it is large and has all of them; otherwise they are drawn when asked for.
+
+    What stands in it is held to the manifest of the store, as all inputs are.
+    """
+    drawn = {
+        key: Spec(recipe.type, recipe.shape) for key, recipe in note.case.inputs.items() if key not in note.given
+    }
+    if sum(spec.nbytes for spec in drawn.values()) < LARGEST_DRAWN or not path.is_file():
+        return None
+    file = open_safetensors(path)
+    same = all(key in file and (file[key].type, file[key].shape) == (s.type, s.shape) for key, s in drawn.items())
+    return file if same else None
 
 
 def _read_json(path: Path, kind: type[_T]) -> _T:
@@ -252,11 +319,7 @@ def write_note(path: Path, note: Note | Pipeline) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
 
 
-def _specs(tensors: Mapping[str, StoredTensor]) -> dict[str, Spec]:
-    return {name: Spec(tensor.type, tensor.shape) for name, tensor in tensors.items()}
-
-
-def _narrow(x: np.ndarray) -> np.ndarray:
-    """Return floats of 64 bits as float32, in which engines get them."""
+def _narrow(x: np.ndarray) -> StoredTensor:
+    """Return a tensor, floats of 64 bits as float32, in which engines get them."""
     x = x.astype(np.float32) if x.dtype == np.float64 else x
-    return np.ascontiguousarray(x).reshape(x.shape)  # which has an axis at least
+    return stored(np.ascontiguousarray(x).reshape(x.shape))  # which has an axis at least

@@ -1,6 +1,7 @@
 """Run a graph over a Module: its operations with the roundings of an engine, its taps named by the module tree."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +18,8 @@ from refsd.numerics.machine import memory
 from refsd.onnx.evaluate import expected_inputs
 from refsd.onnx.evaluate.budget import Budget
 from refsd.onnx.evaluate.element_types import ELEMENT_TYPES
-from refsd.onnx.evaluate.evaluation import Evaluation, Scope, Value, uses_of
-from refsd.onnx.evaluate.file import Model
+from refsd.onnx.evaluate.evaluation import Evaluation, Scope, Value, Weight, uses_of
+from refsd.onnx.evaluate.file import Model, Tensor
 from refsd.onnx.evaluate.node import Rules
 
 
@@ -80,13 +81,6 @@ def _commonest(numbers: Sequence[int]) -> int:
     return max(set(floats), key=floats.count, default=onnx.TensorProto.FLOAT)
 
 
-class _Weight(NamedTuple):
-    """A weight of the Module, read where it is used."""
-
-    name: str
-    number: int
-
-
 class _Run(Evaluation):
     """One run over one Module. Values between nodes are in the compute dtype, rounded to storage."""
 
@@ -96,9 +90,9 @@ class _Run(Evaluation):
         self._graph, self._m, self._at = graph, m, -1
         self._needed = self._needs()
 
-    def expand(self, tensor: Any) -> Value:
-        if isinstance(tensor, _Weight):
-            return Value(self._m.weight(tensor.name), tensor.number)
+    def expand(self, tensor: Tensor | Weight) -> Value:
+        if isinstance(tensor, Weight):  # of the Module
+            return Value(tensor.values(), tensor.number)
         return super().expand(tensor)
 
     @np.errstate(all="ignore")
@@ -111,8 +105,7 @@ class _Run(Evaluation):
                 held = self.rules.dtype if kind.is_float else kind.held
                 scope.set(one.name, Value(np.asarray(values[one.name], held), one.number))
             else:
-                weight: Any = _Weight(one.name, one.number)
-                scope.add_tensor(weight)
+                scope.add_tensor(Weight(one.name, (), one.number, partial(self._m.weight, one.name)))
         tensors = {tensor.name: tensor for tensor in graph.initializer}
         near = NEAR if self.rules.dtype == np.float32 else ""
         for name, tensor in tensors.items():

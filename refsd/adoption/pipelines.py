@@ -18,7 +18,13 @@ from refsd.numerics.errors import BadInput
 
 # What is asked of a folder; names that its pipeline does not take are left out. From fewer steps than four the rule
 # of its noise levels does not follow. The sides differ, and are multiples of 64.
-_REQUEST = {"prompt": "a lovely cat", "num_inference_steps": 4, "height": 128, "width": 192}
+_REQUEST = {
+    "prompt": "a lovely cat",
+    "negative_prompt": "rain",
+    "num_inference_steps": 4,
+    "height": 128,
+    "width": 192,
+}
 # Beside forward, the methods of a network that pipelines call.
 _METHODS = ("encode", "decode")
 
@@ -46,18 +52,44 @@ class Call(NamedTuple):
             del self.module.forward
 
 
+class Answer(NamedTuple):
+    """A network's call on the way to a step: its name, arguments and what it gave."""
+
+    name: str
+    call: dict[str, Any]
+    output: Any
+
+
+class Step(NamedTuple):
+    """A call of the scheduler's step.
+
+    answers: calls of networks since the step before
+    given:   the prediction that it is given; time: its timestep; sample: its latent; latent: what it returns
+    """
+
+    answers: list[Answer]
+    given: Any
+    time: float
+    sample: Any
+    latent: Any
+
+
 class Recorded(NamedTuple):
     """
     calls:     "transformer", "vae.decode" -> its first call, in the order of the run
     sigmas:    [steps + 1] of the scheduler after the run, and [steps] timesteps; empty where it has none
-    scheduler: its class
+    steps:     the first two calls of its step, and the last
+    scheduler: it
+    request:   what the pipeline was asked, with its defaults
     made:      the pipeline's class, and the programs that ran it
     """
 
     calls: dict[str, Call]
     sigmas: np.ndarray
     timesteps: np.ndarray
-    scheduler: str
+    steps: list[Step]
+    scheduler: Any
+    request: dict[str, Any]
     made: dict[str, str]
 
 
@@ -93,18 +125,24 @@ def is_pipeline(built: Any) -> bool:
 
 def recorded(pipe: Any, request: Mapping[str, Any]) -> Recorded:
     """Run a pipeline. Raises BadInput where it fails, or calls no network."""
-    calls: dict[str, Call] = {}
+    run = _Run()
     running = refused(f"torch cannot run {type(pipe).__name__}")
+    scheduler = getattr(pipe, "scheduler", None)
     with contextlib.ExitStack() as stack, running, torch.no_grad(), quiet():
         for name, part in pipe.components.items():
             if isinstance(part, torch.nn.Module):
-                stack.enter_context(_listening(name, part, calls))
+                stack.enter_context(run.listening(name, part))
+        if callable(getattr(scheduler, "step", None)):
+            stack.enter_context(run.stepping(scheduler))
         pipe.set_progress_bar_config(disable=True)
         pipe(**request)
-    if not calls:
+    if not run.calls:
         raise BadInput(f"{type(pipe).__name__}: its run called no network")
-    scheduler = getattr(pipe, "scheduler", None)
-    return Recorded(calls, *noise_levels(scheduler), type(scheduler).__name__, programs(pipe))
+    taken = inspect.signature(pipe.__call__).parameters.values()
+    defaults = {one.name: one.default for one in taken if one.default is not one.empty}
+    return Recorded(
+        run.calls, *noise_levels(scheduler), run.steps, scheduler, {**defaults, **request}, programs(pipe)
+    )
 
 
 def noise_levels(scheduler: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -126,31 +164,67 @@ def noise_levels(scheduler: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.append(sigmas[: len(own)][own], sigmas[-1]), timesteps[own]
 
 
-@contextlib.contextmanager
-def _listening(name: str, part: torch.nn.Module, calls: dict[str, Call]) -> Iterator[None]:
-    """Keep the first call of each of a network's methods, but not those that another of them makes."""
-    running: list[str] = []
+class _Run:
+    """What is kept of a run while it runs."""
 
-    def listen(key: str, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if key not in calls and not running:
-            given = _by_name(own, args, kwargs)
-            given = {name: x for name, x in given.items() if not isinstance(x, torch.Generator)}
-            calls[key] = Call(part, own, pytree.tree_map_only(torch.Tensor, torch.clone, given))
-        running.append(key)
+    def __init__(self) -> None:
+        self.calls: dict[str, Call] = {}
+        self.steps: list[Step] = []
+        self._running: list[str] = []
+        self._answers: list[Answer] = []
+
+    @contextlib.contextmanager
+    def listening(self, name: str, part: torch.nn.Module) -> Iterator[None]:
+        """Keep the first call of a network, of its methods, and of modules inside that the pipeline calls."""
+        of_part = [(name, part, method) for method in ("forward", *_METHODS) if hasattr(part, method)]
+        inside = [(f"{name}.{path}", one, "forward") for path, one in part.named_modules() if path]
+        listened = of_part + inside
+        for key, one, method in listened:
+            key = key if method == "forward" else f"{key}.{method}"
+            setattr(one, method, functools.partial(self._called, key, one, getattr(one, method)))
         try:
-            return own(*args, **kwargs)
+            yield
         finally:
-            running.pop()
+            for _, one, method in listened:
+                vars(one).pop(method, None)  # a module of two networks has one that listens for both
 
-    methods = ["forward", *(method for method in _METHODS if hasattr(part, method))]
-    for method in methods:
-        key = name if method == "forward" else f"{name}.{method}"
-        setattr(part, method, functools.partial(listen, key, getattr(part, method)))
-    try:
-        yield
-    finally:
-        for method in methods:
-            delattr(part, method)
+    def _called(self, key: str, module: torch.nn.Module, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._running:
+            return own(*args, **kwargs)
+        given = {k: x for k, x in _by_name(own, args, kwargs).items() if not isinstance(x, torch.Generator)}
+        given = _copied(given)
+        self.calls.setdefault(key, Call(module, own, given))
+        self._running.append(key)
+        try:
+            output = own(*args, **kwargs)
+        finally:
+            self._running.pop()
+        if len(self.steps) < 2:
+            self._answers.append(Answer(key, given, _copied(output)))
+        return output
+
+    @contextlib.contextmanager
+    def stepping(self, scheduler: Any) -> Iterator[None]:
+        own = scheduler.step
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            given = _by_name(own, args, kwargs)
+            told = [_copied(given.get(name)) for name in ("model_output", "timestep", "sample")]
+            y = own(*args, **kwargs)
+            latent = next(iter(y.values() if isinstance(y, Mapping) else y))
+            step = Step(self._answers, told[0], float(told[1]), told[2], _copied(latent))
+            self.steps, self._answers = [*self.steps[:2], step], []
+            return y
+
+        scheduler.step = step
+        try:
+            yield
+        finally:
+            del scheduler.step
+
+
+def _copied(tree: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, torch.clone, tree)
 
 
 def _by_name(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

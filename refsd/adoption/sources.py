@@ -1,9 +1,11 @@
 """What can be adopted: a function that builds a torch module, a class or pipeline of diffusers, a graph in ONNX."""
 
+import contextlib
 import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,13 @@ def is_graph(source: str) -> bool:
     return Path(source).suffix == ".onnx"
 
 
-def opened(source: str, config: Path | None, inputs: Mapping[str, np.ndarray]) -> tuple[Any, Any]:
+def opened(source: str, config: Path | None, inputs: Mapping[str, np.ndarray], own: bool) -> tuple[Any, Any]:
     """Return a torch module and its arguments, or a pipeline of diffusers and its request.
 
     source: "FILE.py:FUNCTION", of a function that returns both, "diffusers:CLASS", or the folder of a pipeline
     config: of a class
     inputs: of a class; of a function they take the place of its arguments
+    own:    the module's weights are kept; else a class is built without memory for them
 
     Raises BadInput.
     """
@@ -51,7 +54,7 @@ def opened(source: str, config: Path | None, inputs: Mapping[str, np.ndarray]) -
             raise BadInput(f"{index}: it has no _class_name, so it is not the index of a pipeline")
         return pipelines.opened(Path(source))
     if source.startswith(_CLASS):
-        return _of_diffusers(source.removeprefix(_CLASS), config), dict(inputs)
+        return _of_diffusers(source.removeprefix(_CLASS), config, own), dict(inputs)
     module, call = _built(source)
     return module, {**(call if isinstance(call, Mapping) else {}), **inputs} if inputs else call
 
@@ -67,7 +70,7 @@ def of_module(module: Any, call: Any, source: str, case: str, own: bool) -> tupl
     from refsd.adoption.capture import capture
 
     captured = capture(module, call, None if own else lambda name, shape: drawn(case, name, shape).values())
-    weights = {name: weight if own else weight.shape for name, weight in captured.weights.items()}
+    weights = {name: weight.read if own else weight.shape for name, weight in captured.weights.items()}
     made = {"source": Path(source).name, **captured.made}
     return Adopted(captured.model, captured.inputs, weights, made), captured.answer
 
@@ -103,7 +106,8 @@ def of_graph(path: Path, inputs: Mapping[str, np.ndarray]) -> Adopted:
     constants_as_tensors(proto.graph)
     proto = shape_inference.infer_shapes(proto)
     fold(proto)
-    return Adopted(proto, inputs, weights, {"source": path.name, "made of": proto.producer_name or "ONNX"})
+    kept = {name: partial(np.asarray, weight) for name, weight in weights.items()}
+    return Adopted(proto, inputs, kept, {"source": path.name, "made of": proto.producer_name or "ONNX"})
 
 
 def refuse(model: Model) -> None:
@@ -130,17 +134,19 @@ def refuse(model: Model) -> None:
         )
 
 
-def _of_diffusers(name: str, config: Path | None) -> Any:
+def _of_diffusers(name: str, config: Path | None, own: bool) -> Any:
     if config is None:
         raise BadInput(f"{_CLASS}{name}: give its --config FILE.json, and --inputs FILE of its arguments")
-    with needing(["diffusers"], "adopt", _CLASS + name):
-        diffusers = importlib.import_module("diffusers")
+    with needing(["diffusers", "accelerate"], "adopt", _CLASS + name):
+        diffusers, accelerate = (importlib.import_module(package) for package in ("diffusers", "accelerate"))
     known = [one for one in dir(diffusers) if "Model" in one or one.startswith("Autoencoder")]
     if name not in known:
         raise BadInput(f"diffusers {diffusers.__version__} has no class {name}{did_you_mean(name, known)}")
     settings = read_json(config)
+    hollow = contextlib.nullcontext() if own else accelerate.init_empty_weights(include_buffers=False)
     try:
-        return getattr(diffusers, name).from_config(settings)
+        with hollow:
+            return getattr(diffusers, name).from_config(settings)
     except (ValueError, TypeError) as error:
         raise BadInput(f"{config}: no config of {name}: {' '.join(str(error).split())[:300]}") from None
 

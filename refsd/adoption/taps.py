@@ -6,7 +6,7 @@ Torch's exporter writes each node's modules into its metadata; another exporter 
 import ast
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -53,15 +53,20 @@ def projections(x: np.ndarray) -> np.ndarray:
     return np.array([flat.size, flat @ np.cos(0.7 * i), flat @ np.sin(1.3 * i + 1), np.linalg.norm(flat)])
 
 
-def name_outputs(model: onnx.ModelProto, inputs: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def name_outputs(
+    model: onnx.ModelProto,
+    inputs: Mapping[str, Any],
+    weights: Mapping[str, Callable[[], np.ndarray]],
+    given: Mapping[str, Any],
+) -> None:
     """Write into the metadata of each node which module's output it gives: it is the first with its numbers.
 
-    inputs: all that the graph takes
-    given:  tap -> the module's output
+    inputs, weights: all that the graph takes
+    given:           tap -> the module's output
     """
     known, prints = {value.name for value in model.graph.input}, Prints()
     known_inputs = {k: np.asarray(x) for k, x in inputs.items() if k in known}
-    evaluate(Model(Path("the graph"), model), known_inputs, prints, exact=True)
+    evaluate(Model(Path("the graph"), model), known_inputs, prints, exact=True, weights=weights)
     names: dict[int, list[str]] = {}
     for tap, y in given.items():
         wanted, best = projections(np.asarray(y)), (_SAME, -1)

@@ -29,16 +29,16 @@ def tidy(
     weights: Collection[str],
     numbers: Collection[float],
 ) -> None:
-    """Name inputs and outputs, make inputs of the weights, and mend what the exporter does to numbers and splits.
+    """Name inputs and outputs, and mend what the exporter does to numbers and splits.
 
     inputs, outputs: names in the graph's order
+    weights:         inputs of the graph that are none of the module
     numbers:         exact numbers, which the graph may hold as float32 rounds them
     """
     model.CopyFrom(inliner.inline_local_functions(model))
     graph = model.graph
     _forget(model)
-    _name(graph, inputs, outputs)
-    lift(graph, weights)
+    _name(graph, inputs, outputs, weights)
     constants_as_tensors(graph)
     helper.set_model_props(model, {NUMBERS: json.dumps(sorted(numbers))})
     rounded = numbers_of(model)
@@ -133,13 +133,14 @@ def fold(model: onnx.ModelProto) -> None:
     graph.initializer.extend(kept)
 
 
-def _name(graph: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    if len(inputs) != len(graph.input) or len(outputs) != len(graph.output):
+def _name(graph: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str], weights: Collection[str]) -> None:
+    arguments = [value.name for value in graph.input if value.name not in weights]
+    if len(inputs) != len(arguments) or len(outputs) != len(graph.output):
         raise BadInput(
-            f"the exporter gives {len(graph.input)} inputs and {len(graph.output)} outputs, the module has "
+            f"the exporter gives {len(arguments)} inputs and {len(graph.output)} outputs, the module has "
             f"{len(inputs)} and {len(outputs)} tensors: pass tensors that it reads, and no other"
         )
-    new = dict(zip((value.name for value in graph.input), inputs, strict=True))
+    new = dict(zip(arguments, inputs, strict=True))
     taken = {*inputs, *outputs}
     for node in graph.node:
         new |= {name: f"{name}_" for name in node.output if name in taken}

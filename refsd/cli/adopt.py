@@ -42,8 +42,9 @@ def adopt(
         refsd conform exec:./engine --cases mymodel
         refsd compare dump.safetensors mymodel
 
-    Of a pipeline (a folder with model_index.json) each network that its run calls becomes such a folder, and its
-    noise levels a case beside them; `--cases FOLDER` names all, `refsd golden show FOLDER` lists them.
+    Of a pipeline (a folder with model_index.json) each network that its run calls becomes such a folder, and what
+    it does between them (noise levels, scale of latents, timestep, guidance) a case each; `--cases FOLDER` names
+    all, `refsd golden show FOLDER` lists them.
 
     Only this command needs torch; the folder is judged without it.
 
@@ -70,7 +71,8 @@ def adopt(
                 typer.echo(f"  {name} {list(shape)}")
     if adoption.pipeline is None:
         return
-    if adoption.pipeline.levels is not None:
-        typer.echo(f"noise levels of {adoption.pipeline.scheduler}: {rule_of(adoption.pipeline.levels)}")
+    typer.echo(f"scheduler: {adoption.pipeline.scheduler}")
+    for case in adoption.pipeline.stages:
+        typer.echo(rule_of(case))
     for name, reason in adoption.pipeline.refused.items():
         typer.echo(f"left out: {name}: {reason}", err=True)

@@ -13,7 +13,9 @@ from refsd.golden.wording import counted, did_you_mean
 
 _DUMP = typer.Argument(help="safetensors, gguf, npz, npy, stable-diffusion.cpp's .bin, or a folder of npy.")
 _WHICH = typer.Argument(
-    help="A case's name, a folder of `refsd adopt`, or a file of float64 tensors.", autocompletion=complete_case
+    help="A case's name, a folder of `refsd adopt` (of a pipeline's the network with the dump's names), or a file "
+    "of float64 tensors.",
+    autocompletion=complete_case,
 )
 _NUMERICS = typer.Option(
     None, help="With a case: the numerics profile that the engine declares.", show_default="float32"
@@ -82,6 +84,10 @@ def compare(
             f"{dump}, {golden}: pictures are not compared: `refsd disagree A B -m MODEL -p PROMPT` says from the "
             "settings why two engines draw differently, with dump:FILE for an engine's own tensors"
         )
+    chosen = []
+    if adopted.is_pipeline(Path(golden)):
+        golden = str(adopted.part_of(Path(golden), _named(dump, names)[0]))
+        chosen = [f"of the pipeline's networks {golden} has these tensors"]
     if adopted.is_folder(Path(golden)):
         golden, store = adopted.read(Path(golden)).name, golden
     if golden in CASES:
@@ -112,6 +118,7 @@ def compare(
         some = ", ".join(idle[:5]) + (", ..." if len(idle) > 5 else "")
         line = f"{counted(len(idle), 'line')} of --names {'fits' if len(idle) == 1 else 'fit'} no tensor: {some}"
         compared = compared._replace(notes=[*compared.notes, line])
+    compared = compared._replace(notes=[*compared.notes, *chosen])
     examined = compared.examined
     judged = examined.verdict
     if json:

@@ -262,7 +262,7 @@ def _show_operation(name: str, json: bool) -> None:
 
 
 def _show_pipeline(folder: str, json: bool) -> None:
-    """Print the networks of a pipeline's folder with their inputs, its noise levels, and what was left out."""
+    """Print the networks of a pipeline's folder with their inputs, its stages, and what was left out."""
     import msgspec
 
     from refsd.adoption import folder as adopted
@@ -275,12 +275,12 @@ def _show_pipeline(folder: str, json: bool) -> None:
         print_json(msgspec.to_builtins(pipeline))
         return
     made_of = pipeline.made.get("made of", "")
-    typer.echo(f"{folder}: {made_of}, {counted(len(folders), 'network')} and noise levels of {pipeline.scheduler}")
+    typer.echo(f"{folder}: {made_of}, {counted(len(folders), 'network')}, scheduler {pipeline.scheduler}")
     for name, place in zip(names, folders, strict=False):
         taken = (f"{key} {list(CASES[name].inputs[key].shape)}" for key in COMPONENTS[name].arguments)
         typer.echo(f"  {name} in {place}: takes {', '.join(taken)}")
-    if pipeline.levels is not None:
-        typer.echo(f"  {adopted.rule_of(pipeline.levels)}")
+    for case in pipeline.stages:
+        typer.echo(f"  {adopted.rule_of(case)}")
     for part, reason in pipeline.refused.items():
         typer.echo(f"  left out: {part}: {reason}")
 

@@ -11,7 +11,6 @@ import typer
 from refsd.adoption import folder as folders
 from refsd.adoption import sources
 from refsd.adoption.component import Running
-from refsd.adoption.noise_levels import case_of
 from refsd.commands.run_onnx import gathered
 from refsd.components import COMPONENTS
 from refsd.engines.dump.engine import read_dump
@@ -63,7 +62,7 @@ def adopt(
         graph = sources.of_graph(Path(source), gathered(Path(source), inputs, dims))
         return Adoption([_made(source, out, folders.case_name(out), graph, {})])
     given = {key: x for path in inputs for key, x in read_dump(Path(path)).items()}
-    module, call = sources.opened(source, config, given)
+    module, call = sources.opened(source, config, given, own)
     from refsd.adoption import pipelines
 
     if pipelines.is_pipeline(module):
@@ -74,9 +73,11 @@ def adopt(
 
 
 def _parts(source: str, out: Path, run: Any, own: bool) -> Adoption:
-    """Adopt each network of a pipeline that was run, and its noise levels."""
+    """Adopt each network of a pipeline that was run, and what stands between them."""
     whole = folders.case_name(out)
-    parts, refused, levels = [], {}, None
+    from refsd.adoption.constants import cases_of
+
+    parts, refused = [], {}
     with replaced_folder(out, folders.marker(out)) as place, steps("networks", len(run.calls)) as advance:
         for name, one in run.calls.items():
             case = f"{whole}/{name}"
@@ -90,12 +91,10 @@ def _parts(source: str, out: Path, run: Any, own: bool) -> Adoption:
             advance(name)
         if not parts:
             raise BadInput("; ".join(refused.values()))
-        try:
-            levels = case_of(whole.removeprefix(folders.KIND), run.sigmas, run.timesteps)
-        except BadInput as error:
-            refused["noise levels"] = str(error)
-        made = {"source": Path(source).name, **run.made}
-        pipeline = folders.Pipeline(made, [part.folder.name for part in parts], refused, levels, run.scheduler)
+        stages, unknown = cases_of(whole.removeprefix(folders.KIND), run)
+        made, scheduler = {"source": Path(source).name, **run.made}, type(run.scheduler).__name__
+        names = [part.folder.name for part in parts]
+        pipeline = folders.Pipeline(made, names, refused | unknown, stages, scheduler)
         folders.write_note(place / folders.PIPELINE, pipeline)
     return Adoption(parts, pipeline)
 

@@ -1,6 +1,6 @@
 """Load the model component that a case asks for, with its weights."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from refsd.golden.judge import Inputs
 from refsd.module import Module, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import StoredTensor
 from refsd.weights.checkpoint import Checkpoint, open_checkpoint
 
 PREFIX = "model/"
@@ -31,6 +32,24 @@ def answer_if_taken(
         return None
 
 
+class _Weights(Mapping[str, StoredTensor]):
+    """Some of a case's inputs, each read where it is used: those of a graph may be larger than the memory."""
+
+    def __init__(self, inputs: Inputs, names: Collection[str]):
+        self._inputs, self._names = inputs, dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._inputs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class Components:
     """Loads the component of each case; the file of the last model stays open.
 
@@ -45,13 +64,13 @@ class Components:
         self, case: Case, inputs: Inputs, arithmetic: Arithmetic, cache: WeightCache | None = None
     ) -> tuple[Module, dict[str, np.ndarray], dict[str, Any]]:
         """Return the case's component, input values and parameters. Raises BadInput if it needs a missing model."""
-        values = {name: tensor.values() for name, tensor in inputs.items()}
         name = component_of(case)
         if COMPONENTS[name].part is None:
             # The case of a block or of a graph has its weights among its inputs, under their key names.
-            arguments = COMPONENTS[name].arguments
-            weights = {key: tensor for key, tensor in inputs.items() if key not in arguments}
-            return Module(weights, arithmetic), {k: v for k, v in values.items() if k in arguments}, case.params
+            arguments = [key for key in COMPONENTS[name].arguments if key in inputs]
+            weights = _Weights(inputs, [key for key in inputs if key not in arguments])
+            return Module(weights, arithmetic), {key: inputs[key].values() for key in arguments}, case.params
+        values = {name: tensor.values() for name, tensor in inputs.items()}
         if case.model is None or self._model_files is None:
             raise BadInput(
                 f"{case.name}: the case needs a model: name its recipe, and give the reference model_files"

@@ -10,7 +10,7 @@ from refsd.models.vae.latents import LATENT_SCALES, LatentScale
 from refsd.models.vae_flux2 import pack
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.autoencoders import Autoencoder
-from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, param, part
+from refsd.stages.stage import Change, Mutant, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 
 # Kinds of autoencoder; a tiny one ("tae") takes and gives pixels of 0..1, others of -1..1.
 _KINDS = "vae", "tae"
@@ -20,6 +20,7 @@ class LatentsRule(NamedTuple):
     """The parts of the rule.
 
     scale:     family, kind -> scale and shift; None: the denoiser takes the autoencoder's latents as they are
+    own:       scale and shift that the case has of its own -> scale and shift
     channels:  scale and shift, mean and spread of each channel -> scale and shift per channel
     split:     moments [N, 2 C, H, W] -> mean, logvar
     deviation: logvar, noise -> noise that is multiplied by exp(clipped logvar / 2) and added to the mean
@@ -28,6 +29,7 @@ class LatentsRule(NamedTuple):
     """
 
     scale: Callable[[str, str], LatentScale | None]
+    own: Callable[[LatentScale], LatentScale | None]
     channels: Callable[[LatentScale | None, np.ndarray, np.ndarray], LatentScale | None]
     split: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     deviation: Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -55,6 +57,7 @@ def _deviations(scale: LatentScale | None, mean: np.ndarray, spread: np.ndarray)
 
 RULE = LatentsRule(
     scale=_scale,
+    own=lambda scale: scale,
     channels=_deviations,
     split=lambda moments: tuple(np.split(moments, 2, axis=1)),  # type: ignore[return-value]
     deviation=lambda logvar, noise: noise,
@@ -79,8 +82,8 @@ class _Half:
 
 def _run(rule: LatentsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    packed = p["family"] == "flux2"
-    if (not packed and p["family"] not in LATENT_SCALES) or p["kind"] not in _KINDS:
+    packed, own = p["family"] == "flux2", _own(p)
+    if (not packed and own is None and p["family"] not in LATENT_SCALES) or p["kind"] not in _KINDS:
         known = f"expected one of {', '.join(LATENT_SCALES)}, and {' or '.join(_KINDS)}"
         raise BadInput(f"stage/latents: family {p['family']!r}, kind {p['kind']!r}: {known}")
     mean, logvar = rule.split(t["moments"])
@@ -88,9 +91,10 @@ def _run(rule: LatentsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     posterior = {"mean": mean} if p["kind"] == "tae" else {"mean": mean, "logvar": logvar}
     encoder = _Half("encoder", posterior, inputs.dtype)
     decoder = _Half("tae-decoder" if tiny else "vae-decoder", {"out": t["decoded"]}, inputs.dtype)
-    scale = rule.scale(p["family"], p["kind"])
-    if "channel_mean" in t:
-        scale = rule.channels(scale, *(t[name][None, :, None, None] for name in ("channel_mean", "channel_spread")))
+    scale = rule.scale(p["family"], p["kind"]) if own is None else rule.own(own)
+    statistics = _statistics_of(inputs)
+    if statistics is not None:
+        scale = rule.channels(scale, *statistics)
     # _Half has those attributes of LoadedComponent that Autoencoder uses.
     vae = Autoencoder(encoder, decoder, 8, scale, packed)  # type: ignore[arg-type]
     draw = (lambda shape: rule.deviation(logvar, t["noise"])) if p["draw"] else None
@@ -99,26 +103,39 @@ def _run(rule: LatentsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     return {"shown_picture": encoder.input, "latent": latent, "shown_latent": decoder.input, "picture": picture}
 
 
-def _own_scale(inputs: StageInputs) -> LatentScale | None:
+def _own(params: Params) -> LatentScale | None:
+    """Return the scale and shift of a case that names no family with one."""
+    return None if params["factor"] is None else LatentScale(params["factor"], params["shift"], "")
+
+
+def _statistics_of(inputs: StageInputs) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return means and spreads of channels, [1, C, 1, 1], from the inputs or the parameters."""
     t, p = inputs.tensors, inputs.params
-    scale = _scale(p["family"], p["kind"])
-    if "channel_mean" not in t:
-        return scale
-    return _deviations(scale, *(t[name][None, :, None, None] for name in ("channel_mean", "channel_spread")))
+    given = (t["channel_mean"], t["channel_spread"]) if "channel_mean" in t else (p["means"], p["spreads"])
+    if given[0] is None:
+        return None
+    mean, spread = (np.asarray(y, inputs.dtype)[None, :, None, None] for y in given)
+    return mean, spread
+
+
+def _right_scale(inputs: StageInputs) -> LatentScale | None:
+    p, statistics = inputs.params, _statistics_of(inputs)
+    scale = _own(p) or _scale(p["family"], p["kind"])
+    return scale if statistics is None else _deviations(scale, *statistics)
 
 
 def _latent_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     t, p = inputs.tensors, inputs.params
     mean, logvar = np.split(t["moments"], 2, axis=1)
     drawn = np.exp(np.clip(logvar, -30, 20) / 2) * (1 + np.abs(logvar)) * np.abs(t["noise"])
-    scale = _own_scale(inputs)
+    scale = _right_scale(inputs)
     inner = np.abs(mean) + drawn * (p["draw"] and p["kind"] == "vae")
     inner = pack(inner) if p["family"] == "flux2" else inner
     return (inner + abs(scale.shift)) * (scale.factor + 1) if scale and p["scaled"] else inner
 
 
 def _shown_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    scale = _own_scale(inputs)
+    scale = _right_scale(inputs)
     shift = np.max(np.abs(scale.shift)) if scale else 0.0
     return np.abs(truth) + 2 * shift
 
@@ -130,13 +147,15 @@ def _pixel_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
 # --- what engines got wrong --------------------------------------------------------------------------------------
 
 
-def _changed(change: Callable[[LatentScale], LatentScale | None]):
+def _scaled(name: str, change: Callable[[LatentScale], LatentScale | None]) -> Mutant[Change]:
+    """Return a known bug of the scale, of a family or the case's own."""
+
     def scale(family: str, kind: str) -> LatentScale | None:
         if kind == "tae" or family not in LATENT_SCALES:
             raise NoDifference
         return change(LATENT_SCALES[family])
 
-    return scale
+    return part(name, scale=scale, own=change)
 
 
 class _ShiftLast(LatentScale):
@@ -250,20 +269,20 @@ def _by_clipped(logvar: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 _KNOWN = (
-    part("shift left out", scale=_changed(lambda s: s._replace(shift=0.0))),
-    part("scale left out", scale=_changed(lambda s: s._replace(factor=1.0))),
-    part("neither scale nor shift", scale=_changed(lambda s: None)),
-    part("scaled twice", scale=_changed(lambda s: s._replace(factor=s.factor**2))),
-    part("scaled by the reciprocal", scale=_changed(lambda s: s._replace(factor=1 / s.factor))),
-    part("shift of the other sign", scale=_changed(lambda s: s._replace(shift=-s.shift))),
-    part("shift after the scale", scale=_changed(lambda s: _ShiftLast(*s))),
-    part("the same way to the decoder", scale=_changed(lambda s: _BothWaysThere(*s))),
-    part("the same way from the encoder", scale=_changed(lambda s: _BothWaysBack(*s))),
-    part("shift subtracted for the decoder", scale=_changed(lambda s: _ShiftSubtracted(*s))),
-    part("the shift taken off before the division, for the decoder", scale=_changed(lambda s: _ShiftOffFirst(*s))),
-    part("only the first channel scaled", scale=_changed(lambda s: _EachChannel(*s))),
+    _scaled("shift left out", lambda s: s._replace(shift=0.0)),
+    _scaled("scale left out", lambda s: s._replace(factor=1.0)),
+    _scaled("neither scale nor shift", lambda s: None),
+    _scaled("scaled twice", lambda s: s._replace(factor=s.factor**2)),
+    _scaled("scaled by the reciprocal", lambda s: s._replace(factor=1 / s.factor)),
+    _scaled("shift of the other sign", lambda s: s._replace(shift=-s.shift)),
+    _scaled("shift after the scale", lambda s: _ShiftLast(*s)),
+    _scaled("the same way to the decoder", lambda s: _BothWaysThere(*s)),
+    _scaled("the same way from the encoder", lambda s: _BothWaysBack(*s)),
+    _scaled("shift subtracted for the decoder", lambda s: _ShiftSubtracted(*s)),
+    _scaled("the shift taken off before the division, for the decoder", lambda s: _ShiftOffFirst(*s)),
+    _scaled("only the first channel scaled", lambda s: _EachChannel(*s)),
     *(
-        part(f"scale and shift of {family}", scale=_changed(lambda s, other=other: other))
+        _scaled(f"scale and shift of {family}", lambda s, other=other: other)
         for family, other in LATENT_SCALES.items()
         if family in ("sd1", "sdxl", "sd3", "flux")
     ),
@@ -300,37 +319,33 @@ _KNOWN = (
 )
 
 
-def _sizes(channels: int) -> dict[str, Recipe]:
-    latent, picture = (2, channels, 3, 5), (2, 3, 24, 40)
+def sizes(channels: int, packed: bool = False) -> dict[str, Recipe]:
+    """Return the inputs without statistics. channels: of the denoiser's latent; packed: 2x2, as FLUX.2's"""
+    if packed:
+        picture, latent, moments = (2, 3, 32, 48), (2, channels // 4, 4, 6), (2, channels // 2, 4, 6)
+    else:
+        picture, latent, moments = (2, 3, 24, 40), (2, channels, 3, 5), (2, 2 * channels, 3, 5)
     return {
         "picture": Recipe(picture, exponent=-17),
-        # Some logvar exceed 20, where they are clipped.
-        "moments": Recipe((2, 2 * channels, 3, 5), exponent=-12, offset=0.5),
+        # Some logvar of those that are not packed exceed 20, where they are clipped.
+        "moments": Recipe(moments, exponent=-14 if packed else -12, offset=0.5),
         "noise": Recipe(latent),
-        "latent": Recipe(latent, offset=0.125),
+        "latent": Recipe((2, channels, 2, 3) if packed else latent, offset=0.125),
         "decoded": Recipe(picture, exponent=-17, offset=0.25),
     }
 
 
 def _case(label: str, family: str, channels: int, **params):
-    return case("latents", label, _sizes(channels), family=family, **params)
+    return case("latents", label, sizes(channels), family=family, **params)
 
 
 def _by_channel(label: str, family: str, **params):
     """A case with means and spreads per channel; FLUX.2's latents are packed 2x2, and some variances are small."""
-    if family == "sdxl":
-        statistics = {"channel_spread": Recipe((4,), data="positive", exponent=-17, offset=0.25)}
-        return case("latents", label, _sizes(4) | _means(4) | statistics, family=family, **params)
-    picture, latent, packed = (2, 3, 32, 48), (2, 3, 4, 6), (2, 12, 2, 3)
-    inputs = {
-        "picture": Recipe(picture, exponent=-17),
-        "moments": Recipe((2, 6, 4, 6), exponent=-14, offset=0.5),
-        "noise": Recipe(latent),
-        "latent": Recipe(packed, offset=0.125),
-        "decoded": Recipe(picture, exponent=-17, offset=0.25),
-        "channel_spread": Recipe((12,), data="positive", exponent=-23, offset=2.0**-10),
-    }
-    return case("latents", label, inputs | _means(12), family=family, **params)
+    packed = family == "flux2"
+    channels = 12 if packed else 4
+    spread = {"exponent": -23, "offset": 2.0**-10} if packed else {"exponent": -17, "offset": 0.25}
+    statistics = _means(channels) | {"channel_spread": Recipe((channels,), data="positive", **spread)}
+    return case("latents", label, sizes(channels, packed) | statistics, family=family, **params)
 
 
 def _means(channels: int) -> dict[str, Recipe]:
@@ -351,7 +366,17 @@ STAGES = (
             "channel_mean?": "[C]: of the autoencoder's latents; FLUX.2's are packed first",
             "channel_spread?": "[C]: deviations; of FLUX.2's batch norm variances, whose eps is 1e-4",
         },
-        params={"family": REQUIRED, "kind": "vae", "draw": True, "scaled": True},
+        # Of a family that refsd does not know: its own factor and shift, and means and spreads as lists.
+        params={
+            "family": "",
+            "kind": "vae",
+            "draw": True,
+            "scaled": True,
+            "factor": None,
+            "shift": 0.0,
+            "means": None,
+            "spreads": None,
+        },
         outputs={
             "shown_picture": Output(_IMAGE, _pixel_size, 6),
             "latent": Output(_IMAGE, _latent_size, 12),

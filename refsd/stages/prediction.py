@@ -14,6 +14,13 @@ from refsd.stages.sigmas import RULE as SIGMAS
 from refsd.stages.sigmas import levels_of, timestep_size
 from refsd.stages.stage import REQUIRED, Output, Stage, StageInputs, case, magnitude, param, part
 
+# What a flow's network is told at a noise level.
+TIMES: dict[str, Callable[[float], float]] = {
+    "sigma": lambda sigma: sigma,
+    "1000 sigma": lambda sigma: 1000 * sigma,
+    "1 - sigma": lambda sigma: 1 - sigma,
+    "1000 (1 - sigma)": lambda sigma: 1000 * (1 - sigma),
+}
 _PREDICTIONS = {**PREDICTIONS, TO_DATA.name: TO_DATA, "edm": edm(0.5)}
 
 
@@ -34,6 +41,18 @@ class PredictionRule(NamedTuple):
     control: Callable[[np.ndarray, float], np.ndarray]
     read: Callable[[np.ndarray, float], np.ndarray]
     to_t: Callable[[Levels, float], float]
+
+
+class _Timed:
+    """Levels whose timestep is another function of sigma. unit: its name in TIMES"""
+
+    def __init__(self, levels: Levels, unit: str):
+        if unit not in TIMES:
+            raise BadInput(f"stage/prediction: time {unit!r}: expected one of {', '.join(TIMES)}")
+        self.sigmas, self.to_sigma, self._unit = levels.sigmas, levels.to_sigma, unit
+
+    def to_t(self, sigma: float) -> float:
+        return TIMES[self._unit](sigma)
 
 
 def _scaled(x: np.ndarray, c_in: float) -> np.ndarray:
@@ -61,6 +80,8 @@ def _run(rule: PredictionRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     sigma, prediction = p["sigma"], rule.prediction(p["prediction"])
     c_in = prediction.scalings(sigma)[2]
     levels = levels_of(SIGMAS, p)
+    if p["time"] is not None:
+        levels = _Timed(levels, p["time"])
     denoised = denoiser(lambda shown, t: answer, levels, prediction)(rule.read(x, c_in), sigma)
     shown, control = rule.shown(x, c_in), rule.control(x, c_in)
     if "extra" in inputs.tensors:
@@ -117,6 +138,7 @@ STAGES = (
             "shift": 3.0,
             "tokens": 4096,
             "steps": 20,
+            "time": None,
         },
         outputs={
             "shown": Output(_IMAGE, magnitude, 8),

@@ -184,3 +184,57 @@ def test_a_module_that_branches_on_values_is_refused_in_one_line(capfd):
     with pytest.raises(BadInput, match=line):
         capture(Branches(), {"x": torch.randn(2, 3)})
     assert capfd.readouterr() == ("", "")
+
+
+PEAK = """
+import resource
+import sys
+from pathlib import Path
+
+from refsd.adoption import folder
+from refsd.commands.adopt import adopt
+from refsd.engines.reference import Reference
+from refsd.numerics.profiles import FLOAT32
+
+folder.LARGEST_DRAWN = 1 << 20
+place = Path(sys.argv[1]).parent / "out"
+adopt(sys.argv[1] + ":build", place, None, [], [], False)
+case = folder.read(place)
+Reference(FLOAT32).run(case, case.realize())
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+STACK = """
+import torch
+from accelerate import init_empty_weights
+
+
+class Stack(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(2048, 2048) for _ in range({layers}))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + torch.nn.functional.silu(layer(x))
+        return x
+
+
+def build():
+    torch.manual_seed(0)
+    with init_empty_weights(include_buffers=False):
+        return Stack(), {{"x": torch.randn(2, 3, 2048)}}
+"""
+
+
+def test_weights_are_streamed(tmp_path):
+    """A module of twelve layers more, 192 MiB of float32, takes no more memory to adopt and to run."""
+    peaks = []
+    for layers in (2, 14):
+        model = tmp_path / str(layers) / "model.py"
+        model.parent.mkdir()
+        model.write_text(STACK.format(layers=layers))
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", PEAK, str(model)], capture_output=True, text=True, check=True
+        )
+        peaks.append(int(done.stdout.split()[-1]) / 1024)
+    assert peaks[1] - peaks[0] < 64, peaks

@@ -4,20 +4,41 @@ import json
 import re
 
 import diffusers
+import msgspec
 import pytest
 import torch
 from record_tokenizers import t5
-from test_conditioning import clip_pair
-from tiny_tokenizers import unigram_trained
-from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
+from test_conditioning import QWEN3_TEMPLATE, clip_pair, qwen2
+from test_models_qwen_image import peer_qwen_image
+from test_models_qwen_vl import peer_config
+from test_models_vae_wan import peer_vae as peer_wan_vae
+from test_models_zimage import peer_zimage
+from tiny_tokenizers import bytes_trained, unigram_trained
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen3Config,
+    Qwen3Model,
+    T5Config,
+    T5EncoderModel,
+)
 from typer.testing import CliRunner
 
+from refsd.adoption.constants import cases_of
 from refsd.adoption.folder import named
 from refsd.adoption.noise_levels import case_of
-from refsd.adoption.pipelines import noise_levels
+from refsd.adoption.pipelines import noise_levels, opened, recorded
 from refsd.cases import CASES
 from refsd.cli import app
+from refsd.engines.reference import Reference
+from refsd.golden import conform
+from refsd.goldens.judging import runner
+from refsd.models.qwen_vl import QWEN2_5_SECTIONS, qwen2_5_vl
+from refsd.models.qwen_vl.network import Qwen25Size
+from refsd.models.vae_wan.network import WanVAESize
 from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import TORCH_F32
 from tests.refsd.adoption.conftest import forgotten  # noqa: F401
 
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
@@ -74,10 +95,27 @@ def sd15_as_released():
     return sd15(diffusers.PNDMScheduler(**LEVELS, steps_offset=1, skip_prk_steps=True, set_alpha_to_one=False))
 
 
-def aura_flow():
-    """A pipeline without a page; its text encoder is UMT5, which refsd has, its transformer is not."""
+def flux_vae():
+    vae = tiny_vae(16)
+    vae.register_to_config(scaling_factor=0.3611, shift_factor=0.1159)
+    return vae
+
+
+def t5_pair():
     vocab = unigram_trained()
     config = T5Config(vocab_size=len(vocab), d_model=40, d_kv=8, d_ff=33, num_layers=2, num_heads=2)
+    return T5EncoderModel(config), t5(vocab)
+
+
+def qwen_tokenizer():
+    tokenizer = qwen2(*bytes_trained())
+    tokenizer.chat_template = QWEN3_TEMPLATE
+    return tokenizer
+
+
+def aura_flow():
+    """A pipeline without a page; its text encoder is UMT5, which refsd has, its transformer is not."""
+    encoder, tokenizer = t5_pair()
     transformer = diffusers.AuraFlowTransformer2DModel(
         sample_size=32,
         in_channels=4,
@@ -90,11 +128,59 @@ def aura_flow():
         pos_embed_max_size=1024,
     )
     return diffusers.AuraFlowPipeline(
-        tokenizer=t5(vocab),
-        text_encoder=T5EncoderModel(config),
+        tokenizer=tokenizer,
+        text_encoder=encoder,
         vae=tiny_vae(),
         transformer=transformer,
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=1.73),
+    )
+
+
+def flux():
+    transformer = diffusers.FluxTransformer2DModel(
+        in_channels=64,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=40,
+        pooled_projection_dim=24,
+        guidance_embeds=True,
+        axes_dims_rope=(4, 6, 6),
+    )
+    clip, (encoder, tokenizer) = sd15(), t5_pair()
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+    return diffusers.FluxPipeline(
+        scheduler, flux_vae(), clip.text_encoder, clip.tokenizer, encoder, tokenizer, transformer
+    )
+
+
+def zimage():
+    tokenizer = qwen_tokenizer()
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=40,
+        intermediate_size=33,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+    )
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
+    network = peer_zimage(1, (4, 6, 6), 1, 1, 40)
+    return diffusers.ZImagePipeline(scheduler, flux_vae(), Qwen3Model(config), tokenizer, network)
+
+
+def qwen_image():
+    tokenizer = qwen_tokenizer()
+    size = Qwen25Size(256, 2, 2, 1, 128, 20, len(tokenizer))
+    encoder = Qwen2_5_VLForConditionalGeneration(peer_config(qwen2_5_vl, size, QWEN2_5_SECTIONS, 1e6)).eval()
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(
+        use_dynamic_shifting=True, max_shift=0.9, max_image_seq_len=8192, shift_terminal=0.02
+    )
+    vae = peer_wan_vae(WanVAESize(8, (8, 16, 32, 32), 1))
+    return diffusers.QwenImagePipeline(
+        scheduler, vae, encoder, tokenizer, peer_qwen_image(1, (4, 6, 6), 1, context=256)
     )
 
 
@@ -120,7 +206,8 @@ def test_its_networks_and_levels_are_cases(tmp_path, build, parts, levels, forgo
     away = [float(x) for x in re.findall(r"is (\S+) away", done.output)]
     assert len(away) >= len(parts) and max(away) <= 1e-12
     names, folders = named([str(out)])
-    assert names == [*(f"graph/out/{part}" for part in parts), "stage/sigmas/out"]
+    stages = [f"stage/{stage}/out" for stage in ("sigmas", "latents", "prediction", "guidance")]
+    assert names == [*(f"graph/out/{part}" for part in parts), *stages]
     assert [folder.name for folder in folders] == parts
     params = CASES["stage/sigmas/out"].params
     assert (params["levels"], params["schedule"], params["steps"]) == (*levels, 4)
@@ -133,7 +220,114 @@ def test_its_networks_and_levels_are_cases(tmp_path, build, parts, levels, forgo
     assert params.get("last", "zero") == ("lowest" if build is sd15_as_released else "zero")
     if build is not aura_flow:
         done = run("conform", "refsd", "--cases", out, "--report", tmp_path / "report")
-        assert done.exit_code == 0 and "4 answers" in done.output, (done.output, done.exception)
+        assert done.exit_code == 0 and "7 answers" in done.output, (done.output, done.exception)
+
+
+# What stands between the networks: factor and shift, prediction and what the network is told of time, guidance.
+FOUND = {
+    sd15: ((0.18215, 0.0), ("eps", "sd", None), ("cfg", 7.5)),
+    sd15_as_released: ((0.18215, 0.0), ("eps", "sd", None), ("cfg", 7.5)),
+    aura_flow: ((0.18215, 0.0), ("flow", "flow", "sigma"), ("cfg", 3.5)),
+    flux: ((0.3611, 0.1159), ("flow", "flow", "sigma"), None),
+    zimage: ((0.3611, 0.1159), ("to-data", "flow", "1 - sigma"), ("zimage", 5.0)),
+    qwen_image: ((1.0, 0.0), ("flow", "flow", "sigma"), ("qwen-image", 4.0)),
+}
+
+
+def stages_of(pipe, folder):
+    """Cases by their stages, and what has none."""
+    pipe.save_pretrained(folder)
+    found, refused = cases_of("x", recorded(*opened(folder)))
+    return {case.op: case for case in found}, refused
+
+
+@pytest.mark.parametrize("build", FOUND, ids=lambda build: build.__name__)
+def test_what_stands_between_its_networks_is_found(tmp_path, build):
+    torch.manual_seed(0)
+    found, refused = stages_of(build(), tmp_path)
+    assert not refused
+    scale, network, guidance = FOUND[build]
+    params = found["stage/latents"].params
+    assert (params["factor"], params.get("shift", 0.0)) == scale
+    means = diffusers.AutoencoderKLQwenImage().config.latents_mean if build is qwen_image else None
+    assert params.get("means") == means
+    params = found["stage/prediction"].params
+    assert (params["prediction"], params["levels"], params.get("time")) == network
+    assert ("stage/guidance" in found) == (guidance is not None)
+    if guidance is not None:
+        assert (found["stage/guidance"].params["form"], found["stage/guidance"].params["scale"]) == guidance
+
+
+class Skipping:
+    """A pipeline that calls a norm of its text encoder itself, as with clip skip."""
+
+    def __init__(self):
+        encoder = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.LayerNorm(5))
+        self.components = {"text_encoder": encoder, "tokenizer": None}
+
+    def set_progress_bar_config(self, **_):
+        pass
+
+    def __call__(self):
+        encoder = self.components["text_encoder"]
+        encoder(torch.randn(2, 3))
+        encoder[1](torch.randn(2, 5))
+
+
+def test_a_module_inside_that_the_pipeline_calls_is_a_network():
+    pipe = Skipping()
+    run = recorded(pipe, {})
+    encoder = pipe.components["text_encoder"]
+    assert [(name, call.module) for name, call in run.calls.items()] == [
+        ("text_encoder", encoder),
+        ("text_encoder.1", encoder[1]),
+    ]
+    assert not any("forward" in vars(module) for module in encoder.modules())
+    _, refused = cases_of("x", run)
+    assert [*refused] == ["noise levels"]
+
+
+class Wrong(Reference):
+    """An engine with other parameters of its own."""
+
+    name = "wrong"
+
+    def __init__(self, **params):
+        super().__init__()
+        self._params = params
+
+    def numerics(self, case):
+        return TORCH_F32
+
+    def run(self, case, inputs):
+        return super().run(msgspec.structs.replace(case, params=case.params | self._params), inputs)
+
+
+@pytest.mark.parametrize(
+    ("build", "stage", "params", "place", "named"),
+    [
+        (flux, "latents", {"shift": 0.0}, "latent", "shift left out"),
+        (flux, "latents", {"factor": 0.18215, "shift": 0.0}, "latent", "scale and shift of sd1"),
+        (aura_flow, "latents", {"factor": 1.0}, "latent", "scale left out"),
+        (qwen_image, "latents", {"means": [0.0] * 16}, "latent", "means of channels left out"),
+        (qwen_image, "latents", {"spreads": [1.0] * 16}, "latent", "spreads of channels left out"),
+        (aura_flow, "prediction", {"time": "1000 sigma"}, "t", "t of 0 to 1000"),
+        (zimage, "prediction", {"time": "sigma"}, "t", "sigma for the timestep"),
+        (zimage, "prediction", {"prediction": "flow"}, "denoised", "read as flow"),
+        (zimage, "guidance", {"form": "cfg"}, "guided", "scale as usual, not Z-Image's"),
+        (qwen_image, "guidance", {"form": "cfg"}, "guided", "tokens not rescaled"),
+        (sd15, "guidance", {"scale": 8.5}, "guided", "scale one too high"),
+    ],
+)
+def test_a_wrong_constant_is_found_placed_and_named(tmp_path, build, stage, params, place, named):
+    torch.manual_seed(0)
+    found, _ = stages_of(build(), tmp_path)
+    case = found[f"stage/{stage}"]
+    truth = Reference().run(case, case.realize())
+    (right,) = conform.run(runner(lambda case: truth), [Wrong()], [case])
+    assert right.status == "pass"
+    (wrong,) = conform.run(runner(lambda case: truth), [Wrong(**params)], [case])
+    assert (wrong.status, wrong.place, wrong.causes[:1]) == ("fail", place, (named,))
 
 
 def test_a_folder_of_before_is_replaced(tmp_path, capfd, forgotten):  # noqa: F811

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -67,6 +68,38 @@ def comfyui(monkeypatch, network, folder):
     assert set(node.INPUT_TYPES()["required"]) == {"model", "call", "name"}
     (patched,) = getattr(node, node.FUNCTION)(Patcher(network), 1, "../refsd-taps")
     return patched
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_a_wrong_operation_of_one_call_is_shown_in_comfyuis_log(monkeypatch, tmp_path, caplog):
+    """Each prompt makes the node anew, and its first call is watched, no other."""
+    caplog.set_level("INFO")
+    page = Path("comfyui/refsd_watch.py")
+    module = load(page, monkeypatch, folder_paths={"get_output_directory": lambda: tmp_path})
+    node, network = module.NODE_CLASS_MAPPINGS["RefsdWatch"](), Network()
+    assert set(node.INPUT_TYPES()["required"]) == {"model", "seconds"}
+    assert node.IS_CHANGED(model=None) != node.IS_CHANGED(model=None)
+    call = torch.randn(2, 4, 6, 5), torch.tensor([9.0, 9.0]), torch.randn(2, 7, 8)
+    with torch.inference_mode():
+        for wrong in (False, True):
+            caplog.clear()
+            (patched,) = getattr(node, node.FUNCTION)(Patcher(network), 60)
+            with silu_of_cpu(torch.relu) if wrong else nullcontext():
+                assert torch.equal(patched.call(*call), patched.call(*call))
+            (line,) = caplog.messages
+            assert ("1 wrong call; " in line) == wrong, line
+            assert ("aten.silu.default in time_embed.1" in line) == wrong, line
+            assert (tmp_path / "refsd-watch/reproduce.py").exists() == wrong
+
+
+@contextmanager
+def silu_of_cpu(kernel):
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("silu", kernel, "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()
 
 
 def forge(monkeypatch, network, folder):

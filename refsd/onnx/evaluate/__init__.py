@@ -1,7 +1,7 @@
 """Evaluate an ONNX graph in float64: the truth of a graph that somebody else wrote."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
 from refsd.onnx.evaluate.budget import SECONDS, Budget
 from refsd.onnx.evaluate.check import check
 from refsd.onnx.evaluate.element_types import ELEMENT_TYPES
-from refsd.onnx.evaluate.evaluation import Evaluation, Value
+from refsd.onnx.evaluate.evaluation import Evaluation, Value, Weight
 from refsd.onnx.evaluate.file import Model, open_model
 from refsd.onnx.evaluate.node import OPERATORS, Rules
 
@@ -86,6 +86,7 @@ def evaluate(
     exact: bool = False,
     limit: int | None = None,
     seconds: float = SECONDS,
+    weights: Mapping[str, Callable[[], np.ndarray]] | None = None,
 ) -> Results:
     """Evaluate a graph from `open_graph`.
 
@@ -95,17 +96,24 @@ def evaluate(
     exact:    ignore casts between floats of 16 bits and more
     limit:    bytes that values may take at once; None: half of the memory
     seconds:  that it may take
+    weights:  inputs that are read where they are used, one at a time
 
     Raises BadInput for inputs that do not fit, and for a node that cannot run.
     """
     rules = Rules(numerics.compute_dtype, exact)
     budget = Budget(memory() // 2 if limit is None else limit, seconds)
-    admitted = _admit(model, inputs, rules, budget)
+    read = weights or {}
+    lazily = [
+        Weight(one.name, tuple(n for n in one.shape or () if isinstance(n, int)), one.number, read[one.name])
+        for one in expected_inputs(model)
+        if one.name in read
+    ]
+    admitted = _admit(model, inputs, rules, budget, read)
     run = Evaluation(model, rules, budget, Taps("") if taps is None else taps)
     # NumPy warns of means of nothing, whatever errstate says.
     quiet = warnings.catch_warnings(action="ignore", category=RuntimeWarning)
     with one_answer(numerics), np.errstate(all="ignore"), quiet:
-        outputs = run.run(admitted)
+        outputs = run.run(admitted, lazily)
     return Results(
         {
             name: np.ascontiguousarray(value.array) if value.array.ndim else value.array
@@ -117,7 +125,9 @@ def evaluate(
     )
 
 
-def _admit(model: Model, inputs: Mapping[str, np.ndarray], rules: Rules, budget: Budget) -> dict[str, Value]:
+def _admit(
+    model: Model, inputs: Mapping[str, np.ndarray], rules: Rules, budget: Budget, read: Container[str]
+) -> dict[str, Value]:
     expected = {one.name: one for one in expected_inputs(model)}
     for name in inputs:
         if name not in expected:
@@ -127,7 +137,7 @@ def _admit(model: Model, inputs: Mapping[str, np.ndarray], rules: Rules, budget:
     admitted = {}
     for name, one in expected.items():
         if name not in inputs:
-            if one.optional:
+            if one.optional or name in read:
                 continue
             raise BadInput(f"{model.path}: the input {name!r} is missing: {one.shown()}")
         x = np.asarray(inputs[name])

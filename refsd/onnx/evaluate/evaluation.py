@@ -1,7 +1,7 @@
 """Evaluate a graph: node after node, each value dropped after its last use."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from refsd.module import Taps
 from refsd.numerics.errors import BadInput
 from refsd.onnx.evaluate.budget import Budget
 from refsd.onnx.evaluate.check import DEEPEST, body_schema, called, not_run
-from refsd.onnx.evaluate.element_types import ELEMENT_TYPES
+from refsd.onnx.evaluate.element_types import ELEMENT_TYPES, ElementType
 from refsd.onnx.evaluate.file import Model, Tensor, subgraphs
 from refsd.onnx.evaluate.node import Node, Rules, find, read_attribute, type_of
 
@@ -26,6 +26,25 @@ class Value(NamedTuple):
     number: int
 
 
+class Weight(NamedTuple):
+    """An input that is read where it is used, and not kept, as a Tensor of the file is.
+
+    number: its element type; read: returns its values
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    number: int
+    read: Callable[[], np.ndarray]
+
+    @property
+    def kind(self) -> ElementType:
+        return ELEMENT_TYPES[self.number]
+
+    def values(self) -> np.ndarray:
+        return self.read()
+
+
 class Scope:
     """Values by name within one graph; names of the graphs around it are seen too.
 
@@ -35,7 +54,7 @@ class Scope:
     def __init__(self, run: "Evaluation", uses: Counter[str], around: "Scope | None" = None, prefix: str = ""):
         self._run, self._uses, self._around, self.prefix = run, uses, around, prefix
         self._values: dict[str, Value] = {}
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: dict[str, Tensor | Weight] = {}
         self.absent: set[str] = set()  # inputs of a function that its caller leaves out
 
     def get(self, name: str) -> Value:
@@ -53,7 +72,7 @@ class Scope:
             self._run.budget.take(value.array.nbytes)
             self._values[name] = value
 
-    def add_tensor(self, tensor: Tensor) -> None:
+    def add_tensor(self, tensor: Tensor | Weight) -> None:
         if tensor.name not in self._values:
             self._tensors[tensor.name] = tensor
 
@@ -80,17 +99,19 @@ class Evaluation:
         self.model, self.rules, self.budget, self._taps = model, rules, budget, taps
         self._depth = 0
 
-    def expand(self, tensor: Tensor) -> Value:
+    def expand(self, tensor: Tensor | Weight) -> Value:
         """Read a tensor of the file, floats as the evaluation's dtype."""
         self.budget.room(tensor.shape, self.rules.dtype.itemsize if tensor.kind.is_float else 8)
         array = tensor.values()
         dtype = self.rules.dtype if tensor.kind.is_float else tensor.kind.held
         return Value(np.asarray(array, dtype), tensor.number)
 
-    def run(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
+    def run(self, inputs: Mapping[str, Value], weights: Iterable[Weight] = ()) -> dict[str, Value]:
         """Evaluate the graph. -> its outputs by name. Raises BadInput with the node's name where it cannot."""
         graph = self.model.proto.graph
         scope = Scope(self, uses_of(graph.node, (o.name for o in graph.output)))
+        for weight in weights:
+            scope.add_tensor(weight)
         for name, value in inputs.items():
             scope.set(name, value)
         for tensor in graph.initializer:

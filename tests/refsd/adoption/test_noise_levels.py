@@ -68,7 +68,7 @@ def test_a_folder_of_parts_names_them_and_its_levels(tiny, tmp_path):
     folder.mkdir()
     tiny.rename(folder / "tiny")
     levels = case_of("pipe", *levels_of(levels="sd", schedule="trailing", steps=4))
-    pipeline = Pipeline({"made of": "Pipe"}, ["tiny"], {"vae": "too odd"}, levels, "Euler")
+    pipeline = Pipeline({"made of": "Pipe"}, ["tiny"], {"vae": "too odd"}, [levels], "Euler")
     write_note(folder / PIPELINE, pipeline)
     for _ in range(2):
         assert named([str(folder), "conv2d/*"])[0] == ["graph/tiny", "stage/sigmas/pipe", "conv2d/*"]
@@ -79,7 +79,7 @@ def test_a_folder_of_parts_names_them_and_its_levels(tiny, tmp_path):
     shown = run("golden", "show", folder)
     assert shown.exit_code == 0, shown.exception
     for line in (
-        "pipe: Pipe, 1 network and noise levels of Euler",
+        "pipe: Pipe, 1 network, scheduler Euler",
         "pipe/tiny: takes x [2, 3, 12, 8]",
         "stage/sigmas/pipe: engine diffusers, levels sd, schedule trailing, steps 4",
         "left out: vae: too odd",
@@ -87,13 +87,13 @@ def test_a_folder_of_parts_names_them_and_its_levels(tiny, tmp_path):
         assert line in shown.output, shown.output
     assert json.loads(run("golden", "show", folder, "--json").output)["parts"] == ["tiny"]
     listed = json.loads((folder / PIPELINE).read_text())
-    levels = listed["levels"]
+    (levels,) = listed["stages"]
     for wrong in (
-        {"levels": levels | {"op": "picture"}},
-        {"levels": levels | {"name": "stage/sigmas/sd-karras-n5"}},
+        {"stages": [levels | {"op": "picture"}]},
+        {"stages": [levels | {"name": "stage/sigmas/sd-karras-n5"}]},
         {"parts": ["../tiny"]},
         {"parts": []},
-        {"format": 7},
+        {"format": 1},
     ):
         (folder / PIPELINE).write_text(json.dumps(listed | wrong))
         with pytest.raises(BadInput, match="adopt it again"):

@@ -1,15 +1,17 @@
 """The smallest adopted module, from its folder to verdicts, without torch."""
 
 import json
+import shutil
 import subprocess
 import sys
 
 import numpy as np
+import onnx
 import pytest
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
-from refsd.adoption.folder import drawn, read
+from refsd.adoption.folder import PIPELINE, Pipeline, drawn, read, write_note
 from refsd.causes.model.wrong_operations import GeluForSilu
 from refsd.cli import app
 from refsd.engines.reference import Reference
@@ -70,6 +72,29 @@ def test_a_wrong_engine_is_placed_and_named(tiny, tmp_path):
     assert result["place"] == "norm"
     assert result["causes"] == ["eps ten times too large"]
     assert "shrink" not in done.output
+
+
+def test_a_dump_is_compared_with_the_network_of_a_pipeline_that_has_its_names(tiny, tmp_path):
+    pipe = tmp_path / "pipe"
+    shutil.copytree(tiny, pipe / "tiny")
+    other = shutil.copytree(tiny, pipe / "vae.decode")
+    note = json.loads((other / "case.json").read_text())
+    note["case"] |= {"name": "graph/other", "op": "model/graph/other"}
+    (other / "case.json").write_text(json.dumps(note))
+    graph = onnx.load(other / "graph.onnx")
+    for node in graph.graph.node:
+        del node.metadata_props[:]
+        node.name = node.name.replace("norm", "norm_out").replace("conv", "post_conv")
+    onnx.save(graph, other / "graph.onnx")
+    write_note(pipe / PIPELINE, Pipeline({}, ["tiny", "vae.decode"], {}, [], "Euler"))
+    save_file(dump(tiny, tmp_path), tmp_path / "right.safetensors")
+    done = run("compare", tmp_path / "right.safetensors", pipe)
+    assert done.exit_code == 0 and "4 of 4 taps right" in done.output, (done.output, done.exception)
+    assert f"of the pipeline's networks {pipe / 'tiny'} has these tensors" in done.output, done.output
+    for name, said in (("out", "1 name of the tensors in each of them"), ("q", "no name of a tensor in any")):
+        save_file({name: np.zeros((2, 3, 12, 8), np.float32)}, tmp_path / "y.safetensors")
+        done = run("compare", tmp_path / "y.safetensors", pipe)
+        assert f"{said}: name the network's folder: {pipe / 'tiny'}, {other}" in str(done.exception), done.exception
 
 
 def test_a_dump_is_compared(tiny, tmp_path):

@@ -19,9 +19,11 @@ from refsd.families import VARIANTS
 from refsd.golden.case import Case
 from refsd.judges.stage import StageJudge
 from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import prompts
-from refsd.stages import STAGES, clip_tokens, language_tokens
+from refsd.stages import STAGES, clip_tokens, language_tokens, latents
+from refsd.stages.prediction import TIMES
 from refsd.stages.stage import case as asks
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -249,6 +251,29 @@ def test_latents(label, factor, shift):
     np.testing.assert_allclose(found["latent"], factor * drawn - factor * shift, rtol=1e-12)
     np.testing.assert_allclose(found["shown_latent"], (t["latent"] + factor * shift) / factor, rtol=1e-12)
     np.testing.assert_array_equal(found["picture"], t["decoded"])
+
+
+def test_latents_by_a_cases_own_numbers():
+    """A family that refsd does not know: factor and shift, or means and spreads, stand in the case."""
+    sizes, means, spreads = latents.sizes(3), [0.5, -0.25, 2.0], [1.5, 0.5, 3.0]
+    t, _, found = _answer(asks("latents", "x", sizes, factor=0.4, shift=0.1, draw=False))
+    np.testing.assert_allclose(found["latent"], 0.4 * t["moments"][:, :3] - 0.04, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found["shown_latent"], 2.5 * t["latent"] + 0.1, rtol=1e-12)
+    t, _, found = _answer(asks("latents", "x", sizes, factor=0.4, means=means, spreads=spreads, draw=False))
+    for c, (mean, spread) in enumerate(zip(means, spreads, strict=True)):
+        np.testing.assert_allclose(found["latent"][:, c], 0.4 * (t["moments"][:, c] - mean) / spread, rtol=1e-12)
+        np.testing.assert_allclose(found["shown_latent"][:, c], t["latent"][:, c] * spread / 0.4 + mean, rtol=1e-12)
+    with pytest.raises(BadInput, match="family ''"):
+        _answer(asks("latents", "x", sizes))
+
+
+def test_prediction_by_a_cases_own_timestep():
+    inputs = STAGES["stage/prediction"].cases[0].inputs
+    told = {"prediction": "flow", "levels": "flow", "sigma": 0.25}
+    found = {unit: _answer(asks("prediction", "x", inputs, time=unit, **told))[2]["t"][0] for unit in TIMES}
+    assert found == {"sigma": 0.25, "1000 sigma": 250.0, "1 - sigma": 0.75, "1000 (1 - sigma)": 750.0}
+    with pytest.raises(BadInput, match="time 'ms': expected one of sigma, "):
+        _answer(asks("prediction", "x", inputs, time="ms", **told))
 
 
 def test_a_tiny_autoencoders_pixels_are_0_to_1_and_its_latents_the_denoisers():

@@ -14,6 +14,8 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
     of_levels = p["prediction"] in _TYPES and p["levels"] in ("sd", "sd-zero-snr", "edm")
     if "extra" in inputs and p["prediction"] != "eps":
         return "only eps models have channels behind x here"
+    if p["time"] not in (None, "sigma", "1000 sigma"):
+        return f"diffusers' schedulers have no timestep {p['time']}"
     others = ("flow", "flow"), ("edm", "edm"), ("flow", "flux")
     known = of_levels or (p["prediction"], p["levels"]) in others
     return None if known else f"diffusers has no scheduler of {p['levels']} levels for {p['prediction']}"
@@ -27,7 +29,7 @@ def _flow(torch, t, p: Params) -> dict[str, Any]:
     scheduler.set_timesteps(sigmas=[p["sigma"]])
     (time,) = scheduler.timesteps
     denoised = scheduler.step(t["answer"], time, t["x"]).prev_sample
-    told = time / 1000 if p["levels"] == "flux" else time
+    told = time / 1000 if (p["time"] or {"flux": "sigma"}.get(p["levels"])) == "sigma" else time
     return {"shown": t["x"], "control": t["x"], "t": told[None], "denoised": denoised}
 
 
