@@ -227,7 +227,12 @@ MINIMAX_H3_VAE = Network(
     minimax_h3_vae_shapes,
     places=(
         Location(same("original"), _PREFIXES, (f"{BLOCKS}0.attn.to_qkv.", "encoder.down.0."), shaped=_with_frames),
-        Location(_DIFFUSERS, _PREFIXES, (f"{BLOCKS}0.attn.to_q.", "encoder.down_blocks.0."), shaped=_with_frames),
+        Location(
+            _DIFFUSERS,
+            _PREFIXES,
+            (f"{BLOCKS}0.attn.to_q.", "encoder.down_blocks.0.resnets.0.norm1.weight"),
+            shaped=_with_frames,
+        ),
     ),
     folder=Folder("vae", DIFFUSERS_FILE, _DIFFUSERS, _config),
     computed={field: (value,) for field, value in _COMPUTED.items()},
