@@ -146,11 +146,16 @@ TORCH_BF16_CHANNELS_LAST = replace(TORCH_BF16, name="torch-bf16-channels-last", 
 ONNX_F32 = replace(TORCH_F32, name="onnx-f32", one_pass=("group_norm", "layer_norm"))
 # onnxruntime's CPU provider: mlas/lib/logistic.cpp, mlas/lib/tanh.cpp.
 ONNXRUNTIME_CPU = replace(ONNX_F32, name="onnxruntime-cpu", logistic="rational")
+# The same where it multiplies the codes of weights in blocks by activations in 8 bits: MatMulNBits of accuracy
+# level 4, to which it fuses DequantizeLinear and MatMul by default.
+INT8_GROUPS = Quantization("int8", "none", block=32, block_scale="f32")
+_IN_GROUPS = MappingProxyType({"q4_0": INT8_GROUPS, "q8_0": INT8_GROUPS})
+ONNXRUNTIME_Q8 = replace(ONNXRUNTIME_CPU, name="onnxruntime-q8", activations=_IN_GROUPS)
 # OpenVINO's CPU plugin where INFERENCE_PRECISION_HINT is bf16, its default on processors with AVX512-BF16 or AMX.
 OPENVINO_BF16 = replace(ONNX_F32, name="openvino-bf16", storage="bfloat16")
 # The same on other processors, where activations that meet weights in blocks are rounded to 8 bits in groups of 32
-# (DYNAMIC_QUANTIZATION_GROUP_SIZE). Its scales are float32, q8_0's float16: no tighter.
-OPENVINO_Q8 = replace(ONNX_F32, name="openvino-q8", activations=MappingProxyType({"q4_0": "q8_0", "q8_0": "q8_0"}))
+# (DYNAMIC_QUANTIZATION_GROUP_SIZE).
+OPENVINO_Q8 = replace(ONNX_F32, name="openvino-q8", activations=_IN_GROUPS)
 
 # ggml-cpu.c, type_traits_cpu[].vec_dot_type; ggml_conv_2d (im2col to F16); vec.h, ggml_table_gelu_f16.
 GGML_CPU = Numerics(
@@ -213,7 +218,7 @@ PROFILES: dict[str, Numerics] = {
     for n in (
         *(FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, TORCH_TF32, TORCH_BF16_PRODUCTS, TORCH_F16_SUMS),
         *(TORCH_F32_CHANNELS_LAST, TORCH_F16_CHANNELS_LAST, TORCH_BF16_CHANNELS_LAST),
-        *(ONNX_F32, ONNXRUNTIME_CPU, OPENVINO_BF16, OPENVINO_Q8),
+        *(ONNX_F32, ONNXRUNTIME_CPU, ONNXRUNTIME_Q8, OPENVINO_BF16, OPENVINO_Q8),
         *(GGML_CPU, GGML_CPU_F16_SUMS, GGML_CPU_FLASH, WINOGRAD_F16),
         *(GGML_VULKAN, GGML_VULKAN_FLASH, GGML_VULKAN_F32, GGML_VULKAN_F32_FLASH),
         *(COMFY_INT8, COMFY_FP8, NVFP4_W4A4),

@@ -17,8 +17,8 @@ class Quantization:
 
     type:     a key of kernels.quant.activation_codes.GRIDS: "int8", "int4", "f8_e4m3", "f8_e5m2", "f4_e2m1" ...
     scale:    the numbers that share a float32 scale, max |x| / largest: "tensor" or "row"; "none": the scale is 1
-    block:    numbers of a row that share a second scale, itself a small float; 0: none
-    block_scale: its type: "f8_e4m3" (NVFP4) or "e8m0", a power of two (MXFP8)
+    block:    numbers of a row that share a second scale; 0: none
+    block_scale: its type: "f8_e4m3" (NVFP4), "e8m0", a power of two (MXFP8), or "f32" (groups)
     rounding: of ties, "even" or "away"; "zero": every number toward zero
     largest:  the number to which max |x| is mapped; 0: the type's largest
     rotation: size of the groups in which a Hadamard matrix first rotates rows (kernels/quant/convrot.py); 0: none
@@ -128,6 +128,8 @@ def block_scales(blocks: np.ndarray, how: Quantization, scale: np.ndarray) -> np
     largest = how.largest or how.grid.largest
     if how.block_scale == "e8m0":
         return power_scale(blocks, -1, largest)
+    if how.block_scale == "f32":
+        return divided(scale_of(blocks, -1, largest), scale)
     return to_grid(divided(scale_of(blocks, -1, largest), scale), GRIDS[how.block_scale])
 
 

@@ -18,6 +18,7 @@ PROFILES = (
     "torch-bf16-channels-last",
     "onnx-f32",
     "onnxruntime-cpu",
+    "onnxruntime-q8",
     "openvino-bf16",
     "openvino-q8",
     "ggml-cpu",

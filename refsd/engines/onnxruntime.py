@@ -1,4 +1,8 @@
-"""onnxruntime: its CPU provider, or another; a case is refused if another provider than that ran a node of it."""
+"""onnxruntime: its CPU provider, or another; a case is refused if another provider than that ran a node of it.
+
+Weights in blocks (DequantizeLinear, then MatMul) it multiplies by activations in 8 bits unless told otherwise;
+`onnxruntime-f32` tells it.
+"""
 
 import json
 import tempfile
@@ -9,11 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.engines.by_onnx import Elsewhere, OnnxEngine, Settings, missing
+from refsd.golden.case import Case
 from refsd.golden.engine import EngineSearch, ModelFiles
-from refsd.numerics.profiles import ONNX_F32, ONNXRUNTIME_CPU
+from refsd.numerics.profiles import ONNX_F32, ONNXRUNTIME_CPU, ONNXRUNTIME_Q8
 
 _QUIET = 3  # errors only: onnxruntime warns of initializers that its own optimizer has made superfluous
 _SUFFIX = "ExecutionProvider"
+_BLOCKS = ("q4_0", "q8_0")
+# accuracy_level of the MatMulNBits that it fuses; 1: activations stay float32
+_LEVEL = "session.qdq_matmulnbits_accuracy_level"
 
 
 class Device(NamedTuple):
@@ -31,6 +39,8 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
     options.intra_op_num_threads = settings["threads"]
+    for name, value in settings.get("entries", {}).items():
+        options.add_session_config_entry(name, value)
     with tempfile.TemporaryDirectory() as folder:
         if provider != "CPUExecutionProvider":
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -84,18 +94,25 @@ def find(
         listed = ", ".join(one.name for one in there.values())
         return [EngineSearch(f"{name}@{device}", None, f"this onnxruntime has no {device}, only {listed}")]
     provider = there[device.lower()]
-    on_cpu = provider.name == "CPU"
-    engine = OnnxEngine(
-        name if on_cpu else f"{name}@{provider.name}",
-        name,
-        onnxruntime_version(),
-        ONNXRUNTIME_CPU if on_cpu else ONNX_F32,
-        {"threads": threads, "provider": provider.title},
-        timeout=timeout,
-        device="" if on_cpu else provider.title,
-        model_files=model_files,
-    )
-    return [EngineSearch(engine.name, engine)]
+    settings = {"threads": threads, "provider": provider.title}
+    shared = {"timeout": timeout, "model_files": model_files}
+    if provider.name != "CPU":
+        title = f"{name}@{provider.name}"
+        shared["device"] = provider.title
+        engines = [OnnxEngine(title, name, onnxruntime_version(), ONNX_F32, settings, **shared)]
+    else:
+        in_float32 = settings | {"entries": {_LEVEL: "1"}}
+        engines = [
+            OnnxEngine(name, name, onnxruntime_version(), ONNXRUNTIME_Q8, settings, **shared),
+            OnnxEngine(f"{name}-f32", name, onnxruntime_version(), ONNXRUNTIME_CPU, in_float32, _same, **shared),
+        ]
+    return [EngineSearch(engine.name, engine) for engine in engines]
+
+
+def _same(case: Case) -> str | None:
+    """Refuse what onnxruntime computes alike, however it is told to treat weights in blocks."""
+    types = [recipe.type for recipe in case.inputs.values()] + ([case.model.type] if case.model else [])
+    return None if case.op != "dequantize" and {*types} & {*_BLOCKS} else "it has no weights in blocks"
 
 
 def onnxruntime_version() -> str:

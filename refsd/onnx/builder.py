@@ -49,6 +49,7 @@ class Builder:
         self._constants: dict[tuple, Value] = {}
         self._small: dict[str, onnx.TensorProto] = {}
         self._names: set[str] = set()
+        self._turned: dict[str, Value] = {}
 
     def input(self, name: str, dtype: Any, shape: Sequence[int]) -> Value:
         """Add an input of the graph."""
@@ -109,7 +110,18 @@ class Builder:
         return self.node("Reshape", x, [math.prod(x.shape) // known if size == -1 else size for size in shape])
 
     def transpose(self, x: Value, axes: Sequence[int]) -> Value:
+        if x.name in self._turned and [*axes] == [1, 0]:
+            return self._turned[x.name]
         return self.node("Transpose", x, perm=list(axes))
+
+    def turned(self, x: Value) -> Value:
+        """The transpose of a matrix, whose own transpose is `x`; a node stands for it only where it is used."""
+        value = Value(self._unique(f"{x.name}.turned"), x.dtype, x.shape[::-1])
+        self._turned[value.name] = x
+        return value
+
+    def is_turned(self, x: Value) -> bool:
+        return x.name in self._turned
 
     def slice(self, x: Value, axis: int, start: int, stop: int) -> Value:
         """x[..., start:stop] of one axis"""
@@ -144,7 +156,7 @@ class Builder:
 
     def _value(self, x: Value | Scalar | Sequence[int], dtype: np.dtype) -> Value:
         if isinstance(x, Value):
-            return x
+            return self.node("Transpose", self._turned[x.name], perm=[1, 0]) if self.is_turned(x) else x
         return self.constant(np.array(x, np.int64 if isinstance(x, Sequence) else dtype))
 
     def _unique(self, name: str) -> str:

@@ -21,6 +21,8 @@ def weight(b: Builder, name: str, tensor: StoredTensor) -> Value:
 
     f16, bf16, 8-bit floats: in their type, with a Cast. q8_0, q4_0: codes of 8 and 4 bits and float32 scales (those
     of the blocks, exactly), with a DequantizeLinear of blocks of 32. Every other type: dequantized to float32.
+
+    A matrix of blocks lies with the outputs last, as quantising tools write it: so engines multiply by its codes.
     """
     if tensor.type in _CAST and tensor.scaling is None:
         b.notes[f"weight.{name}"] = f"{tensor.type}, cast to float32"
@@ -28,13 +30,12 @@ def weight(b: Builder, name: str, tensor: StoredTensor) -> Value:
     if tensor.type in _CODES:
         b.notes[f"weight.{name}"] = f"{tensor.type} as DequantizeLinear of blocks of {_BLOCK}"
         codes, scales = _CODES[tensor.type](tensor)
-        return b.node(
-            "DequantizeLinear",
-            b.constant(codes, name),
-            b.constant(scales, f"{name}.scales"),
-            axis=codes.ndim - 1,
-            block_size=_BLOCK,
-        )
+        matrix = codes.ndim == 2
+        codes, scales = (np.ascontiguousarray(y.T) if matrix else y for y in (codes, scales))
+        names = b.constant(codes, name), b.constant(scales, f"{name}.scales")
+        axis = 0 if matrix else codes.ndim - 1
+        expanded = b.node("DequantizeLinear", *names, axis=axis, block_size=_BLOCK)
+        return b.turned(expanded) if matrix else expanded
     if tensor.type not in SCALAR_TYPES or tensor.scaling is not None:
         b.notes[f"weight.{name}"] = f"{tensor.type}, dequantized to float32"
     return b.constant(tensor.values(), name)

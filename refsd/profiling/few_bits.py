@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from refsd.kernels.philox import philox_successive
-from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4
+from refsd.numerics.profiles import FP8_TENSOR, INT8_GROUPS, INT8_ROWS, MXFP8, NVFP4
 from refsd.numerics.quantization import Quantization, rounded
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor, stored
 from refsd.profiling.question import Finding, Questioner
@@ -35,7 +35,7 @@ def _rules() -> Iterator[Quantization]:
     types = (INT8_ROWS, FP8_TENSOR, replace(FP8_TENSOR, type="f8_e5m2"))
     for base, scale, rounding in product(types, ("row", "tensor", "none"), ("even", "away", "zero")):
         yield replace(base, scale=scale, rounding=rounding)
-    yield from (NVFP4, MXFP8)
+    yield from (INT8_GROUPS, NVFP4, MXFP8)
 
 
 RULES = {str(rule): rule for rule in _rules()}

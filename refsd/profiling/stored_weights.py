@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 
 from refsd.golden.recipe import Recipe, realize
+from refsd.numerics.profiles import INT8_GROUPS
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.profiling.few_bits import rule_of
 from refsd.profiling.products import Ask
@@ -34,7 +35,9 @@ _O, _K = 16, 768
 _POWERS = np.arange(1, 23)
 # How far from 0.4 the 127 stands that drowns it -> what that says of the input.
 BLOCKS = {32: "8 bits in blocks of 32", 256: "8 bits in blocks of 256", _K: "8 bits in rows"}
-_ALONE = np.concatenate([1 + 2.0**-_POWERS, [1, 2.0**17]])
+# The last one's 127th is no float16, so that it comes back changed if a scale is stored as one.
+_UNEVEN = 100.37
+_ALONE = np.concatenate([1 + 2.0**-_POWERS, [1, 2.0**17, _UNEVEN]])
 # The largest error of weights that are rounded to so many bits, and 127 times the rounded once more.
 _ERRORS = {FLOAT32: 2.0**-17, "11 bits": 2.0**-9.5, "8 bits": 2.0**-6.5}
 _LOUD = 512.0  # terms beyond it times a weight may leave float16
@@ -100,10 +103,13 @@ def _terms(w: np.ndarray) -> tuple[int, int, list[int]]:
 def _activation(small: np.ndarray, alone: np.ndarray) -> tuple[str, str]:
     """Name the type of the input. small: 0.4 as it came back; alone: _ALONE as it came back"""
     lost = [length for length, seen in zip(BLOCKS, small, strict=True) if abs(seen) < 0.2]
+    *powers, one, large, uneven = alone
     if lost:
-        return BLOCKS[lost[-1]], f"0.4 came back as 0 beside 127, up to {lost[-1]} terms apart"
-    bits = significand(alone[:-2] != alone[-2])
-    wide = bool(np.isclose(alone[-1], 2.0**17, rtol=1e-2))
+        wide = lost[-1] == INT8_GROUPS.block and bool(np.isclose(uneven, _UNEVEN, rtol=2.0**-15))
+        kind = str(INT8_GROUPS) if wide else BLOCKS[lost[-1]]
+        return kind, f"0.4 came back as 0 beside 127, up to {lost[-1]} terms apart; {_UNEVEN} as {uneven:.6g}"
+    bits = significand(np.array(powers) != one)
+    wide = bool(np.isclose(large, 2.0**17, rtol=1e-2))
     if bits > len(_POWERS):
         return type_of(bits), f"1 + 2^-{len(_POWERS)} came back as another number than 1"
     return type_of(bits, wide), f"1 + 2^-{bits} came back as the same as 1"

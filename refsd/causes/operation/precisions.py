@@ -9,14 +9,24 @@ from refsd.golden.judge import Inputs
 from refsd.golden.operation import Operation, Params
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.profiles import FLOAT32, GGML_CPU, SAGE_SUMS, TORCH_BF16, TORCH_F16, Float16Sums, Numerics
+from refsd.numerics.profiles import (
+    FLOAT32,
+    GGML_CPU,
+    INT8_GROUPS,
+    SAGE_SUMS,
+    TORCH_BF16,
+    TORCH_F16,
+    Float16Sums,
+    Numerics,
+)
 from refsd.numerics.quantization import Int8Scores, Quantization
 
 _PRECISIONS = {"float16": TORCH_F16, "bfloat16": TORCH_BF16}
 _OF_PRODUCTS = {"linear", "conv2d", "conv3d", "attention"}
 # To what engines round the input of linear layers, besides ggml's blocks.
-_FEW_BITS = tuple(
-    Quantization(kind, scale) for kind in ("int8", "f8_e4m3", "f8_e5m2") for scale in ("tensor", "row", "none")
+_FEW_BITS = (
+    *(Quantization(kind, scale) for kind in ("int8", "f8_e4m3", "f8_e5m2") for scale in ("tensor", "row", "none")),
+    INT8_GROUPS,
 )
 # Sums by a loop of float16 instructions, and by tensor cores.
 _SUMS = (Float16Sums(), Float16Sums(step=16))

@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from refsd.cases import CASES
 from refsd.engines import registry
 from refsd.engines.by_onnx import Elsewhere, OnnxEngine, missing
 from refsd.engines.onnxruntime import ran_elsewhere
@@ -46,8 +47,23 @@ def test_every_operation_is_said():
 
 @pytest.mark.parametrize("op", SMALL)
 def test_operations(engines, runner, op):
-    results = conform.run(runner, engines, [SMALL[op]])
-    assert [(r.engine, r.status) for r in results] == [(engine.name, "pass") for engine in engines]
+    results = [r for r in conform.run(runner, engines, [SMALL[op]]) if r.engine != "onnxruntime-f32"]
+    assert [(r.engine, r.status) for r in results] == [(name, "pass") for name in ENGINES]
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q8_0"])
+def test_activations_in_8_bits_are_declared_or_named(engines, runner, monkeypatch, kind):
+    case = CASES[f"linear/{kind}/odd-x7x160-o33"]
+    _, rounding, exact = engines
+    assert [(r.engine, r.status) for r in conform.run(runner, engines, [case])] == [
+        ("onnx-reference", "pass"),
+        ("onnxruntime", "pass"),
+        ("onnxruntime-f32", "pass"),
+    ]
+    assert exact.refuses(CASES["silu/f32/bend-x33x77"]) == "it has no weights in blocks"
+    monkeypatch.setattr(rounding, "_numerics", exact.numerics(case))
+    (result,) = conform.run(runner, [rounding], [case])
+    assert (result.status, result.causes) == ("fail", ("activations rounded to int8, a scale every 32",))
 
 
 @pytest.mark.skipif("avx2" not in cpu_features(), reason="no x86 processor with AVX2")
@@ -102,6 +118,6 @@ def test_a_provider_that_another_stands_in_for_is_refused():
 
 
 def test_devices_of_onnxruntime():
-    assert [found.engine.name for found in registry.find("onnxruntime@cpu")] == ["onnxruntime"]
+    assert [found.name for found in registry.find("onnxruntime@cpu")] == ["onnxruntime", "onnxruntime-f32"]
     (found,) = registry.find("onnxruntime@WebGPU")
     assert found.why_not.startswith("this onnxruntime has no WebGPU, only ")
