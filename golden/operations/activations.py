@@ -207,6 +207,23 @@ def _cases(op: str) -> tuple[Case, ...]:
     )
 
 
+def _far(op: str) -> Case:
+    """Make a case of numbers up to 200, whose exponential float32 cannot hold."""
+    return Case(f"{op}/f32/far-x20x77", op, {"x": Recipe((20, 77), exponent=-9)})
+
+
+def overflowing(
+    of: Callable[[np.ndarray, np.ndarray], np.ndarray], inner: Callable[[np.ndarray], np.ndarray] = lambda x: x
+) -> Mutant[Wrong]:
+    """of: x, exp(inner(x)) in float32 -> the function by inf / inf"""
+
+    def wrong(x):
+        with np.errstate(over="ignore", invalid="ignore"):
+            return of(x, np.exp(inner(x)))
+
+    return Mutant("NaN where exp(x) overflows: the quotient of two infinities", function_of_x(wrong))
+
+
 SILU = Operation(
     "silu",
     "x * sigmoid(x)",
@@ -215,8 +232,12 @@ SILU = Operation(
     output="[...]",
     run=_silu,
     bound=_silu_bound,
-    mutants=(Mutant("x sigmoid(1.702 x)", other_run(_quick_gelu)), Mutant("gelu", other_run(_gelu))),
-    cases=_cases("silu"),
+    mutants=(
+        Mutant("x sigmoid(1.702 x)", other_run(_quick_gelu)),
+        Mutant("gelu", other_run(_gelu)),
+        overflowing(lambda x, e: x * e / (1 + e)),
+    ),
+    cases=(*_cases("silu"), _far("silu")),
 )
 
 GELU = Operation(
@@ -246,9 +267,13 @@ GELU_TANH = Operation(
     mutants=(
         Mutant("erf for tanh", other_run(_gelu)),
         Mutant("quick GELU for tanh", other_run(_quick_gelu)),
+        overflowing(
+            lambda x, e: x / 2 * (1 + (e - 1) / (e + 1)),
+            lambda x: np.float32(math.sqrt(8 / math.pi)) * (x + np.float32(0.044715) * x**3),
+        ),
         _F16,
     ),
-    cases=_cases("gelu_tanh"),
+    cases=(*_cases("gelu_tanh"), _far("gelu_tanh")),
 )
 
 QUICK_GELU = Operation(
@@ -263,8 +288,9 @@ QUICK_GELU = Operation(
         Mutant("SiLU", other_run(_silu)),
         Mutant("erf GELU", other_run(_gelu)),
         Mutant("1.7 for 1.702", lambda op, i, p: sigmoid_gelu(i["x"].values(), 1.7)),
+        overflowing(lambda x, e: x * e / (1 + e), lambda x: np.float32(1.702) * x),
     ),
-    cases=_cases("quick_gelu"),
+    cases=(*_cases("quick_gelu"), _far("quick_gelu")),
 )
 
 SIGMOID = Operation(
@@ -278,9 +304,10 @@ SIGMOID = Operation(
     mutants=(
         Mutant("of 2x", function_of_x(lambda x: 1 / (1 + np.exp(-2 * x)))),
         Mutant("hard", function_of_x(lambda x: np.clip(x / 6 + np.float32(0.5), 0, 1))),
+        overflowing(lambda x, e: e / (1 + e)),
         _F16,
     ),
-    cases=_cases("sigmoid"),
+    cases=(*_cases("sigmoid"), _far("sigmoid")),
 )
 
 TANH = Operation(
@@ -295,9 +322,10 @@ TANH = Operation(
         Mutant("hard", function_of_x(lambda x: np.clip(x, -1, 1))),
         Mutant("of 2x", function_of_x(lambda x: np.tanh(2 * x))),
         Mutant("a rational function", function_of_x(lambda x: x * (27 + x * x) / (27 + 9 * x * x))),
+        overflowing(lambda x, e: (e - 1) / (e + 1), lambda x: 2 * x),
         _F16,
     ),
-    cases=_cases("tanh"),
+    cases=(*_cases("tanh"), _far("tanh")),
 )
 
 RELU = Operation(

@@ -76,6 +76,17 @@ def sinks_scaled(op, inputs, params):
     return answer(op, {**inputs, "sinks": stored(inputs["sinks"].values() * np.float32(scale))}, params)
 
 
+def without_maximum(op, inputs, params):
+    """The exponentials of the scores themselves, in float32: the largest are infinite."""
+    q, k, v = (inputs[name].values().astype(np.float32) for name in "qkv")
+    if {"mask", "sinks"} & inputs.keys() or params["causal"] or q.shape[2] != k.shape[2]:
+        return None
+    scale = np.float32(params["scale"] or q.shape[-1] ** -0.5)
+    with np.errstate(over="ignore", invalid="ignore"):
+        e = np.exp(np.einsum("blhd,bjhd->bhlj", q, k) * scale)
+        return np.einsum("bhlj,bjhe->blhe", e / e.sum(axis=-1, keepdims=True), v)
+
+
 def nan_where_nothing_is_seen(op, inputs, params):
     """A query that sees no key gives NaN, by exp(-inf + inf) or 0 / 0."""
     y = answer(op, inputs, params)
@@ -263,6 +274,7 @@ ATTENTION = Operation(
         Mutant("mask ignored", without("mask")),
         Mutant("mask transposed", other_input("mask", transposed)),
         Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -1e4))),
+        Mutant("the scores' maximum is not subtracted: exp overflows", without_maximum),
         Mutant("NaN where nothing is seen", nan_where_nothing_is_seen),
         Mutant(
             "future not hidden", lambda op, i, p: answer(op, i, {**p, "causal": False}) if p["causal"] else None
@@ -315,6 +327,8 @@ ATTENTION = Operation(
         _case("wide", 1, 16, 132, 1, 128),
         # Queries and keys in float16's range, products beyond 65504, scores of the usual size.
         _case("loud", 2, 20, 33, 2, 64, exponent=-8, scale=5e-6),
+        # Scores beyond 88, whose exponential float32 cannot hold.
+        _case("steep", 2, 33, 77, 2, 64, exponent=-13, scale=0.25),
         _case("keys-masked", 2, 33, 77, 2, 32, mask=_KEYS),
         # The first 64 keys or more are hidden from the later queries.
         _case("late-keys", 1, 20, 160, 2, 32, mask=_LATE),

@@ -124,6 +124,17 @@ def nan_of_zero_blocks(op, inputs, params):
     return np.where(zero[..., None], np.float32(np.nan), answer(op, inputs, params)) if zero.any() else None
 
 
+def without_faint_scales(op, inputs, params):
+    """Scales below float16's normal numbers are read as 0."""
+    weight = inputs["weight"]
+    if weight.type not in _BLOCK32:
+        return None
+    w = weight.values().reshape(-1, 32)
+    d = np.ascontiguousarray(weight.data.reshape(len(w), -1)[:, :2]).view(np.float16)
+    kept = np.where(np.abs(d) < np.finfo(np.float16).smallest_normal, np.float32(0), w)
+    return answer(op, {**inputs, "weight": stored(kept.reshape(weight.shape))}, params)
+
+
 _SCALAR = ("f32", "f16", "bf16")
 
 _BLOCK32 = ("q4_0", "q8_0")
@@ -138,10 +149,21 @@ _FLOAT8 = ("f8_e4m3", "f8_e5m2")
 _RARE = ("q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k")
 
 
-def _case(label: str, type: str, x: tuple[int, ...], out: int, bias=True, x_data="bell", w_data="bell", **x_recipe):
+def _case(
+    label: str,
+    type: str,
+    x: tuple[int, ...],
+    out: int,
+    bias=True,
+    x_data="bell",
+    w_data="bell",
+    w_exponent=-19,
+    **x_recipe,
+):
     """One linear case; the weight's exponent keeps outputs near 1."""
     K = x[-1]
-    inputs = {"x": Recipe(x, data=x_data, **x_recipe), "weight": Recipe((out, K), type, data=w_data, exponent=-19)}
+    weight = Recipe((out, K), type, data=w_data, exponent=w_exponent)
+    inputs = {"x": Recipe(x, data=x_data, **x_recipe), "weight": weight}
     if bias:
         inputs["bias"] = Recipe((out,))
     if w_data == "integers":
@@ -168,6 +190,7 @@ LINEAR = Operation(
         ),
         Mutant("row i read from number i on, not from i K", other_input("x", shifted_rows)),
         Mutant("NaN where a block of x is zero", nan_of_zero_blocks),
+        Mutant("scales of blocks that are subnormal in float16 are read as 0", without_faint_scales),
         BATCH,
         F16_INPUT,
         F16_WEIGHT,
@@ -191,6 +214,7 @@ LINEAR = Operation(
         _case("square", "f32", (20, 77), 20),
         # Rows that end in zeros: whole blocks of them.
         *(_case("zeros", t, (5, 256), 33, x_data="prefix", exponent=0, n=40) for t in ("q8_0", "q4_0", "q4_k")),
+        *(_case("faint", t, (7, 160), 33, bias=False, w_exponent=-27) for t in _BLOCK32),
         _case("small", "f32", (7, 132), 33, bias=False, exponent=-45),
         _case("wide", "f32", (7, 132), 33, x_data="wide"),
         _case("positive", "f32", (7, 320), 33, x_data="positive"),
