@@ -165,7 +165,7 @@ def test_bad_input_is_one_line(folder):
     (folder / "a.safetensors").write_bytes(b"none")
     for arguments, said in (
         (("dump:nowhere", "refsd"), "nowhere: no such file or folder"),
-        (("dump:a.safetensors", "refsd", "silu/*"), "a is a dump of one case, and 2 are asked for: name the case"),
+        (("dump:a.safetensors", "refsd", "silu/*"), "a is a dump of one case, and 3 are asked for: name the case"),
         (("refsd", "tourch"), "unknown engine 'tourch'"),
         (("refsd:f31", "refsd"), "no such numerics profile"),
         (("refsd", "refsd", "sillu/*"), "no case matches 'sillu/*'"),

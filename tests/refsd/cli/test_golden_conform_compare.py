@@ -46,9 +46,9 @@ def _bad(*arguments: str) -> str:
 
 @pytest.mark.smoke
 def test_make_list_show_verify(tmp_path):
-    assert "2 of them new" in _ok("golden", "make", "--cases", "silu/*")
+    assert "3 of them new" in _ok("golden", "make", "--cases", "silu/*")
     assert "0 of them new" in _ok("golden", "make", "--cases", "silu/*")
-    assert "2 cases, 2 of them in goldens" in _ok("golden", "list", "--cases", "silu/*")
+    assert "3 cases, 3 of them in goldens" in _ok("golden", "list", "--cases", "silu/*")
     assert "sha256" in _ok("golden", "show", _CASE)
     assert "num_groups = 32" in _ok("golden", "show", "group_norm")
     assert "; noisy latent, scaled as the sampler scales it\n" in _ok("golden", "show", "sd15/unet/between")
@@ -56,8 +56,8 @@ def test_make_list_show_verify(tmp_path):
     component = _ok("golden", "show", "model/tae-decoder")
     assert "-> out   N C 8H 8W" in component and "taesd/tae-decoder/outliers" in component
     assert 'did you mean "model/tae-decoder"' in _bad("golden", "show", "model/tae-decodr")
-    assert "| silu | gelu | 2 | 2 |" in _ok("golden", "show", "silu", "--mutants")
-    assert "2 of 2 goldens whole, 0 problems" in _ok("golden", "verify", "--cases", "silu/*", "--recompute")
+    assert "| silu | gelu | 3 | 3 |" in _ok("golden", "show", "silu", "--mutants")
+    assert "3 of 3 goldens whole, 0 problems" in _ok("golden", "verify", "--cases", "silu/*", "--recompute")
     blob = next((tmp_path / "goldens" / "blobs").iterdir())
     blob.write_bytes(blob.read_bytes()[:-1])
     broken = _call("golden", "verify", "--cases", "silu/*")
@@ -86,21 +86,21 @@ def test_a_packed_store_serves_every_command(tmp_path, monkeypatch):
     monkeypatch.setenv("REFSD_CACHE", str(tmp_path / "cache"))
     _ok("golden", "make", "--cases", "silu/*")
     packed = json.loads(_ok("golden", "pack", "-o", "g.tar", "--json"))
-    assert packed["goldens"] == 2 and "exists" in _bad("golden", "pack", "-o", "g.tar")
+    assert packed["goldens"] == 3 and "exists" in _bad("golden", "pack", "-o", "g.tar")
     assert "no golden matches relu/*" in _bad("golden", "pack", "-o", "h.tar", "--cases", "relu/*")
     assert packed["sha256"] in _ok("golden", "pack", "-o", "g.tar", "--force")
     url = f"g.tar#sha256={packed['sha256']}"
     monkeypatch.setattr("refsd.engines.reference.Reference.run", None)  # nothing is computed
-    assert "2 cases, 2 of them in" in _ok("golden", "list", url, "--cases", "silu/*")
+    assert "3 cases, 3 of them in" in _ok("golden", "list", url, "--cases", "silu/*")
     assert "sha256" in _ok("golden", "show", _CASE, "--store", url)
-    assert "2 of 2 goldens whole, 0 problems" in _ok("golden", "verify", url, "--cases", "silu/*")
+    assert "3 of 3 goldens whole, 0 problems" in _ok("golden", "verify", url, "--cases", "silu/*")
     np.save("y.npy", Store(tmp_path / "goldens").get(_CASE).outputs["y"].astype(np.float32))
     assert "pass" in _ok("compare", "y.npy", _CASE, "--store", url)
     assert "0 of them new" in _ok("golden", "make", url, "--cases", "silu/*")
 
 
 def test_json_for_machines():
-    assert json.loads(_ok("golden", "make", "--cases", "silu/*", "--json"))["new"] == 2
+    assert json.loads(_ok("golden", "make", "--cases", "silu/*", "--json"))["new"] == 3
     assert json.loads(_ok("golden", "list", "--cases", "silu/*", "--json"))[0]["made"]
     assert json.loads(_ok("golden", "show", _CASE, "--json"))["manifest"]["numerics"] == "float64"
     assert json.loads(_ok("golden", "show", "attention", "--json"))["inputs"]["mask?"]
@@ -151,7 +151,7 @@ def test_an_engine_that_runs_nothing_does_not_conform():
     result = _call("conform", "gguf-py", "--cases", "silu/*")
     assert result.exit_code == 1
     assert "gguf-py ran 0 cases" in result.stdout
-    assert _call("conform", "refsd", "--cases", "silu/*", "--min-cases", "3").exit_code == 1
+    assert _call("conform", "refsd", "--cases", "silu/*", "--min-cases", "4").exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_program_without_its_prefix_is_suggested(tmp_path, monkeypatch):
 
 def test_the_terminal_says_why_cases_are_refused():
     said = _call("conform", "gguf-py", "refsd", "--cases", "silu/*").stdout
-    assert "gguf-py does not take 2 of 2 cases: only dequantizes" in said
+    assert "gguf-py does not take 3 of 3 cases: only dequantizes" in said
     assert "refsd-float32 does not" not in said
 
 
