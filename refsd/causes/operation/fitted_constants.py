@@ -27,6 +27,7 @@ _FLAT = 1e-4
 # The best value must leave less than this share of the error.
 _CLEARLY = 0.3
 # Powers of an axis's length that engines multiply by.
+_BATCH = "BN"
 _POWERS = {"1/sqrt({})": -0.5, "1/({})": -1.0, "sqrt({})": 0.5, "{}": 1.0, "({})^(-1/4)": -0.25}
 
 
@@ -159,11 +160,12 @@ def _sizes(op: Operation, inputs: Inputs) -> dict[str, int]:
 def _roots(sizes: dict[str, int]) -> dict[float, str]:
     """Return the powers of one axis's length, or of the product of two, such as 1/sqrt(H D), with their names.
 
-    A plain number is left out: it needs no formula.
+    A plain number is left out: it needs no formula. Of axes of one length the batch is the unlikelier.
     """
     called: dict[float, str] = {}
+    likely = sorted(sizes, key=lambda letter: letter in _BATCH)
     for count in (1, 2):
-        for chosen in combinations(sizes, count):
+        for chosen in combinations(likely, count):
             n, text = math.prod(sizes[letter] for letter in chosen), " ".join(chosen)
             for how, power in _POWERS.items():
                 called.setdefault(float(n) ** power, f"{how.format(text)} = {float(n) ** power:.4g}")

@@ -68,7 +68,7 @@ def times(name, factor):
         (
             "attention/f32/self-b2-l35-j35-h2-d40",
             other(scale=80**-0.5),
-            "scale is 1/sqrt(B D) = 0.1118, not 0.1581",
+            "scale is 1/sqrt(H D) = 0.1118, not 0.1581",
         ),
         # H D is 80, and 12 / 110 is near its root; O1 is 4, and 1 over its root is a half.
         (SELF, other(scale=0.109), "scale is 0.109, not 0.1581"),
