@@ -31,7 +31,8 @@ _TOKENS = (1, 2, 3, 7, 8, 9, 31, 32, 33, 63, 64, 65, 77, 127, 128, 129, 154)
 # Sides, in units of what the model asks for, and the most that they may be.
 _SIDES = (1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 _LONGEST_SIDE = 64
-_MOST_PIXELS = 256  # H W; of encoders' pictures 16 times as many
+# H W; of encoders' and vision towers' pictures 16 times as many.
+_MOST_PIXELS = 256
 _MOST_NUMBERS = 1 << 17  # of one input
 # Data sets of latents and hidden states, and how often; how loud they are.
 _DATA = {"bell": 8, "outliers": 3, "wide": 1, "integers": 1, "constant": 1}
@@ -140,7 +141,9 @@ def _check(case: Case) -> None:
     sizes = sizes_of(case)
     if any(math.prod(recipe.shape) > _MOST_NUMBERS for recipe in case.inputs.values()):
         raise BadInput(f"{case.name}: too large")
-    if sizes.get("H", 1) * sizes.get("W", 1) > _MOST_PIXELS * (16 if "encoder" in case.op else 1):
+    if sizes.get("H", 1) * sizes.get("W", 1) > _MOST_PIXELS * (
+        16 if "encoder" in case.op or "vision" in case.op else 1
+    ):
         raise BadInput(f"{case.name}: too large")
     values: dict[str, np.ndarray] = {name: tensor.values() for name, tensor in case.realize().items()}
     # What stands in a model's file, as the number of heads: any that fits will do here.

@@ -36,7 +36,10 @@ def qwen2_5_vision(m: Module, x, patch=14, window=4, num_heads=16, whole=WHOLE):
     """
     rows, columns = grid(x, patch)
     order, sizes = windows(rows, columns, window)
-    h = m.linear("patch_embed.proj", patches(x, patch)[:, order].reshape(len(x), rows * columns * MERGED**2, -1))
+    h = m.linear(
+        "patch_embed.proj",
+        np.take(patches(x, patch), order, axis=1).reshape(len(x), rows * columns * MERGED**2, -1),
+    )
     angle = m.rope_angles(
         places(rows, columns)[order].reshape(1, -1, 2), (h.shape[2] // num_heads // 2,) * 2, THETA
     )
@@ -78,7 +81,7 @@ def runs_of(i, whole, sizes):
 
 def row_by_row(tokens, order):
     """Undo the order of the windows. [N, tokens, E] -> the same"""
-    return tokens[:, np.argsort(order)]
+    return np.take(tokens, np.argsort(order), axis=1)
 
 
 def patches(x, patch):

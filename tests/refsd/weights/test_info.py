@@ -182,7 +182,7 @@ def test_an_adapter(info, as_safetensors):
     said = json.loads(info(path, "--json")[1])
     assert said["adapter"] == {
         "kind": "LoRA", "models": ["Stable Diffusion 1.x"], "layers": 3, "unknown": [], "embeddings": [],
-        "runs": True,
+        "runs": True, "resized": [],
         "trainer": "kohya's sd-scripts, or one with its names", "ranks": {"2": 3}, "scales": {},
     }  # fmt: skip
     assert (said["components"], said["runs"]) == ({}, False)
