@@ -45,7 +45,7 @@ class Pipeline(NamedTuple):
     @property
     def reference_arguments(self) -> list[str]:
         """Return the denoiser's arguments for latents of pictures to edit, in their order."""
-        return [name for name in self.denoiser.arguments if name.startswith("reference")]
+        return [name for name in self.denoiser.arguments if name.startswith(("reference", "condition"))]
 
     def denoiser_of(self, convention: Convention) -> LoadedComponent:
         """Return the denoiser with the params of the convention's engine."""
