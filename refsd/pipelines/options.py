@@ -194,6 +194,10 @@ OPTIONS: tuple[Option, ...] = (
         "The weights are Qwen-Image-Edit 2511's, though no file says so: what is edited is at time 0.",
     ),
     _image(
+        "flux2_klein_kv", bool, False,
+        "The weights are FLUX.2 klein 9B KV's, though no file says so: what is edited sees itself alone.",
+    ),
+    _image(
         "qwen_image_layers", int | None, None,
         "Layers that Qwen-Image-Layered takes the picture to edit apart into, a file each. Default: 4.",
         field="Settings.qwen_image_layers", between=(1, 100),

@@ -19,7 +19,7 @@ from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages,
 from refsd.pipelines.embeddings import with_embeddings
 from refsd.pipelines.hires import HiresPass, HiresSettings, resolve_hires, run_hires
 from refsd.pipelines.initial_latent import initial_latent
-from refsd.pipelines.pipeline import open_pipeline, with_zero_cond_t
+from refsd.pipelines.pipeline import open_pipeline, with_cached_references, with_zero_cond_t
 from refsd.pipelines.plan import Plan, check_ranges, resolve
 from refsd.pipelines.png import output_paths, parameters_text, to_bytes, write_png
 from refsd.pipelines.preview import PreviewSettings, preview
@@ -40,7 +40,7 @@ class Files(NamedTuple):
     images: key of IMAGE_FLAGS -> file
     more_references: pictures to edit after that of --ref-image
     ip_images: pictures of --ip-image
-    zero_cond_t: True if the user says that the weights are Qwen-Image-Edit 2511's
+    zero_cond_t, klein_kv: True if the user says that the weights are Qwen-Image-Edit 2511's, or FLUX.2 klein KV's
     """
 
     model: Path | None
@@ -61,6 +61,7 @@ class Files(NamedTuple):
     more_references: tuple[Path, ...] = ()
     ip_images: tuple[Path, ...] = ()
     zero_cond_t: bool = False
+    klein_kv: bool = False
 
 
 def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -> list[Path]:
@@ -82,6 +83,8 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
     pipe = open_pipeline(checkpoint, tokenizers, arithmetic, memory() // 4, loras)
     if files.zero_cond_t:
         pipe = with_zero_cond_t(pipe)
+    if files.klein_kv:
+        pipe = with_cached_references(pipe, CONVENTIONS[settings.like])
     if files.embeddings is not None:
         pipe, lines = with_embeddings(pipe, files.embeddings, CONVENTIONS.get(settings.like, DEFAULT))
         for line in lines:
