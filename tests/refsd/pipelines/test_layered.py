@@ -1,6 +1,7 @@
 """Qwen-Image-Layered: the size of the layers, their latents, one step by hand, the files, what is refused."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -64,6 +65,14 @@ def test_layers_and_size(layered):
     plan = resolve(layered, SETTINGS._replace(qwen_image_layers=None, width=48, height=16), IMAGES)
     assert plan.qwen_image_layers == 4 and plan.latent_shape == (1, 5, 16, 2, 6)
     assert initial_latent(layered, plan, 1).constants["condition"].shape == (1, 16, 2, 6)
+
+
+def test_levels_of_eight_tokens(layered):
+    """t / (t + (1 - t) e^-mu) at 1, 2/3 and 1/3, its distance from 1 stretched to end at 0.02."""
+    sigmas = resolve(layered, SETTINGS._replace(steps=3), IMAGES).sigmas
+    shift = math.exp(math.sqrt(8 / 256))
+    one, two = (1 - t / (t + (1 - t) / shift) for t in (2 / 3, 1 / 3))
+    np.testing.assert_allclose(sigmas, [1, 1 - 0.98 * one / two, 0.02, 0], rtol=1e-12)
 
 
 def test_a_file_a_layer(layered, tmp_path):
