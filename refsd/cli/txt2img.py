@@ -53,6 +53,7 @@ def txt2img(**given: Any) -> None:
         more_references=tuple(references[1:]),
         ip_images=tuple(given["ip_image"] or ()),
         zero_cond_t=given["qwen_image_zero_cond_t"],
+        klein_kv=given["flux2_klein_kv"],
         tokenizer=given["tokenizer"],
         json=given["json"],
         lora_rule=given["lora_rule"],

@@ -56,7 +56,7 @@ def drawn_run(
     -> None for a model that takes more than noise and text, such as a picture to fill in
     """
     variant = VARIANTS.get(checkpoint.family.name) if checkpoint.family else None
-    if variant is None or not variant.draws or variant.extra_channels or "context" not in inputs:
+    if variant is None or not variant.draws or variant.extra_channels or variant.layers or "context" not in inputs:
         return None
     pipe = Pipeline(variant, {}, denoiser, PIXELS, Tokenizers(), checkpoint)
     height, width = inputs["x"].shape[2:]

@@ -13,7 +13,7 @@ import numpy as np
 Size = tuple[int, int]
 # CLIP's mean and standard deviation of the colours, which Qwen2.5-VL uses too.
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-LATENT_AREA, SEEN_AREA, _CANVAS = 1024**2, 384**2, 4 * 1024**2  # pixels
+LATENT_AREA, SEEN_AREA, LAYERED_AREA, _CANVAS = 1024**2, 384**2, 640**2, 4 * 1024**2  # pixels
 # Of Qwen2.5-VL's preprocessor_config.json: pixels of a picture for the vision tower.
 LEAST, MOST = 56 * 56, 28 * 28 * 16384
 SDCPP_LEAST, SDCPP_MOST = 384 * 384, 560 * 560
@@ -170,6 +170,12 @@ QWEN_IMAGE_21 = EDIT_PLUS._replace(
     colours=(HALF, HALF),
 )
 QWEN_IMAGE_21_EDITINGS: dict[str, Editings] = {"sdcpp": {"": QWEN_IMAGE_21}, "diffusers": {"": QWEN_IMAGE_21}}
+# Source: diffusers pipeline_qwenimage_layered.py, with resolution=640.
+LAYERED = EDIT_PLUS._replace(
+    latent=lambda picture, drawn: resized(picture, drawn, "LANCZOS"),
+    drawn=lambda size: of_area(LAYERED_AREA, size),
+    most=1,
+)
 QWEN_IMAGE_EDITINGS: dict[str, Editings] = {
     "sdcpp": {"": SDCPP},
     "diffusers": {"": EDIT_PLUS, "QwenImageEditPipeline": EDIT},

@@ -163,7 +163,8 @@ class Variant(NamedTuple):
     editing:          engine -> how it shows the pictures to edit to the text encoder; None: it shows none
     references:       engine -> how it resizes pictures to edit that the text encoder does not see; None: it takes
                       whole tokens only
-    editing_rule:     how a prompt with such pictures becomes tokens
+    editing_rule:     how a prompt with such pictures becomes tokens; None: the text encoder sees none of them
+    layers:           default number of layers that it takes the picture to edit apart into; 0: it draws a picture
     draws:            False if txt2img does not support it
     draws_hint:       True if diffusers samples a control picture's latent from its posterior; False: it is the mean
     params:           engine -> params of the denoiser that this engine computes with, where engines differ
@@ -194,6 +195,7 @@ class Variant(NamedTuple):
     editing: Mapping[str, Editings] | None = None
     references: Mapping[str, References] | None = None
     editing_rule: TextRule | None = None
+    layers: int = 0
     draws: bool = True
     draws_hint: bool = False
     params: Mapping[str, Mapping[str, Any]] = {engine: {} for engine in ENGINES}

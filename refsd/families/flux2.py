@@ -75,6 +75,8 @@ KLEIN = Variant(
     latent_format="flux2",
     rounds_size_down=True,
     references={"sdcpp": sdcpp_references, "diffusers": cut_to_tokens},
+    # stable-diffusion.cpp runs klein-9b-kv as klein.
+    params={"sdcpp": {"cached_references": False}, "diffusers": {}},
 )
 DEV = KLEIN._replace(
     name="flux2-dev",

@@ -1,6 +1,6 @@
 """Qwen-Image: text to image, Edit and Layered, conditioned on Qwen2.5-VL's last hidden states.
 
-For Edit the text encoder sees the pictures too. txt2img does not draw with Layered.
+For Edit the text encoder sees the pictures too; for Layered it sees the words alone.
 """
 
 import math
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from refsd.families.editing import LAYERED as LAYERED_EDITING
 from refsd.families.editing import QWEN_IMAGE_EDITINGS
 from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
 from refsd.families.text_encoders import QWEN_IMAGE as RULE
@@ -80,7 +81,10 @@ LAYERED = EDIT_2511._replace(
     name="qwen-image-layered",
     title="Qwen-Image-Layered",
     flow=Flow({"sdcpp": lambda tokens, steps: 3.0, "diffusers": shift_of_layers}, levels=unit_time),
-    draws=False,
+    guide={"sdcpp": guide, "diffusers": guide},  # diffusers' cfg_normalize is off
+    editing={"diffusers": {"": LAYERED_EDITING}},
+    editing_rule=None,
+    layers=4,
 )
 
 # In full width, because some engines accept no other.

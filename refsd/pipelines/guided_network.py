@@ -173,11 +173,12 @@ class GuidedNetwork:
         }
         params = self.params | ({"places": [*text.places]} if text.places else {})
         out = self.network(inputs, f"{self.network.name} call {self.calls}", **params, **skips)["out"]
-        return out[:, :, : x.shape[2], : x.shape[3]].astype(x.dtype)
+        return out[..., : x.shape[-2], : x.shape[-1]].astype(x.dtype)
 
     def _whole_patches(self, x: np.ndarray) -> np.ndarray:
         """Pad x with zeros at the bottom and right to whole patches.
 
         Source: stable-diffusion.cpp common_dit.hpp, pad_to_patch_size, unpatchify_and_crop.
         """
-        return np.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % self.patch), (0, -x.shape[3] % self.patch)))
+        added = [(0, -side % self.patch) for side in x.shape[-2:]]
+        return np.pad(x, [*[(0, 0)] * (x.ndim - 2), *added])

@@ -23,7 +23,7 @@ class ExtraChannels(NamedTuple):
 class InitialLatent(NamedTuple):
     """All that sampling one picture starts from.
 
-    noise:  [1, C, h, w], standard normals
+    noise:  plan.latent_shape, standard normals
     rng:    generator of the noise, which also draws the noise between steps
     latent: latent of the initial image; None: there is none
     mask:   [1, 1, h, w], 1 where the picture is to be redrawn; None: everywhere

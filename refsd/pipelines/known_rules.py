@@ -11,6 +11,8 @@ from refsd.pipelines.settings import Settings
 def check_known(variant: Variant, convention: Convention, settings: Settings, images: ConditioningImages) -> None:
     """Raise BadInput, in one line, for a model or a setting for which the convention has no rules."""
     name, title = convention.name, variant.title
+    if variant.layers and name != "diffusers":
+        raise BadInput(f"--like {name}: refsd knows diffusers' rules of {title} alone: say --like diffusers")
     if convention.draws is None:
         return
     if variant.name not in convention.draws:

@@ -56,7 +56,7 @@ def noise_levels(
     settings: Settings,
     images: ConditioningImages,
     rule: SamplingRule,
-    latent_shape: tuple[int, int, int, int],
+    latent_shape: tuple[int, ...],
     second_pass: Truncation | None,
 ) -> NoiseLevels:
     """Settle the sigmas of the steps, the levels that they lie on, and the scales of the first and last latents."""
@@ -116,7 +116,7 @@ def _shift(pipe, convention, settings, scheduler, latent_shape, steps: int) -> f
     if shift is not None:
         return shift
     side = pipe.variant.flow.side or pipe.denoiser.patch
-    _, _, h, w = latent_shape
+    *_, h, w = latent_shape
     return convention.row(pipe.variant.flow.shift)(-(-h // side) * -(-w // side), steps)
 
 

@@ -171,8 +171,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _image(
         "ref_image", list[Path] | None, None,
-        "The picture to edit, for pix2pix, FLUX.1 Kontext, FLUX.2, Qwen-Image-Edit. May be repeated for the "
-        "last two.",
+        "The picture to edit, for pix2pix, FLUX.1 Kontext, FLUX.2, Qwen-Image-Edit, -Layered. May be repeated for "
+        "FLUX.2 and Edit.",
         "-r",
     ),
     _image(
@@ -192,6 +192,15 @@ OPTIONS: tuple[Option, ...] = (
     _image(
         "qwen_image_zero_cond_t", bool, False,
         "The weights are Qwen-Image-Edit 2511's, though no file says so: what is edited is at time 0.",
+    ),
+    _image(
+        "flux2_klein_kv", bool, False,
+        "The weights are FLUX.2 klein 9B KV's, though no file says so: what is edited sees itself alone.",
+    ),
+    _image(
+        "qwen_image_layers", int | None, None,
+        "Layers that Qwen-Image-Layered takes the picture to edit apart into, a file each. Default: 4.",
+        field="Settings.qwen_image_layers", between=(1, 100),
     ),
     _image(
         "img_cfg_scale", float | None, None,

@@ -97,10 +97,10 @@ def check_images(
         raise BadInput(f"--control-image: {pipe.variant.title} has no use for it, or lacks its --control-net")
     if images.reference is not None and kind != "edit":
         multiple = pipe.autoencoder.pixels * pipe.denoiser.patch
-        if "reference" not in arguments or "reference" in pipe.denoiser.fits:
+        if not pipe.reference_arguments or "reference" in pipe.denoiser.fits:
             raise BadInput(f"--ref-image: {pipe.variant.title} edits no picture; leave it out")
         editing = pipe.editing(convention)
-        if editing is not None and editing.tower not in pipe.image_encoders:
+        if editing and pipe.variant.editing_rule and editing.tower not in pipe.image_encoders:
             raise BadInput(
                 f"--ref-image: {pipe.variant.title}'s text encoder must see the picture: give its vision "
                 "tower with --llm_vision"
@@ -121,3 +121,5 @@ def check_images(
     needed, purpose = _NEEDED_IMAGES.get(kind or "", ((), ""))
     if any(getattr(images, field) is None for field in needed):
         raise BadInput(f"these weights {purpose}")
+    if pipe.variant.layers and (images.reference is None or images.init is not None):
+        raise BadInput(f"{pipe.variant.title} takes a picture apart: give it with --ref-image, and no --init-img")

@@ -19,7 +19,7 @@ from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages,
 from refsd.pipelines.embeddings import with_embeddings
 from refsd.pipelines.hires import HiresPass, HiresSettings, resolve_hires, run_hires
 from refsd.pipelines.initial_latent import initial_latent
-from refsd.pipelines.pipeline import open_pipeline, with_zero_cond_t
+from refsd.pipelines.pipeline import open_pipeline, with_cached_references, with_zero_cond_t
 from refsd.pipelines.plan import Plan, check_ranges, resolve
 from refsd.pipelines.png import output_paths, parameters_text, to_bytes, write_png
 from refsd.pipelines.preview import PreviewSettings, preview
@@ -40,7 +40,7 @@ class Files(NamedTuple):
     images: key of IMAGE_FLAGS -> file
     more_references: pictures to edit after that of --ref-image
     ip_images: pictures of --ip-image
-    zero_cond_t: True if the user says that the weights are Qwen-Image-Edit 2511's
+    zero_cond_t, klein_kv: True if the user says that the weights are Qwen-Image-Edit 2511's, or FLUX.2 klein KV's
     """
 
     model: Path | None
@@ -61,6 +61,7 @@ class Files(NamedTuple):
     more_references: tuple[Path, ...] = ()
     ip_images: tuple[Path, ...] = ()
     zero_cond_t: bool = False
+    klein_kv: bool = False
 
 
 def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -> list[Path]:
@@ -82,6 +83,8 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
     pipe = open_pipeline(checkpoint, tokenizers, arithmetic, memory() // 4, loras)
     if files.zero_cond_t:
         pipe = with_zero_cond_t(pipe)
+    if files.klein_kv:
+        pipe = with_cached_references(pipe, CONVENTIONS[settings.like])
     if files.embeddings is not None:
         pipe, lines = with_embeddings(pipe, files.embeddings, CONVENTIONS.get(settings.like, DEFAULT))
         for line in lines:
@@ -92,7 +95,8 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
     second = None if hires is None else resolve_hires(pipe, settings, plan, hires, arithmetic)
     for notice in [*plan.notices, *(second.plan.notices if second else ())]:
         report.say(notice)
-    paths = _checked_paths(files, len(plan.seeds))
+    layers = plan.qwen_image_layers or 1
+    paths = _checked_paths(files, layers * len(plan.seeds))
     report.detail(f"vocabulary: {', '.join(vocabularies)}")
 
     taps: dict[str, np.ndarray] = {}
@@ -102,7 +106,7 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
             conditioning = txt2img.encode(pipe, plan)
             taps |= conditioning.tensors()
             report.detail(f"text encoding: {report.took():.2f} s")
-            for b, (seed, path) in enumerate(zip(plan.seeds, paths, strict=True)):
+            for b, seed in enumerate(plan.seeds):
 
                 def listener(name: str, array: np.ndarray, prefix: str = f"{b}.") -> None:
                     taps[prefix + name] = np.array(array)
@@ -115,13 +119,13 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
                     report.step(i + 1)
 
                 start = initial_latent(pipe, plan, seed)
-                report.begin(f"{b + 1}/{len(paths)}", len(plan.sigmas) - 1)
+                report.begin(f"{b + 1}/{len(plan.seeds)}", len(plan.sigmas) - 1)
                 latent = txt2img.sample(pipe, plan, conditioning, seed, on_step, listener, start)
                 _check_finite(latent, seed)
                 if plan.cache is not None:
                     report.say(f"{plan.cache}: {_reused(taps, b)} of {len(plan.sigmas) - 1} steps reused")
                 if second is not None:
-                    report.begin(f"{b + 1}/{len(paths)}, enlarged", len(second.plan.sigmas) - 1)
+                    report.begin(f"{b + 1}/{len(plan.seeds)}, enlarged", len(second.plan.sigmas) - 1)
                     heard = lambda name, array, tell=listener: tell(f"hires.{name}", array)
                     latent = run_hires(pipe, second, latent, conditioning, seed, on_step, heard)
                     _check_finite(latent, seed)
@@ -130,8 +134,10 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
                 report.detail(f"decoding: {report.took():.2f} s")
                 listener("image", image)
                 parameters = _file_parameters(files, loras, plan, second)
-                write_png(path, to_bytes(image), parameters_text(plan, seed, parameters))
-                report.say(f"{path}: {image.shape[3]}x{image.shape[2]}, seed {seed}")
+                text = parameters_text(plan, seed, parameters)
+                for k, path in enumerate(paths[b * layers : (b + 1) * layers]):
+                    write_png(path, to_bytes(image[k : k + 1]), text)
+                    report.say(f"{path}: {image.shape[3]}x{image.shape[2]}, seed {seed}")
         finally:
             report.status.stop()
     if files.taps is not None:
@@ -139,7 +145,7 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
             files.taps, taps, {"tool": "refsd txt2img", "version": __version__, "numerics": files.numerics}
         )
     if files.json:
-        pictures = [{"path": str(path), "seed": seed} for path, seed in zip(paths, plan.seeds, strict=True)]
+        pictures = [{"path": str(path), "seed": plan.seeds[n // layers]} for n, path in enumerate(paths)]
         recorded = plan.record() | ({} if second is None else {"hires": second.record()})
         print(json.dumps({"family": pipe.variant.name, "pictures": pictures, "settings": recorded}))
     return paths

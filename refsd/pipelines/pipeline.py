@@ -45,7 +45,7 @@ class Pipeline(NamedTuple):
     @property
     def reference_arguments(self) -> list[str]:
         """Return the denoiser's arguments for latents of pictures to edit, in their order."""
-        return [name for name in self.denoiser.arguments if name.startswith("reference")]
+        return [name for name in self.denoiser.arguments if name.startswith(("reference", "condition"))]
 
     def denoiser_of(self, convention: Convention) -> LoadedComponent:
         """Return the denoiser with the params of the convention's engine."""
@@ -138,5 +138,18 @@ def with_zero_cond_t(pipe: Pipeline) -> Pipeline:
     """Treat the weights as Qwen-Image-Edit 2511's. Raises BadInput for another family."""
     if pipe.denoiser.name != "qwen-image":
         raise BadInput(f"--qwen-image-zero-cond-t: {pipe.variant.title} is no Qwen-Image-Edit; leave it out")
-    params = {**pipe.denoiser.params, "zero_cond_t": True}
-    return pipe._replace(denoiser=pipe.denoiser._replace(params=params))
+    return _with_param(pipe, "zero_cond_t")
+
+
+def with_cached_references(pipe: Pipeline, convention: Convention) -> Pipeline:
+    """Treat the weights as FLUX.2 klein KV's. Raises BadInput for another model, and where the engine does not."""
+    if pipe.variant.name != "flux2-klein":
+        raise BadInput(f"--flux2-klein-kv: {pipe.variant.title} is no FLUX.2 klein; leave it out")
+    if "cached_references" in convention.row(pipe.variant.params):
+        raise BadInput(f"--flux2-klein-kv: {convention.name} runs these weights as klein's: say --like diffusers")
+    return _with_param(pipe, "cached_references")
+
+
+def _with_param(pipe: Pipeline, name: str) -> Pipeline:
+    denoiser = pipe.denoiser._replace(params={**pipe.denoiser.params, name: True})
+    return pipe._replace(denoiser=denoiser)

@@ -43,7 +43,7 @@ class Plan:
     """All values that decide the pictures, in the order of use. Fields shared with Settings have the same names.
 
     guided:       True if the network is also called with the negative prompt
-    latent_shape: (1, C, h, w), of the denoiser's latents
+    latent_shape: (1, C, h, w), of the denoiser's latents; (1, layers + 1, C, h, w) of a model that draws layers
     seeds:        one seed per picture
     from_image:   True if sampling starts from the latent of images.init, False if from noise alone
     first_noise:  factor of the noise in the first latents
@@ -63,7 +63,7 @@ class Plan:
     clip_skip: int | None
     width: int
     height: int
-    latent_shape: tuple[int, int, int, int]
+    latent_shape: tuple[int, ...]
     images: ConditioningImages
     rng: str
     seeds: tuple[int, ...]
@@ -85,6 +85,7 @@ class Plan:
     output: Prediction
     cfg_scale: float
     image_cfg_scale: float | None
+    qwen_image_layers: int | None
     guidance: float | None
     guidance_rule: GuidanceRule
     control_strength: float
@@ -140,7 +141,10 @@ def resolve(
     images = as_tokens(pipe, convention, images, (height, width))
     check_images(pipe, convention, images, width, height)
     P = pipe.autoencoder.pixels
-    latent_shape = 1, pipe.denoiser.latent_channels, height // P, width // P
+    layers = (settings.qwen_image_layers or own.layers) if own.layers else None
+    # The first of the frames is the whole picture.
+    frames = () if layers is None else (layers + 1,)
+    latent_shape = 1, *frames, pipe.denoiser.latent_channels, height // P, width // P
     rule = _sampling_rule(pipe, convention, settings)
     noise = noise_levels(pipe, convention, settings, images, rule, latent_shape, second_pass)
     guidance = _guidance(pipe, convention, settings, noise.method)
@@ -172,6 +176,7 @@ def resolve(
         output=flow.prediction if flow else PREDICTIONS[rule.prediction or "eps"][0],
         cfg_scale=guidance.cfg_scale,
         image_cfg_scale=guidance.image_cfg_scale,
+        qwen_image_layers=layers,
         guidance=(settings.guidance or own.guidance) if _embeds_guidance(pipe) else None,
         guidance_rule=guidance_rule,
         control_strength=settings.control_strength,
@@ -259,11 +264,17 @@ def _check_use(pipe: Pipeline, settings: Settings) -> None:
     """Raise BadInput for a setting that has no effect on this model."""
     own, flow = pipe.variant, pipe.variant.flow
     check_control_type(pipe, settings.control_type)
+    if own.layers and settings.prompt in ("", " "):
+        raise BadInput(
+            "--prompt: without one diffusers has the text encoder describe the picture, which refsd does not: "
+            "say what the picture shows"
+        )
     rows = {
         "guidance": (settings.guidance, _embeds_guidance(pipe), "embeds no guidance; --cfg-scale guides it"),
         "flow-shift": (settings.flow_shift, flow is not None, "is no rectified flow"),
         "prediction": (settings.prediction, flow is None, "is a rectified flow"),
         "img-cfg-scale": (settings.image_cfg_scale, own.extra_channels == "edit", "edits no picture"),
+        "qwen-image-layers": (settings.qwen_image_layers, own.layers > 0, "draws one picture"),
         "circular": (
             settings.circular.x or settings.circular.y or None,
             flow is None,

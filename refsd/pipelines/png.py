@@ -15,7 +15,7 @@ from refsd.pipelines.plan import Plan
 
 
 def to_bytes(image: np.ndarray) -> np.ndarray:
-    """Quantize [1, 3, H, W], -1..1 -> [H, W, 3] uint8: floor(255 * clip((image + 1) / 2, 0, 1) + 0.5), in float32.
+    """Quantize [1, C, H, W], -1..1 -> [H, W, C] uint8: floor(255 * clip((image + 1) / 2, 0, 1) + 0.5), in float32.
 
     Source: stable-diffusion.cpp src/preprocessing.hpp, preprocessing_float_to_u8.
     """
@@ -46,6 +46,7 @@ def parameters_text(plan: Plan, seed: int, of_files: Mapping[str, str]) -> str:
         "Sampler": f"{plan.sampler} {'custom' if plan.custom_sigmas else plan.schedule}",
         **({} if plan.eta is None else {"Eta": f"{plan.eta:g}"}),
         **({"Clip skip": plan.clip_skip} if plan.clip_skip and plan.clip_skip > 1 else {}),
+        **({} if plan.qwen_image_layers is None else {"Layers": plan.qwen_image_layers}),
         **({} if plan.guidance is None else {"Distilled CFG Scale": f"{plan.guidance:g}"}),
         **{name: _words(value) for name, value in plan.guidance_rule.changed().items()},
         **({} if plan.cache is None else {"Cache": str(plan.cache)}),
@@ -75,7 +76,7 @@ def _decoding(tiling: Tiling | None, circular: CircularAxes) -> dict[str, str]:
 
 
 def write_png(path: Path, pixels: np.ndarray, parameters: str) -> None:
-    """Write pixels, [H, W, 3] uint8. Raises BadInput as `whole_file` does."""
+    """Write pixels, [H, W, 3 or 4] uint8. Raises BadInput as `whole_file` does."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 

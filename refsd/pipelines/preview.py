@@ -81,7 +81,8 @@ def project(latent: np.ndarray, form: str) -> np.ndarray:
 
 
 def preview(pipe: Pipeline, latent: np.ndarray, settings: PreviewSettings) -> np.ndarray:
-    """Draw a preview of latents [1, C, h, w] -> [H, W, 3] uint8."""
+    """Draw a preview of latents [1, C, h, w] -> [H, W, 3] uint8; of layers, the whole picture."""
+    latent = latent if latent.ndim == 4 else latent[:, 0]
     form = pipe.variant.latent_format
     if settings.method == "proj" and not pipe.variant.pixel_space and form is not None:
         return to_bytes(project(latent, form))

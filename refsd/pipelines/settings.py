@@ -32,6 +32,7 @@ class Settings(NamedTuple):
     prediction:      prediction type of a UNet
     strength:        share of the schedule by which an initial image is redrawn
     image_cfg_scale: guidance scale of the image to edit
+    qwen_image_layers: layers that Qwen-Image-Layered takes the picture to edit apart into
     control_strength: factor of a ControlNet's output
     control_start, control_end: share of the steps before which, and behind which, a ControlNet adds nothing
     control_type:    kind of the control image, for a ControlNet that reads several
@@ -62,6 +63,7 @@ class Settings(NamedTuple):
     prediction: str | None = default("Settings.prediction")
     strength: float = default("Settings.strength")
     image_cfg_scale: float | None = default("Settings.image_cfg_scale")
+    qwen_image_layers: int | None = default("Settings.qwen_image_layers")
     control_strength: float = default("Settings.control_strength")
     control_start: float = default("Settings.control_start")
     control_end: float = default("Settings.control_end")

@@ -78,7 +78,7 @@ def sample(
               ".image", ".uncond", ".skipped", with a cache ".cond.reused", ...; for step i "steps.{i}.x",
               ".sigma", ".denoised", ".eps" (guided); "latent"
     start:    None: initial_latent of the seed
-    -> [1, C, h, w], in the compute dtype, in the denoiser's scale
+    -> plan.latent_shape, in the compute dtype, in the denoiser's scale
     """
     tell = listener or (lambda name, array: None)
     start = initial_latent(pipe, plan, seed) if start is None else start
@@ -116,8 +116,12 @@ def sample(
 def decode(
     pipe: Pipeline, latent: np.ndarray, tiling: Tiling | None = None, circular: CircularAxes | None = None
 ) -> np.ndarray:
-    """Decode latents [1, C, h, w] -> picture [1, 3, H, W], about -1..1, not clipped."""
-    return pipe.autoencoder.decode(latent, tiling, circular)
+    """Decode latents [1, C, h, w] -> picture [1, 3 or 4, H, W], about -1..1, not clipped.
+
+    Of layers [1, 1 + L, C, h, w] the first, the whole picture, is left out -> [L, 4, H, W]
+    """
+    pictures = [latent] if latent.ndim == 4 else np.split(latent[0, 1:], latent.shape[1] - 1)
+    return np.concatenate([pipe.autoencoder.decode(picture, tiling, circular) for picture in pictures])
 
 
 def unmasked_kept(model: Denoiser, start: InitialLatent) -> Denoiser:

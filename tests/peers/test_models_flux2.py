@@ -10,6 +10,7 @@ from diffusers.loaders.single_file_utils import convert_flux2_transformer_checkp
 from diffusers.models.transformers.transformer_flux2 import Flux2Transformer2DModel
 from diffusers.pipelines.flux2.pipeline_flux2 import Flux2Pipeline
 from diffusers.pipelines.flux2.pipeline_flux2_klein import Flux2KleinPipeline
+from diffusers.pipelines.flux2.pipeline_flux2_klein_kv import Flux2KleinKVPipeline
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 from test_models_mistral import peer_mistral
 from test_models_mistral import weights_of as weights_of_mistral
@@ -123,6 +124,52 @@ def test_flux2(name):
         assert distance(taps["guidance_in"], outputs["time_guidance_embed.guidance_embedder"]) <= 1e-12
     tokens = x[0, 0].size
     assert distance(taps["final_layer"], outputs["proj_out"][:, :tokens]) <= 1e-12
+
+
+def cached_answer(peer, x, timesteps, context, more, cache=None):
+    """As klein-KV's pipeline calls it -> answer, cache. cache: of the first step, which stores the references'"""
+    Flux2KleinKVPipeline._set_kv_attn_processors(types.SimpleNamespace(transformer=peer))
+    x, timesteps, context, *more = (torch.from_numpy(a) for a in (x, timesteps, context, *more))
+    ids, tokens = Flux2Pipeline._prepare_latent_ids(x), Flux2Pipeline._pack_latents(x)
+    every, mode = ids, {"kv_cache_mode": "cached", "kv_cache": cache}
+    if cache is None:
+        kept = torch.cat([Flux2Pipeline._pack_latents(latent) for latent in more], dim=1)
+        places = Flux2Pipeline._prepare_image_ids([latent[:1] for latent in more]).repeat(len(x), 1, 1)
+        tokens, every = torch.cat([kept, tokens], dim=1), torch.cat([places, ids], dim=1)
+        mode = {"kv_cache_mode": "extract", "num_ref_tokens": kept.shape[1]}
+    text = Flux2Pipeline._prepare_text_ids(context)
+    y, *made = peer(tokens, context, timesteps, every, text, return_dict=False, **mode)
+    return Flux2Pipeline._unpack_latents_with_ids(y, ids), made[0] if made else cache
+
+
+@pytest.mark.parametrize("name", ["reference", "three references"])
+def test_cached_references(name):
+    """Their second step reads what the first has stored; ours computes it anew."""
+    config = CONFIGS[name]
+    latents = [draw((2, C, *config["hw"]), 1), draw((2, C, *config["hw"]), 3)]
+    context, times = draw((2, config["txt"], E), 2), np.array([[0.98125, 0.0317], [0.5, 0.0125]])
+    more = [draw((2, C, *hw), 10 + k) for k, hw in enumerate(config["more"])]
+    cache, seen = None, []
+    with float64_throughout():
+        peer = peer_flux2(config["heads"], config["axes"], False)
+        redraw(peer, 4)
+    weights, J, drawn = weights_of(peer, flux2_keymap(2, 3)), config["txt"], latents[0][0, 0].size
+    for step, (x, t) in enumerate(zip(latents, times, strict=True)):
+        with float64_throughout(), outputs_of(peer) as outputs:
+            want, cache = cached_answer(peer, x, t, context, more, cache)
+        taps = Taps()
+        m = Module(weights, taps=taps)
+        got = flux2(m, x, t, context, None, more, config["axes"], cached_references=True)
+        assert distance(got, want) <= 1e-12
+        assert distance(flux2(m, x, t, context, None, more, config["axes"]), want) > 1e-3
+        for i in range(3):
+            block, theirs = taps[f"single_blocks.{i}"], outputs[f"single_transformer_blocks.{i}"]
+            rows = [*range(J), *range(theirs.shape[1] - drawn, theirs.shape[1])]
+            assert distance(block[:, : J + drawn], theirs[:, rows]) <= 1e-12
+            if step == 0:
+                assert distance(block[:, J + drawn :], theirs[:, J:-drawn]) <= 1e-12
+        seen.append(block[:, J + drawn :])
+    np.testing.assert_array_equal(*seen)
 
 
 def test_names_are_those_that_diffusers_converts():

@@ -1,11 +1,13 @@
 """Pictures to edit of Kontext and FLUX.2, with sides of any length, against diffusers' pipelines in float64."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from diffusers import (
     FlowMatchEulerDiscreteScheduler,
+    Flux2KleinKVPipeline,
     Flux2KleinPipeline,
     Flux2Pipeline,
     FluxKontextPipeline,
@@ -57,30 +59,34 @@ def test_kontext(tmp_path, size):
 
 
 @pytest.mark.parametrize("sizes", [[(64, 72)], [(71, 90)], [(66, 65), (70, 101)]])
-@pytest.mark.parametrize("kind", ["klein", "dev"])
+@pytest.mark.parametrize("kind", ["klein", "klein-kv", "dev"])
 def test_flux2(tmp_path, kind, sizes):
-    """A token of this autoencoder has 4 pixels a side."""
-    dev = kind == "dev"
-    theirs, (first, *more) = pictures(tmp_path, sizes)
-    images = ConditioningImages(reference=first, more_references=tuple(more))
+    """A token of this autoencoder has 4 pixels a side. klein-KV has no call without the prompt."""
+    dev, kv = kind == "dev", kind == "klein-kv"
+    theirs, (first, *others) = pictures(tmp_path, sizes)
+    images = ConditioningImages(reference=first, more_references=tuple(others))
     scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift=3.0)
     with float64_throughout():
         network = peer_flux2(1, (32, 32, 32, 32), dev, channels=20)
         vae = peer_flux2_vae(Flux2VAESize(24, (24, 48), (16, 32), 1, 5), 8)
         redraw_statistics(vae, 6)
+        program = Flux2Pipeline if dev else Flux2KleinKVPipeline if kv else Flux2KleinPipeline
+        (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": program.__name__}))
         ours = opened(tmp_path, network, vae, scheduler, "mistral" if dev else "qwen3")
-        cfg = {"guidance": 3.25} if dev else {"cfg_scale": 2.5}
-        plan = resolve(ours, Settings("", "", 24, 16, steps=2, like="diffusers", **cfg), images)
+        assert ours.denoiser.params["cached_references"] == kv
+        cfg = {"guidance": 3.25} if dev else {"cfg_scale": 1.0 if kv else 2.5}
+        plan = resolve(ours, Settings("", "", 24, 16, steps=3, like="diffusers", **cfg), images)
         begin = initial_latent(ours, plan, 0)._replace(noise=draw(plan.latent_shape, 1))
         texts = draw((2, 7, 11), 2)
-        negative = {} if dev else {"negative_prompt_embeds": of(texts[1:])}
-        pipe = (Flux2Pipeline if dev else Flux2KleinPipeline)(scheduler, vae, None, None, network)
+        more = {} if kv else {"guidance_scale": 3.25 if dev else 2.5}
+        more |= {"negative_prompt_embeds": of(texts[1:])} if program is Flux2KleinPipeline else {}
+        pipe = program(scheduler, vae, None, None, network)
         peer = answer(
-            pipe, image=theirs, prompt_embeds=of(texts[:1]), latents=of(begin.noise), num_inference_steps=2,
-            guidance_scale=3.25 if dev else 2.5, width=24, height=16, **negative,
+            pipe, image=theirs, prompt_embeds=of(texts[:1]), latents=of(begin.noise), num_inference_steps=3,
+            width=24, height=16, **more,
         )  # fmt: skip
         cond, uncond = (Condition(texts[i : i + 1]) for i in range(2))
-        latent = txt2img.sample(ours, plan, Conditioning(cond, None if dev else uncond), 0, start=begin)
+        latent = txt2img.sample(ours, plan, Conditioning(cond, uncond if plan.guided else None), 0, start=begin)
         assert distance(txt2img.decode(ours, latent), peer[1]) <= 1e-12
 
 

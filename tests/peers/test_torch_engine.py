@@ -134,6 +134,11 @@ def test_a_unet_with_its_controlnet_or_an_ip_adapter_is_refused(engines):
     assert "an IP-Adapter into its UNet" in refused
 
 
+def test_cached_references_are_refused(engines):
+    refused = engines["torch"].refuses(CASES["lone/flux2-klein/flux2/cached-references"])
+    assert "another order" in refused
+
+
 def test_half_precision_refuses_a_time_that_it_rounds(engines):
     case = CASES["flux3-distilled/flux3/jump"]
     third = msgspec.structs.replace(case, inputs=case.inputs | {"target_timesteps": every(0.3)})

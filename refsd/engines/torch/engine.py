@@ -119,6 +119,8 @@ class TorchEngine(NoDeviations):
             return "the UNet and its ControlNet are two modules of diffusers; this engine runs one"
         if case.op == "model/unet" and "ip_tokens" in case.inputs:
             return "diffusers loads an IP-Adapter into its UNet; this engine runs the UNet alone"
+        if case.params.get("cached_references"):
+            return "diffusers has cached references before the picture: its taps are in another order"
         if MODELS[case.op].rounds_time and self._numerics.storage != "float32":
             moved = [name for name in times_of(case) if not self._keeps(case, name)]
             if moved:

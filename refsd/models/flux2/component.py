@@ -54,7 +54,7 @@ COMPONENTS = {
             **{name: Argument(shape, VALUE, picture(name), optional=True) for name, shape in REFERENCES.items()},
         },
         {"out": "N C H W"},
-        {"axes_dim": [*AXES_DIM], "theta": THETA, "eps": EPS},
+        {"axes_dim": [*AXES_DIM], "theta": THETA, "eps": EPS, "cached_references": False},
         _fits,
         stack=Stack(("double_blocks", "single_blocks"), picture=0),
     ),

@@ -1,8 +1,13 @@
-"""The transformer of FLUX.2 (dev and klein): sizes, tensors, names in files."""
+"""The transformer of FLUX.2 (dev and klein): sizes, tensors, names in files.
+
+No tensor tells klein-9b-kv from klein-9B: the pipeline that a folder's model_index.json names does.
+"""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from refsd.files.json_files import read_json
 from refsd.models.flux.network import AROUND, QUERY_NORMS, qk_norm, trunk_config
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import positive, rotary_axes_of_heads
@@ -156,6 +161,17 @@ _DIFFUSERS = counted(
 )
 
 
+def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    index = path.parents[1] / "model_index.json" if path.name == "config.json" else None
+    program = read_json(index).get("_class_name") if index is not None and index.is_file() else None
+    return {
+        "axes_dim": rotary_axes_of_heads(path, given, [32, 32, 32, 32]),
+        "theta": positive(path, given, "rope_theta", 2000.0),
+        "eps": positive(path, given, "eps", 1e-6),
+        "cached_references": program == "Flux2KleinKVPipeline",
+    }
+
+
 FLUX2 = Network(
     "flux2",
     "FLUX.2",
@@ -168,11 +184,7 @@ FLUX2 = Network(
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _flux2_config),
     computed={"patch_size": (1,)},
-    config=lambda path, shapes, given: {
-        "axes_dim": rotary_axes_of_heads(path, given, [32, 32, 32, 32]),
-        "theta": positive(path, given, "rope_theta", 2000.0),
-        "eps": positive(path, given, "eps", 1e-6),
-    },
+    config=_read_config,
     adapters=DENOISER_NAMINGS,
     before=("flux",),
 )

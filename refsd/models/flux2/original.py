@@ -30,7 +30,7 @@ def _taps(taps, x):
 
 
 def _read(model, given: Given) -> Arguments:
-    refuse(given, "joint_attention_kwargs")
+    refuse(given, "joint_attention_kwargs", "kv_cache", "kv_cache_mode")
     tokens, ids, text = given["hidden_states"], one_item(given["img_ids"]), one_item(given["txt_ids"])
     places = ids.new_zeros(len(text), 4)
     places[:, 3] = ids.new_tensor(range(len(text)))

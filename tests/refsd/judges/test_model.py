@@ -198,6 +198,7 @@ def test_cases_without_a_peer_are_asked_for_by_name():
         "qwen-image",
         "minimax-h3",
         "mistral",
+        "flux2",
         "flux2-vae-decoder",
         "ideogram4",
     }

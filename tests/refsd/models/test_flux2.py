@@ -25,6 +25,7 @@ RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "flux2.npz")
 INPUTS, VAE_INPUTS = tiny.inputs(), tiny.inputs_vae()
 WEIGHTS = {model: tiny.weights(model) for model in ("dev", "klein", "vae")}
 ANSWERS = [f"{model}{more}" for model in ("dev", "klein") for more in ("", "/reference", "/references")]
+ANSWERS += ["klein/cached"]
 
 
 def run(answer, numerics=FLOAT64, weights=None, taps=None, rows=slice(None), **changed):
@@ -32,12 +33,12 @@ def run(answer, numerics=FLOAT64, weights=None, taps=None, rows=slice(None), **c
     m = Module(weights or WEIGHTS[model], Arithmetic(numerics), taps=taps)
     given = {name: x[rows] for name, x in (INPUTS | changed).items() if x is not None}
     first, second = m.store(given.pop("more/0")), m.store(given.pop("more/1"))
-    reference = {"": None, "reference": first, "references": [first, second]}[more]
+    reference = {"": None, "reference": first}.get(more, [first, second])
     for name in ("timesteps", "guidance"):
         if name in given:
             given[name] = given[name].astype(numerics.compute_dtype)
     given |= {name: m.store(given[name]) for name in ("x", "context")}
-    return flux2(m, **given, reference=reference, axes_dim=tiny.AXES)
+    return flux2(m, **given, reference=reference, axes_dim=tiny.AXES, cached_references=more == "cached")
 
 
 def vae(numerics=FLOAT64, weights=None):

@@ -1,20 +1,24 @@
 """Pictures to edit with Qwen-Image: their sizes for both encoders, what stands in the prompt, the command line."""
 
+import json
+
 import numpy as np
 import pytest
 import small_pictures
 from PIL import Image
 from small_pictures import VOCAB, call, files, pipeline
 
+from refsd.conventions import CONVENTIONS
 from refsd.families import editing
 from refsd.families.editing import EDIT, EDIT_PLUS, SDCPP, nearest, of_area, resized, whole_tokens
+from refsd.models.flux2.network import FLUX2
 from refsd.models.qwen_vision.network import QwenVisionSize
 from refsd.models.qwen_vl import qwen2_5_vl
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.initial_latent import initial_latent
-from refsd.pipelines.pipeline import with_zero_cond_t
+from refsd.pipelines.pipeline import with_cached_references, with_zero_cond_t
 from refsd.pipelines.plan import resolve
 from refsd.pipelines.settings import Settings
 
@@ -139,6 +143,31 @@ def test_on_the_command_line(qwen, tmp_path):
         assert image.size == (32, 16)
 
 
+def test_klein_kv_is_told_or_named_by_the_folder(tmp_path):
+    """With --like sdcpp it is run as klein."""
+    klein, diffusers = pipeline(tmp_path, "flux2-klein"), CONVENTIONS["diffusers"]
+    plan = resolve(klein, SETTINGS._replace(like="diffusers", cfg_scale=1.0), ConditioningImages(reference=ONE))
+    texts, start = txt2img.encode(klein, plan), initial_latent(klein, plan, 1)
+    told = with_cached_references(klein, diffusers)
+    drawn = [txt2img.sample(pipe, plan, texts, 1, start=start) for pipe in (klein, told)]
+    assert np.abs(drawn[0] - drawn[1]).max() > 1e-4
+    assert told.denoiser_of(diffusers).params["cached_references"] is True
+    assert told.denoiser_of(CONVENTIONS["sdcpp"]).params["cached_references"] is False
+    for program in ("Flux2KleinKVPipeline", "Flux2KleinPipeline"):
+        (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": program}))
+        params = FLUX2.config(tmp_path / "transformer" / "config.json", {}, {})
+        assert params["cached_references"] == (program == "Flux2KleinKVPipeline")
+    assert FLUX2.config(tmp_path / "transformer" / "klein.safetensors", {}, {})["cached_references"] is False
+
+
+def test_klein_kv_on_the_command_line(tmp_path):
+    parts = [word for pair in files(tmp_path, "flux2-klein").items() for word in pair]
+    given = [*parts, "-p", "a cat", "-W", 32, "-H", 16, "--steps", 1, "-o", tmp_path / "cat.png"]
+    assert call(*given, "--flux2-klein-kv", "--like", "diffusers").exit_code == 0
+    with pytest.raises(BadInput, match="--flux2-klein-kv: sdcpp runs these weights as klein's"):
+        call(*given, "--flux2-klein-kv")
+
+
 def test_refusals(qwen, tmp_path):
     one = ConditioningImages(reference=ONE)
     blind = qwen._replace(image_encoders={})
@@ -150,6 +179,8 @@ def test_refusals(qwen, tmp_path):
         txt2img.encode(qwen, resolve(qwen, SETTINGS._replace(prompt="a <|image_pad|>"), one))
     with pytest.raises(BadInput, match=r"--qwen-image-zero-cond-t: FLUX.1 dev or Kontext is no Qwen-Image-Edit"):
         with_zero_cond_t(pipeline(tmp_path, "flux-dev"))
+    with pytest.raises(BadInput, match=r"--flux2-klein-kv: Qwen-Image or Qwen-Image-Edit is no FLUX.2 klein"):
+        with_cached_references(qwen, CONVENTIONS["diffusers"])
     with pytest.raises(BadInput, match=r"--ref-image: 2 pictures; FLUX.1 dev or Kontext takes 1 here"):
         resolve(
             pipeline(tmp_path, "flux-dev"),
