@@ -57,7 +57,7 @@ def admit(
         if outcome.refused:
             typer.echo(f"    not compared: {len(outcome.refused)}: the baseline does not answer them")
         if faulty:
-            typer.echo(f"    why: refsd conform CANDIDATE --cases {shlex.quote(faulty[0].case)}")
+            typer.echo(f"    why: refsd conform {shlex.quote(candidate)} --cases {shlex.quote(faulty[0].case)}")
     if not outcome.admitted:
         raise typer.Exit(1)
 

@@ -15,8 +15,9 @@ EVERY = 10.0  # seconds between lines
 def steps(what: str, total: int) -> Iterator[Callable[[str], None]]:
     """Show a bar of `total` steps. Yields a function to call with the name of each finished step.
 
-    The bar appears after two seconds. If stderr is not a terminal, a line is printed every ten seconds, with the
-    seconds that the remaining steps take if they take as long as those before.
+    The bar appears after two seconds. If stderr is not a terminal, a line is printed every ten seconds; from the
+    second on with the seconds that the remaining steps take if they take as long as those since the line before,
+    because the first of all compile.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -27,18 +28,20 @@ def steps(what: str, total: int) -> Iterator[Callable[[str], None]]:
     progress = Progress(*columns, TextColumn("{task.fields[name]}", markup=False), console=console, transient=True)
     task = progress.add_task(what, total=total, name="")
     begun = last = time.monotonic()
+    told = 0.0  # steps that the last line counted
 
     def advance(name: str) -> None:
-        nonlocal last
+        nonlocal last, told
         progress.update(task, advance=1, name=name)
         now = time.monotonic()
         if console.is_terminal:
             if not progress.live.is_started and now - begun > PATIENCE:
                 progress.start()
         elif now - last > EVERY:
-            last = now
             done = progress.tasks[0].completed
-            left = f", about {(now - begun) * (total - done) / done:.0f} s left" if done < total else ""
+            seconds = (now - last) * (total - done) / (done - told)
+            left = f", about {seconds:.0f} s left" if told and done < total else ""
+            last, told = now, done
             line = f"{what}: {done:g} of {total}{left}, {name}"
             print(printable(line), file=sys.stderr, flush=True)
 
