@@ -154,8 +154,8 @@ ONNXRUNTIME_Q8 = replace(ONNXRUNTIME_CPU, name="onnxruntime-q8", activations=_IN
 # OpenVINO's CPU plugin where INFERENCE_PRECISION_HINT is bf16, its default on processors with AVX512-BF16 or AMX.
 OPENVINO_BF16 = replace(ONNX_F32, name="openvino-bf16", storage="bfloat16")
 # The same on other processors, where activations that meet weights in blocks are rounded to 8 bits in groups of 32
-# (DYNAMIC_QUANTIZATION_GROUP_SIZE).
-OPENVINO_Q8 = replace(ONNX_F32, name="openvino-q8", activations=_IN_GROUPS)
+# (DYNAMIC_QUANTIZATION_GROUP_SIZE) if they have VNNI. Its scales are float32, q8_0's float16: no tighter.
+OPENVINO_Q8 = replace(ONNX_F32, name="openvino-q8", activations=MappingProxyType({"q4_0": "q8_0", "q8_0": "q8_0"}))
 
 # ggml-cpu.c, type_traits_cpu[].vec_dot_type; ggml_conv_2d (im2col to F16); vec.h, ggml_table_gelu_f16.
 GGML_CPU = Numerics(

@@ -61,6 +61,7 @@ class OnnxEngine(NoDeviations):
     device:      what computes, if it is not the processor: each case is then tried first, and refused if a node of
                  it ran elsewhere
     model_files: model recipe, layout -> its files; None: the engine refuses cases of models
+    outputs_last: how matrices in blocks lie: Builder.outputs_last
     """
 
     def __init__(
@@ -74,11 +75,13 @@ class OnnxEngine(NoDeviations):
         timeout: float = 300.0,
         device: str = "",
         model_files: ModelFiles | None = None,
+        outputs_last: bool = False,
     ):
         self.name, self.version, self.device = name, version, device
         self._numerics, self._refusal, self._model_files = numerics, refusal, model_files
         self._worker = Worker(["-m", "refsd.engines.by_onnx", module, json.dumps(dict(settings or {}))], timeout)
         self._traced: tuple[Any, CaseModel] | None = None
+        self._laid = {"outputs_last": outputs_last}
 
     def refuses(self, case: Case) -> str | None:
         from refsd.onnx.export import refuses
@@ -112,7 +115,7 @@ class OnnxEngine(NoDeviations):
             return self.run_with(case, inputs, ())
         from refsd.onnx.case_model import case_model
 
-        return self._execute(_written(case_model, case, inputs))
+        return self._execute(_written(case_model, case, inputs, **self._laid))
 
     def run_tapped(
         self, case: Case, inputs: Mapping[str, StoredTensor]
@@ -139,7 +142,7 @@ class OnnxEngine(NoDeviations):
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         from refsd.onnx.trace.model_graph import model_graph
 
-        graph = _written(model_graph, case, inputs, self._model_files, taps=True, forced=forced)
+        graph = _written(model_graph, case, inputs, self._model_files, taps=True, forced=forced, **self._laid)
         return _apart(graph, self._execute(graph))
 
     def _tapped_graph(self, case: Case, inputs: Mapping[str, StoredTensor]) -> "CaseModel":
@@ -149,7 +152,7 @@ class OnnxEngine(NoDeviations):
         key = case, {name: tensor.data.tobytes() for name, tensor in inputs.items()}
         if self._traced is None or self._traced[0] != key:
             self._traced = None
-            self._traced = key, _written(model_graph, case, inputs, self._model_files, taps=True)
+            self._traced = key, _written(model_graph, case, inputs, self._model_files, taps=True, **self._laid)
         return self._traced[1]
 
     def _execute(self, graph: "CaseModel") -> dict[str, np.ndarray]:

@@ -95,7 +95,7 @@ def find(
         return [EngineSearch(f"{name}@{device}", None, f"this onnxruntime has no {device}, only {listed}")]
     provider = there[device.lower()]
     settings = {"threads": threads, "provider": provider.title}
-    shared = {"timeout": timeout, "model_files": model_files}
+    shared = {"timeout": timeout, "model_files": model_files, "outputs_last": True}
     if provider.name != "CPU":
         title = f"{name}@{provider.name}"
         shared["device"] = provider.title

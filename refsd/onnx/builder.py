@@ -34,9 +34,11 @@ class Builder:
     graph: its name
     dtype: of the floats
     notes: key -> text; they become the model's metadata
+    outputs_last: matrices in blocks lie as [I, O], as tools write them that quantise for onnxruntime
     """
 
     dtype = np.dtype(np.float32)
+    outputs_last = False
 
     def __init__(self, graph: str):
         self.graph = graph

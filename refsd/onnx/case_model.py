@@ -40,9 +40,10 @@ def refuses(case: Case) -> str | None:
     return None
 
 
-def case_model(case: Case, inputs: Mapping[str, StoredTensor]) -> CaseModel:
-    """Build the model of a case that can be written in ONNX. inputs: realised"""
+def case_model(case: Case, inputs: Mapping[str, StoredTensor], outputs_last: bool = False) -> CaseModel:
+    """Build the model of a case that can be written in ONNX. inputs: realised; outputs_last: as in Builder"""
     b = Builder(case.name)
+    b.outputs_last = outputs_last
     feeds: dict[str, np.ndarray] = {}
     values: dict[str, Value] = {}
     for name, tensor in inputs.items():

@@ -21,8 +21,6 @@ def weight(b: Builder, name: str, tensor: StoredTensor) -> Value:
 
     f16, bf16, 8-bit floats: in their type, with a Cast. q8_0, q4_0: codes of 8 and 4 bits and float32 scales (those
     of the blocks, exactly), with a DequantizeLinear of blocks of 32. Every other type: dequantized to float32.
-
-    A matrix of blocks lies with the outputs last, as quantising tools write it: so engines multiply by its codes.
     """
     if tensor.type in _CAST and tensor.scaling is None:
         b.notes[f"weight.{name}"] = f"{tensor.type}, cast to float32"
@@ -30,7 +28,7 @@ def weight(b: Builder, name: str, tensor: StoredTensor) -> Value:
     if tensor.type in _CODES:
         b.notes[f"weight.{name}"] = f"{tensor.type} as DequantizeLinear of blocks of {_BLOCK}"
         codes, scales = _CODES[tensor.type](tensor)
-        matrix = codes.ndim == 2
+        matrix = codes.ndim == 2 and b.outputs_last
         codes, scales = (np.ascontiguousarray(y.T) if matrix else y for y in (codes, scales))
         names = b.constant(codes, name), b.constant(scales, f"{name}.scales")
         axis = 0 if matrix else codes.ndim - 1

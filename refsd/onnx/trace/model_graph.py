@@ -49,6 +49,7 @@ def model_graph(
     dtype: Any = np.float32,
     taps: bool = False,
     forced: Mapping[str, np.ndarray] = MappingProxyType({}),
+    outputs_last: bool = False,
 ) -> CaseModel:
     """Trace the component of a case; values are named as the reference's taps.
 
@@ -58,10 +59,12 @@ def model_graph(
     dtype:  of the floats: float32, or float64 to hold the graph against the truth
     taps:   make every tap an output too; the taps stand behind the outputs of the case
     forced: tap -> the tensor from which the graph goes on in its place; it becomes an input of the graph
+    outputs_last: as in Builder
     """
     name = case.op.removeprefix(_PREFIX)
     component = COMPONENTS[name]
     graph = Graph(case.name, np.dtype(dtype))
+    graph.outputs_last = outputs_last
     arithmetic = TracingArithmetic(graph)
     values = {argument: np.asarray(tensor.values()) for argument, tensor in inputs.items()}
     if component.part is None:
