@@ -114,6 +114,7 @@ PICTURES = Convention(
     keeps_unmasked=False,
     full_strength_ignores_init=True,
     uncond_sees_image=True,
+    takes_apart=True,
 )
 
 CARD = EngineCard("diffusers", SAMPLING, PROMPTS, PICTURES, MASKS)

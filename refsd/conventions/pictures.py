@@ -74,6 +74,7 @@ class Convention:
     keeps_unmasked:    True if each step restores an inpainting model's unmasked latents
     full_strength_ignores_init: True if an inpainting model at --strength 1 starts from noise alone
     uncond_sees_image: True if the call without the prompt also gets the image in the extra channels; False: zeros
+    takes_apart:       True if refsd knows how it takes a picture apart into layers
     """
 
     name: str
@@ -126,6 +127,7 @@ class Convention:
     keeps_unmasked: bool
     full_strength_ignores_init: bool
     uncond_sees_image: bool
+    takes_apart: bool
 
     def row(self, rows: Mapping[str, T]) -> T:
         """Return this engine's row of a family's table."""

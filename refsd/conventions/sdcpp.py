@@ -109,6 +109,7 @@ PICTURES = Convention(
     keeps_unmasked=True,
     full_strength_ignores_init=False,
     uncond_sees_image=False,
+    takes_apart=False,
 )
 
 CARD = EngineCard("sdcpp", SAMPLING, PROMPTS, PICTURES, MASKS)

@@ -11,7 +11,7 @@ from refsd.pipelines.settings import Settings
 def check_known(variant: Variant, convention: Convention, settings: Settings, images: ConditioningImages) -> None:
     """Raise BadInput, in one line, for a model or a setting for which the convention has no rules."""
     name, title = convention.name, variant.title
-    if variant.layers and name != "diffusers":
+    if variant.layers and not convention.takes_apart:
         raise BadInput(f"--like {name}: refsd knows diffusers' rules of {title} alone: say --like diffusers")
     if convention.draws is None:
         return

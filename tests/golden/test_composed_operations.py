@@ -45,7 +45,7 @@ def test_each_rounding_is_made(name, numerics):
 
 
 @HALF
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if "/far-" not in name])  # there functions are 0 or x
 def test_the_cases_tell_one_rounding_from_several(name, numerics):
     """Rounded once at the end, many elements are others, and nearer to the truth in units of the bound."""
     case, dtype = CASES[name], numerics.storage_dtype.type
