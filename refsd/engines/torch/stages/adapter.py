@@ -36,7 +36,9 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     module.multiplier = p["strength"]
     module.apply_to()
     alone = torch.eye(weight[0].numel())
-    answers = layer(alone.reshape(-1, columns, *filters) if filters else alone)
+    # Without oneDNN torch convolves by NNPACK's Winograd transform, whose roundings are not the weight's.
+    with torch.backends.nnpack.flags(enabled=False):
+        answers = layer(alone.reshape(-1, columns, *filters) if filters else alone)
     return {"merged": answers.reshape(-1, rows).T.reshape(weight.shape)}
 
 
