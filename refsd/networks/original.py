@@ -4,6 +4,7 @@ before it is used.
 
 import contextlib
 import importlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,12 +41,16 @@ def diffusers(folder: str, name: str, run, **more) -> Original:
     return Original("diffusers", folder, _loader("diffusers", folder, name), run, **more)
 
 
-def transformers(folder: str, name: str, run, **more) -> Original:
-    return Original("transformers", folder, _loader("transformers", folder, name), run, **more)
+def transformers(folder: str, names: str | tuple[str, ...], run, **more) -> Original:
+    """names: of the class; of several it is the one that the folder's config.json names"""
+    return Original("transformers", folder, _loader("transformers", folder, names), run, **more)
 
 
-def _loader(package: str, folder: str, name: str) -> Callable[[Path, Any], Any]:
+def _loader(package: str, folder: str, names: str | tuple[str, ...]) -> Callable[[Path, Any], Any]:
     def load(path: Path, dtype):
+        name = names
+        if isinstance(name, tuple):
+            (name,) = json.loads((path / folder / "config.json").read_text())["architectures"]
         kind = getattr(importlib.import_module(package), name)
         wanted = {"torch_dtype" if package == "diffusers" else "dtype": dtype}
         with _silent(package):

@@ -103,9 +103,10 @@ def t5_gguf_keymap(layers: int = 24) -> Keymap:
 
 
 def _t5_config(size) -> dict:
+    name = "UMT5" if size.table_in_every_layer else "T5"
     return {
-        "architectures": ["T5EncoderModel"],
-        "model_type": "t5",
+        "architectures": [f"{name}EncoderModel"],
+        "model_type": name.lower(),
         "vocab_size": size.vocab,
         "d_model": size.hidden,
         "d_kv": size.head_dim,

@@ -1,4 +1,4 @@
-"""Transformers' T5 encoder."""
+"""Transformers' T5 and UMT5 encoders."""
 
 from refsd.networks.original import Arguments, Given, Reader, refuse, transformers
 
@@ -15,7 +15,7 @@ def read(model, given: Given) -> Arguments:
 
 
 ORIGINALS = {
-    "t5": transformers("text_encoder_2", "T5EncoderModel", _run),
+    "t5": transformers("text_encoder_2", ("T5EncoderModel", "UMT5EncoderModel"), _run),
 }
 # Name of the module's class -> readers of its calls.
 READERS = {
