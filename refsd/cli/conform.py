@@ -4,7 +4,8 @@ from pathlib import Path
 
 import typer
 
-from refsd.cli.golden import CASES, DASK, import_numba_for
+from refsd.cli.golden import CASES, DASK
+from refsd.cli.numba_threads import import_numba_for
 
 _WAIVERS = Path("refsd-waivers.toml")
 _ENGINES = typer.Argument(

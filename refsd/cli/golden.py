@@ -1,10 +1,6 @@
 """refsd golden: make, list, show, verify and pack reference answers."""
 
-import importlib
-import os
 import shlex
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +9,7 @@ import typer
 from refsd.cli.find_case import complete_case, unknown_case
 from refsd.cli.json_output import JSON, print_json
 from refsd.cli.mutants import redundant, show_mutants
+from refsd.cli.numba_threads import import_numba_for
 from refsd.cli.sketch import bound, sketch
 from refsd.cli.thresholds import thresholds
 from refsd.golden.wording import counted
@@ -39,22 +36,6 @@ DASK = typer.Option(
     help="Spread the work over a Dask cluster: a scheduler's address, a worker for each core of this machine, or N "
     "workers (docs/cluster.md). Needs the extra refsd[dask].",
 )
-
-
-def import_numba_for(cases: Sequence[str]) -> None:
-    """Import Numba for one thread if no case can be of full size; leave the environment as it is.
-
-    Small arrays take longer in two threads, and kernels for one thread compile in a third of the time.
-    A program that has imported Numba, or set NUMBA_NUM_THREADS, before keeps its threads.
-    """
-    large = any(case.startswith("full/") or Path(case).exists() for case in cases)
-    if large or "numba" in sys.modules or "NUMBA_NUM_THREADS" in os.environ:
-        return
-    os.environ["NUMBA_NUM_THREADS"] = "1"
-    try:
-        importlib.import_module("numba")
-    finally:
-        del os.environ["NUMBA_NUM_THREADS"]
 
 
 def make(store: str = _STORE, cases: list[str] = CASES, dask: str = DASK, json: bool = JSON) -> None:

@@ -104,12 +104,14 @@ def find(
         in_float32 = settings | {"entries": {_LEVEL: "1"}}
         engines = [
             OnnxEngine(name, name, onnxruntime_version(), ONNXRUNTIME_Q8, settings, **shared),
-            OnnxEngine(f"{name}-f32", name, onnxruntime_version(), ONNXRUNTIME_CPU, in_float32, _same, **shared),
+            OnnxEngine(
+                f"{name}-f32", name, onnxruntime_version(), ONNXRUNTIME_CPU, in_float32, _without_blocks, **shared
+            ),
         ]
     return [EngineSearch(engine.name, engine) for engine in engines]
 
 
-def _same(case: Case) -> str | None:
+def _without_blocks(case: Case) -> str | None:
     """Refuse what onnxruntime computes alike, however it is told to treat weights in blocks."""
     types = [recipe.type for recipe in case.inputs.values()] + ([case.model.type] if case.model else [])
     return None if case.op != "dequantize" and {*types} & {*_BLOCKS} else "it has no weights in blocks"

@@ -360,7 +360,7 @@ def test_the_corpus_is_large_enough():
 # Which threads a fresh process has after the import, and what its children are told.
 THREADS = """
 import os, sys
-from refsd.cli.golden import import_numba_for
+from refsd.cli.numba_threads import import_numba_for
 import_numba_for(sys.argv[1:])
 import numba
 print(numba.config.NUMBA_NUM_THREADS, os.environ.get("NUMBA_NUM_THREADS"))
