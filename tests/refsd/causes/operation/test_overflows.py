@@ -55,7 +55,12 @@ _QKV = {name: Recipe((1, 20, 2, 40), exponent=e) for name, e in (("q", -9), ("k"
         (_softmax(np.float32), "softmax", {"x": Recipe((9, 1100), exponent=-7)}, "exp overflows float32"),
         (_softmax(np.float32), "softmax", {"x": Recipe((33, 77), exponent=-10)}, "exp overflows float32"),
         (_softmax(np.float16), "softmax", {"x": Recipe((33, 77), exponent=-12)}, "exp overflows float16"),
-        (wrong_operation(attention=_attention), "attention", _QKV, "exp overflows float32"),
+        (
+            wrong_operation(attention=_attention),
+            "attention",
+            _QKV,
+            "the scores' maximum is not subtracted: exp overflows",
+        ),
         (_one_pass(np.float16), "layer_norm", {"x": Recipe((5, 64), exponent=-6)}, "squares overflow float16"),
         (
             _one_pass(np.float32),
@@ -63,7 +68,12 @@ _QKV = {name: Recipe((1, 20, 2, 40), exponent=e) for name, e in (("q", -9), ("k"
             {"x": Recipe((40, 132), data="shifted", exponent=-26, offset=100.0)},
             "the variance in one pass, E[x^2] - E[x]^2, rounds below zero",
         ),
-        (wrong_operation(gelu=_tanh), "gelu_tanh", {"x": Recipe((5, 64), exponent=-11)}, "exp overflows float32"),
+        (
+            wrong_operation(gelu=_tanh),
+            "gelu_tanh",
+            {"x": Recipe((5, 64), exponent=-11)},
+            "NaN where exp(x) overflows: the quotient of two infinities",
+        ),
     ],
 )
 def test_a_formula_that_overflows_is_the_cause(bug, op, inputs, says):
