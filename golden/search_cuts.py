@@ -30,15 +30,22 @@ def note_cut(seconds: float) -> None:
         cuts.append(seconds)
 
 
+def _computing() -> float:
+    from refsd.kernels._jit import compiled_for  # imports Numba: whoever searches has computed something before
+
+    return time.process_time() - compiled_for()
+
+
 class TimeLimit:
     """A limit in seconds, which begins when it is made.
 
-    clock: by default this process's CPU time, of all of its threads together
+    clock: by default this process's CPU time, of all of its threads together, without that of compiling kernels:
+           what is found shall not depend on which of them were compiled before
     noted: False for a search after the one for a cause: its cut leaves no cause unknown
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] | None = None, noted: bool = True):
-        self._seconds, self._clock, self._noted = seconds, clock or time.process_time, noted
+        self._seconds, self._clock, self._noted = seconds, clock or _computing, noted
         self._end = self._clock() + seconds
 
     def within(self, candidates: Iterable[T], reserve: float = 0.0) -> Iterator[T]:

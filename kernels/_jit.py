@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,7 @@ def kernel(
     if folder is not None:
         compiled._cache = KernelCache(fn, folder)
         compiled.compile = _once(compiled.compile, compiled._cache)
+    compiled.compile = _counted(compiled.compile)
     return compiled
 
 
@@ -145,6 +147,31 @@ def _once(compile: Callable, cache: KernelCache) -> Callable:
     def compile_one(signature):
         with cache.locked():
             return compile(signature)
+
+    return compile_one
+
+
+def compiled_for() -> float:
+    """Return the CPU seconds that this process has compiled kernels for, or loaded them from the cache."""
+    return _compiled_for
+
+
+_compiled_for, _compiling = 0.0, False
+
+
+def _counted(compile: Callable) -> Callable:
+    """Wrap `compile` to count its CPU seconds in `compiled_for`; a kernel that compiles another is counted once."""
+
+    def compile_one(signature):
+        global _compiled_for, _compiling
+        if _compiling:
+            return compile(signature)
+        _compiling, began = True, time.process_time()
+        try:
+            return compile(signature)
+        finally:
+            _compiling = False
+            _compiled_for += time.process_time() - began
 
     return compile_one
 

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import re
+import time
 from collections.abc import Mapping
 from xml.etree import ElementTree
 
@@ -29,6 +30,7 @@ from refsd.golden.shortages import FLOORS, shortages
 from refsd.golden.waivers import Waiver
 from refsd.judges import judges
 from refsd.judges.operation import OperationJudge
+from refsd.kernels import _jit
 from refsd.numerics.deviations import DEVIATIONS, Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import in_markdown
@@ -287,6 +289,16 @@ def test_a_limit_counts_by_its_clock_and_notes_what_it_is_told_to():
             limit = TimeLimit(2.0, lambda: now[0], noted)
             assert [now.__setitem__(0, now[0] + 1) or one for one in limit.within("abcde")] == [*"abc"]
     assert cuts == [2.0]
+
+
+def test_a_limit_does_not_count_what_kernels_are_compiled_for(monkeypatch):
+    limit = TimeLimit(2.0)
+    computing = time.process_time
+    monkeypatch.setattr(time, "process_time", lambda: computing() + 60)
+    monkeypatch.setattr(_jit, "_compiled_for", _jit.compiled_for() + 60)
+    assert [*limit.within("ab")] == [*"ab"]
+    monkeypatch.setattr(time, "process_time", lambda: computing() + 90)
+    assert [*limit.within("ab")] == []
 
 
 def test_a_known_bug_needs_no_description():

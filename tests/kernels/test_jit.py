@@ -143,6 +143,17 @@ def test_with_one_thread_prange_is_range_and_with_more_it_is_compiled_again(tree
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
+def test_seconds_of_compiling_are_counted_once_and_those_of_computing_are_not(tree, tmp_path):
+    """What a kernel that compiles another takes would be counted twice, and be more than the process has run."""
+    script = (
+        "import time; from refsd.kernels.caller import run; from refsd.kernels._jit import compiled_for; "
+        "assert compiled_for() == 0; began = time.process_time(); run(1); first = compiled_for(); "
+        "assert 0.6 * (time.process_time() - began) < first <= time.process_time() - began, first; "
+        "[run(1) for _ in range(10)]; assert compiled_for() == first"
+    )
+    start(tree, script, NUMBA_CACHE_DIR=str(tmp_path / "cache"), NUMBA_DISABLE_JIT="0")
+
+
 def test_kernels_run_as_plain_python_when_the_compiler_is_off(tree, tmp_path):
     done = start(tree, NUMBA_DISABLE_JIT="1", NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert done.stdout.split() == ["20", "-1", "-1"]
