@@ -89,7 +89,7 @@ def capture(module: Any, call: Any, redraw: Callable[[str, tuple[int, ...]], np.
             weights[name] = Weight(tuple(own.shape), read)
     name = type(module).__qualname__
     running = refused(f"torch cannot run {name}")
-    with _hollow(module) as hollow:
+    with _hollow(module) as hollow, _without_cache(module):
         module.double()  # its buffers
         streamed = _Streamed({id(hollow[key]): weight.read for key, weight in weights.items()})
         with running, torch.no_grad(), quiet(), _Widened(), module_outputs(module) as given, streamed:
@@ -133,6 +133,22 @@ def _hollow(module: torch.nn.Module) -> Iterator[dict[str, torch.nn.Parameter]]:
     finally:
         for part, key, own in places:
             part._parameters[key] = own
+
+
+@contextlib.contextmanager
+def _without_cache(module: torch.nn.Module) -> Iterator[None]:
+    """Keep transformers' language models from returning keys and values, which torch cannot export."""
+    found = [
+        config for part in module.modules() if getattr(config := getattr(part, "config", None), "use_cache", 0)
+    ]
+    configs = {id(config): config for config in found}.values()
+    for config in configs:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in configs:
+            config.use_cache = True
 
 
 class _Streamed(TorchDispatchMode):
