@@ -9,7 +9,7 @@ from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, to_float16, without
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.operations.attention_bounds import attention_bound
-from refsd.golden.operations.softmax import TAILS
+from refsd.golden.operations.softmax import NO_MAXIMUM, TAILS
 from refsd.golden.recipe import Recipe
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
@@ -274,7 +274,7 @@ ATTENTION = Operation(
         Mutant("mask ignored", without("mask")),
         Mutant("mask transposed", other_input("mask", transposed)),
         Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -1e4))),
-        Mutant("the scores' maximum is not subtracted: exp overflows", without_maximum),
+        Mutant(NO_MAXIMUM, without_maximum),
         Mutant("NaN where nothing is seen", nan_where_nothing_is_seen),
         Mutant(
             "future not hidden", lambda op, i, p: answer(op, i, {**p, "causal": False}) if p["causal"] else None
