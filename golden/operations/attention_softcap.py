@@ -6,7 +6,13 @@ from msgspec.structs import replace
 from refsd.golden.case import Case
 from refsd.golden.mutations import answer, first_of_batch, other_input, other_params, without
 from refsd.golden.operation import REQUIRED, Mutant, Operation, values
-from refsd.golden.operations.attention import exchanged, first_key_head, heads_interleaved, transposed
+from refsd.golden.operations.attention import (
+    exchanged,
+    first_key_head,
+    heads_interleaved,
+    keys_of_whole_blocks,
+    transposed,
+)
 from refsd.golden.operations.attention_bounds import attention_bound
 from refsd.golden.operations.softmax import NO_MAXIMUM
 from refsd.golden.recipe import Recipe
@@ -108,6 +114,7 @@ ATTENTION_SOFTCAP = Operation(
         Mutant("heads interleaved, not grouped", heads_interleaved),
         Mutant("only the first head of the keys", first_key_head),
         Mutant("keys and values exchanged", exchanged("k", "v")),
+        *keys_of_whole_blocks(),
         Mutant("batch of v reads the first item", other_input("v", first_of_batch)),
     ),
     cases=(
