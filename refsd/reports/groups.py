@@ -4,6 +4,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from refsd.golden import verdict
@@ -18,6 +19,12 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _WAIVER = re.compile(r"[^;]* waived until .*")
 # What a formula of sizes comes to in one case: "scale is 1/sqrt(L) = 0.2236, not 0.1768".
 _IN_A_CASE = re.compile(r"(sqrt\([^)]*\)|\^\([^)]*\)|1/\([^)]*\)) = [^ ]+, not [^ ]+$")
+# What a loop over whole blocks leaves: as long as the case has it, and of as many sizes of blocks as leave so much.
+_TAIL = re.compile(
+    r"the last \d+ of \d+ along (axis \d+(?: \(\w+\))?|[^,]+), after the last whole block of "
+    r"((?:\d+, )*\d+(?: or \d+)?)"
+)
+_SIZE = re.compile(r"(?<=the last whole block of )\d+")
 _ELEMENT = re.compile(r"in element \[[^]]*\]")
 _LONGEST = 240  # characters in a title
 
@@ -97,19 +104,25 @@ def _by_cause(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
     left, found = list(results), []
     while left:
         # If two causes explain equally many cases, take the one that is more often the likeliest.
-        votes = Counter(cause for r in left for cause in dict.fromkeys(map(_formula, r.causes)))
-        first = Counter(_formula(r.causes[0]) for r in left)
+        votes = Counter(cause for r in left for cause in dict.fromkeys(chain(*map(_kinds, r.causes))))
+        first = Counter(cause for r in left for cause in _kinds(r.causes[0]))
         cause = max(votes, key=lambda cause: (votes[cause], first[cause]))
-        own = [r for r in left if cause in map(_formula, r.causes)]
-        texts = {text for r in own for text in r.causes if _formula(text) == cause}
-        found.append((texts.pop() if len(texts) == 1 else cause, own))
+        own = [r for r in left if any(cause in _kinds(text) for text in r.causes)]
+        texts = {text for r in own for text in r.causes if cause in _kinds(text)}
+        alike = " ".join(set.intersection(*({*_kinds(text)} for text in texts)))
+        sizes = " or ".join(sorted(_SIZE.findall(alike), key=int))
+        found.append((texts.pop() if len(texts) == 1 else _SIZE.sub(sizes, cause), own))
         left = [r for r in left if r not in own]
     return found
 
 
-def _formula(cause: str) -> str:
-    """Return a cause without what its formula comes to in the case."""
-    return _IN_A_CASE.sub(r"\1", cause)
+def _kinds(cause: str) -> list[str]:
+    """Return a cause without what its formula or a tail comes to in the case, once for each size of blocks."""
+    tail = _TAIL.search(cause)
+    if tail is None:
+        return [_IN_A_CASE.sub(r"\1", cause)]
+    of = "the slices of an axis" if tail[1].startswith("axis") else tail[1]
+    return [_TAIL.sub(f"{of} after the last whole block of {b}", cause) for b in _NUMBER.findall(tail[2])]
 
 
 def _grouped(engine: str, kind: str, results: Iterable[Result], title: Callable[[Result], str]) -> list[Group]:

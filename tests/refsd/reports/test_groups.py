@@ -51,6 +51,22 @@ def test_a_formula_is_one_cause_whatever_it_comes_to_in_each_case():
     assert len(_titles(answers[0], fails("a/2", "scale is 1/(L) = 0.1, not 0.1581"))) == 2
 
 
+def test_what_whole_blocks_leave_is_one_cause_however_long_it_is_in_each_case():
+    last = "nothing is computed: zeros, in the last {} along {}, after the last whole block of {}"
+    flat = [last.format(n, "the flat data", b) for n, b in (("5 of 2541", "8"), ("4 of 420", "8, 16 or 32"))]
+    rows = [
+        last.format(n, axis, "16 or 32") for n, axis in (("1 of 33", "axis 2"), ("3 of 67", "axis 1 (channels)"))
+    ]
+    of = "nothing is computed: zeros, in {} after the last whole block of {}"
+    assert _titles(*(fails(f"a/{i}", cause) for i, cause in enumerate(flat))) == [
+        (CAUSE, 2, of.format("the flat data", 8))
+    ]
+    assert _titles(*(fails(f"a/{i}", cause) for i, cause in enumerate(rows))) == [
+        (CAUSE, 2, of.format("the slices of an axis", "16 or 32"))
+    ]
+    assert _titles(fails("a/1", flat[0]), fails("a/2", rows[0])) == [(CAUSE, 1, flat[0]), (CAUSE, 1, rows[0])]
+
+
 def test_an_element_of_each_case_is_no_range():
     nan = [fails(f"gelu/{n}", looks=(f"NaN in element [{n}, 38], cause unknown",)) for n in (1, 16)]
     assert _titles(*nan) == [(UNEXPLAINED, 2, "gelu: unexplained; NaN in an element of each, cause unknown")]
