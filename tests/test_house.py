@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 12_770,
+    "golden": 12_780,
     "kernels": 11_350,
     "numerics": 1_700,
     "refsd": 1_150,
@@ -63,7 +63,7 @@ BUDGETS = {
     "refsd/pipelines": 4_050,
     "refsd/profiling": 1_800,
     "refsd/progress": 250,
-    "refsd/reports": 1_950,
+    "refsd/reports": 2_000,
     "refsd/requests": 200,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_700,

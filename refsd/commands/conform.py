@@ -35,6 +35,7 @@ from refsd.numerics.errors import BadInput
 from refsd.progress.steps import steps
 from refsd.progress.waiting import waiting
 from refsd.reports import changes, files
+from refsd.reports.groups import shared_causes_first
 from refsd.reports.kept import keeper
 from refsd.reports.last_failed import LastFailed
 from refsd.reports.pictures import Pictures
@@ -325,7 +326,7 @@ def report_of(
     request: ConformRequest, engines: Engines, asked: Sequence[Case], chosen: Sequence[Case], judged: Judged
 ) -> Report:
     """Assemble the report: what was judged, which engines ran too few cases, and what failures share."""
-    found, results, partial = engines.all, judged.results, judged.partial
+    found, results, partial = engines.all, shared_causes_first(judged.results), judged.partial
     names = {argument: [engine.name for engine in group] for argument, group in engines.groups.items()}
     if not request.engines:
         names = {"every engine": [name for group in names.values() for name in group]}

@@ -50,7 +50,7 @@ def print_report(
         if group.kind not in (ERROR, WAIVED):
             say(f"    {group.results[0].reason}")
         if group.kind in (CAUSE, UNEXPLAINED, ERROR) and group.engine in asked:
-            say(f"    next: {shrink_command(group, asked)}", style="dim")
+            say(f"    next: {shrink_command(group, asked, pages)}", style="dim")
     if len(found) > _GROUPS:
         say(f"... and {len(found) - _GROUPS} more, in {pages / 'report.html'}")
     for line in report.shared:

@@ -52,7 +52,7 @@ def seen(found: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> Evidence |
 def places(evidence: Evidence, channel: int) -> Places:
     """Return the smallest box of slices outside which the error is no larger than an honest run's.
 
-    Where slices of several axes are wrong, it is what loops over whole blocks of the flat data leave, if it is that.
+    Where slices of several axes are wrong: what loops over whole blocks of the flat data leave, if it is that.
     """
     phrases, box = [], []
     shape = evidence.truth.shape

@@ -9,7 +9,16 @@ from sample_reports import EPS, NEAR, SCALE, fails, report, result
 from refsd.golden import verdict
 from refsd.golden.report import Baseline, Result
 from refsd.golden.waivers import Waiver, waive
-from refsd.reports.groups import CAUSE, DEVIATION, ERROR, UNEXPLAINED, WAIVED, case_list, groups
+from refsd.reports.groups import (
+    CAUSE,
+    DEVIATION,
+    ERROR,
+    UNEXPLAINED,
+    WAIVED,
+    case_list,
+    groups,
+    shared_causes_first,
+)
 
 
 def _titles(*results):
@@ -41,6 +50,22 @@ def test_the_fewest_causes_explain_all():
     assert _titles(*most) == [(CAUSE, 3, EPS)]
     # As many each way: the likelier one of both.
     assert _titles(fails("a/1", SCALE, EPS)) == [(CAUSE, 1, SCALE)]
+
+
+def test_the_cause_of_the_group_comes_first_in_each_answer_and_its_reason():
+    alone, other = fails("a/1", SCALE, EPS), fails("a/2", EPS)
+    alone = msgspec.structs.replace(alone, reason=f"y: x; the reference agrees if {SCALE} or {EPS}; waived")
+    first, second, *_ = shared_causes_first([alone, other, fails("a/3", EPS), result("a/4"), fails("a/5")])
+    assert first.causes == (EPS, SCALE) and second == other
+    assert first.reason == f"y: x; the reference agrees if {EPS} or {SCALE}; waived"
+    assert shared_causes_first([alone]) == [alone]
+
+
+def test_what_a_baseline_has_not_comes_first():
+    """In every form of the report: the terminal's and the one to paste."""
+    odd = report(fails("a/1", EPS), fails("a/2", EPS), fails("b/1", SCALE))
+    odd.baseline = Baseline("old", new=[("ggml", "b/1")], known=[("ggml", "a/1"), ("ggml", "a/2")])
+    assert [group.title for group in groups(odd)] == [SCALE, EPS]
 
 
 def test_a_formula_is_one_cause_whatever_it_comes_to_in_each_case():
