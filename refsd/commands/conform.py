@@ -112,11 +112,13 @@ class Conformed(NamedTuple):
 
     asked: engine -> the argument that names it, for commands that ask it again; engines of one process alone
     met:   a line an engine
+    store: the folder of the goldens; "" if it is not on this machine
     """
 
     report: Report
     asked: Mapping[str, str]
     met: Sequence[str]
+    store: str
 
 
 class NothingFailed(NamedTuple):
@@ -174,7 +176,7 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
     if not any(case.name.startswith(adopted.KIND) for case in chosen):  # which `refsd shrink` does not know
         groups = engines.groups.items()
         asked = {e.name: name for name, group in groups for e in group if not isinstance(e, PartialEngine)}
-    return Conformed(report, asked, met)
+    return Conformed(report, asked, met, "" if store.origin is not None else request.golden)
 
 
 def cases_of(request: ConformRequest, again: LastFailed | None) -> list[Case]:
