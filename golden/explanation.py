@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from refsd.golden.metrics import INFINITE
+from refsd.golden.wording import counted
 
 _SAID = 3  # causes in a reason
 # How far from 1 the position may be.
@@ -86,7 +87,9 @@ class Explanation(NamedTuple):
     def phrases(self) -> list[str]:
         """Return the causes in one phrase; else the looks, and the nearest bug if it is telling."""
         if self.causes:
-            return [f"the reference agrees if {' or '.join(self.causes[:_SAID])}"]
+            more = len(self.causes) - _SAID
+            others = [counted(more, "other")] if more > 0 else []
+            return [f"the reference agrees if {' or '.join([*self.causes[:_SAID], *others])}"]
         return [*self.looks, *([self.nearest.phrase] if self.nearest and self.nearest.telling else [])]
 
     @property

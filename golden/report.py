@@ -3,7 +3,7 @@
 import msgspec
 
 from refsd.golden import verdict
-from refsd.golden.explanation import Nearest
+from refsd.golden.explanation import Explanation, Nearest
 from refsd.golden.metrics import Metrics
 
 RIGHT, WRONG, UNSEEN = "right", "wrong", "unseen"
@@ -68,6 +68,12 @@ class Result(msgspec.Struct, frozen=True):
     @property
     def conforms(self) -> bool:
         return self.status in (verdict.PASS, verdict.WAIVED, verdict.REFUSED)
+
+    def led_by(self, cause: str) -> "Result":
+        """Return the result with one of its causes as the first, in the reason, too."""
+        causes = (cause, *(other for other in self.causes if other != cause))
+        before, after = Explanation(self.causes).text, Explanation(causes).text
+        return msgspec.structs.replace(self, causes=causes, reason=self.reason.replace(before, after))
 
     @property
     def title(self) -> str:

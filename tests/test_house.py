@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 12_705,
+    "golden": 12_780,
     "kernels": 11_350,
     "numerics": 1_700,
     "refsd": 1_150,
@@ -42,13 +42,13 @@ BUDGETS = {
     "refsd/caches": 750,
     "refsd/cases": 550,
     "refsd/causes": 8_700,
-    "refsd/cli": 4_500,
+    "refsd/cli": 4_510,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,
     "refsd/components": 500,
     "refsd/conventions": 1_100,
     "refsd/corpus": 350,
-    "refsd/diagnosis": 2_150,
+    "refsd/diagnosis": 2_180,
     "refsd/disagreement": 1_100,
     "refsd/engines": 11_150,
     "refsd/export": 350,
@@ -63,7 +63,7 @@ BUDGETS = {
     "refsd/pipelines": 4_050,
     "refsd/profiling": 1_800,
     "refsd/progress": 250,
-    "refsd/reports": 1_950,
+    "refsd/reports": 2_000,
     "refsd/requests": 200,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_700,

@@ -224,6 +224,8 @@ def overflowing(
     return Mutant("NaN where exp(x) overflows: the quotient of two infinities", function_of_x(wrong))
 
 
+SILU_OVERFLOWING = overflowing(lambda x, e: x * e / (1 + e))
+
 SILU = Operation(
     "silu",
     "x * sigmoid(x)",
@@ -235,7 +237,7 @@ SILU = Operation(
     mutants=(
         Mutant("x sigmoid(1.702 x)", other_run(_quick_gelu)),
         Mutant("gelu", other_run(_gelu)),
-        overflowing(lambda x, e: x * e / (1 + e)),
+        SILU_OVERFLOWING,
     ),
     cases=(*_cases("silu"), _far("silu")),
 )

@@ -1,6 +1,6 @@
 """Attention with masks, causal masks, grouped heads and sinks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from msgspec.structs import replace
@@ -9,7 +9,7 @@ from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, to_float16, without
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.operations.attention_bounds import attention_bound
-from refsd.golden.operations.softmax import TAILS
+from refsd.golden.operations.softmax import NO_MAXIMUM, TAILS
 from refsd.golden.recipe import Recipe
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
@@ -137,17 +137,25 @@ def heads_of_padded_groups(op, inputs, params):
     return wrong
 
 
-def last_keys_hidden(count: int) -> Wrong:
+def first_keys(of: Callable[[int], int]) -> Wrong:
+    """See a function of J of the keys: the first ones."""
+
     def wrong(op, inputs, params):
         J = inputs["k"].shape[1]
-        if count >= J:
+        seen = of(J)
+        if seen <= 0 or seen == J:
             return None
-        fewer = {name: stored(np.ascontiguousarray(inputs[name].values()[:, :-count])) for name in ("k", "v")}
+        fewer = {name: stored(np.ascontiguousarray(inputs[name].values()[:, :seen])) for name in ("k", "v")}
         if "mask" in inputs:
-            fewer["mask"] = stored(np.ascontiguousarray(inputs["mask"].values()[..., :-count]))
+            fewer["mask"] = stored(np.ascontiguousarray(inputs["mask"].values()[..., :seen]))
         return answer(op, {**inputs, **fewer}, params)
 
     return wrong
+
+
+def keys_of_whole_blocks() -> Iterator[Mutant[Wrong]]:
+    for n in TAILS:
+        yield Mutant(f"keys after the last whole block of {n} not seen", first_keys(lambda J, n=n: J // n * n))
 
 
 def sum_without_tail(block: int) -> Wrong:
@@ -274,7 +282,7 @@ ATTENTION = Operation(
         Mutant("mask ignored", without("mask")),
         Mutant("mask transposed", other_input("mask", transposed)),
         Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -1e4))),
-        Mutant("the scores' maximum is not subtracted: exp overflows", without_maximum),
+        Mutant(NO_MAXIMUM, without_maximum),
         Mutant("NaN where nothing is seen", nan_where_nothing_is_seen),
         Mutant(
             "future not hidden", lambda op, i, p: answer(op, i, {**p, "causal": False}) if p["causal"] else None
@@ -296,7 +304,8 @@ ATTENTION = Operation(
             for n in (8, 16, 32, 64)
         ),
         Mutant("heads written as if the group's ratio were a power of two", heads_of_padded_groups),
-        *(Mutant(f"the last {n} keys not seen", last_keys_hidden(n)) for n in (1, 2, 3)),
+        *(Mutant(f"the last {n} keys not seen", first_keys(lambda J, n=n: J - n)) for n in (1, 2, 3)),
+        *keys_of_whole_blocks(),
         *(
             Mutant(f"the softmax's sum without its tail after whole blocks of {n}", sum_without_tail(n))
             for n in TAILS

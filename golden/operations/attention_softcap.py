@@ -6,8 +6,15 @@ from msgspec.structs import replace
 from refsd.golden.case import Case
 from refsd.golden.mutations import answer, first_of_batch, other_input, other_params, without
 from refsd.golden.operation import REQUIRED, Mutant, Operation, values
-from refsd.golden.operations.attention import exchanged, first_key_head, heads_interleaved, transposed
+from refsd.golden.operations.attention import (
+    exchanged,
+    first_key_head,
+    heads_interleaved,
+    keys_of_whole_blocks,
+    transposed,
+)
 from refsd.golden.operations.attention_bounds import attention_bound
+from refsd.golden.operations.softmax import NO_MAXIMUM
 from refsd.golden.recipe import Recipe
 from refsd.kernels.attention_softcap import attention_softcap
 from refsd.kernels.softmax import softmax_sinks
@@ -20,8 +27,18 @@ def _run(a, inputs, params):
     return a.apply(attention_softcap, q, k, v, scale=scale, cap=params["cap"], mask=mask)
 
 
-def _bent_by(bend):
-    """Replace cap tanh(s / cap) + mask by a function of s, cap and mask."""
+def _softmax(scores):
+    rows = scores.reshape(-1, scores.shape[-1])
+    return softmax_sinks(rows, np.full(1, -np.inf, np.float32)).reshape(scores.shape)
+
+
+def _softmax_without_maximum(scores):
+    e = np.exp(scores)
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def _bent_by(bend, weights=_softmax):
+    """Replace cap tanh(s / cap) + mask by a function of s, cap and mask, and the softmax by another."""
 
     def wrong(op, inputs, params):
         q, k, v = (inputs[name].values().astype(np.float32).transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
@@ -29,10 +46,14 @@ def _bent_by(bend):
         scale = q.shape[-1] ** -0.5 if params["scale"] is None else params["scale"]
         mask = inputs["mask"].values().astype(np.float32) if "mask" in inputs else np.float32(0)
         scores = bend(np.float32(scale) * (q @ k.swapaxes(-1, -2)), np.float32(params["cap"]), mask)
-        p = softmax_sinks(scores.reshape(-1, scores.shape[-1]), np.full(1, -np.inf, np.float32))
-        return np.ascontiguousarray((p.reshape(scores.shape) @ v).transpose(0, 2, 1, 3))
+        return np.ascontiguousarray((weights(scores) @ v).transpose(0, 2, 1, 3))
 
     return wrong
+
+
+def _tanh_overflowing(s, cap, mask):
+    e = np.exp(2 * s / cap)
+    return cap * (e - 1) / (e + 1) + mask
 
 
 def _cap_before_scale(op, inputs, params):
@@ -44,11 +65,13 @@ def _cap_before_scale(op, inputs, params):
 _HIDDEN = Recipe((), "f16", "masked")
 
 
-def _case(label: str, B: int, L: int, J: int, H: int, D: int, cap: float, G=0, mask=False, **params) -> Case:
+def _case(
+    label: str, B: int, L: int, J: int, H: int, D: int, cap: float, G=0, mask=False, exponent=-14, **params
+) -> Case:
     """Make a case of G heads of keys (0: H), with scores of several times the cap."""
     inputs = {
-        "q": Recipe((B, L, H, D), exponent=-14),
-        "k": Recipe((B, J, G or H, D), exponent=-14),
+        "q": Recipe((B, L, H, D), exponent=exponent),
+        "k": Recipe((B, J, G or H, D), exponent=exponent),
         "v": Recipe((B, J, G or H, D)),
     }
     if mask:
@@ -81,6 +104,8 @@ ATTENTION_SOFTCAP = Operation(
         Mutant("tanh is not multiplied by the cap", _bent_by(lambda s, cap, mask: np.tanh(s / cap) + mask)),
         Mutant("the mask is capped too", _bent_by(lambda s, cap, mask: cap * np.tanh((s + mask) / cap))),
         Mutant("scores are capped before they are scaled", _cap_before_scale),
+        Mutant("NaN where exp(2 s / cap) overflows: the quotient of two infinities", _bent_by(_tanh_overflowing)),
+        Mutant(NO_MAXIMUM, _bent_by(lambda s, cap, mask: cap * np.tanh(s / cap) + mask, _softmax_without_maximum)),
         Mutant("the cap is twice as large", other_params(cap=lambda cap: 2 * cap)),
         Mutant("scale missing", lambda op, i, p: answer(op, i, {**p, "scale": 1.0})),
         Mutant("given scale ignored", lambda op, i, p: answer(op, i, {**p, "scale": None}) if p["scale"] else None),
@@ -89,6 +114,7 @@ ATTENTION_SOFTCAP = Operation(
         Mutant("heads interleaved, not grouped", heads_interleaved),
         Mutant("only the first head of the keys", first_key_head),
         Mutant("keys and values exchanged", exchanged("k", "v")),
+        *keys_of_whole_blocks(),
         Mutant("batch of v reads the first item", other_input("v", first_of_batch)),
     ),
     cases=(
@@ -97,6 +123,9 @@ ATTENTION_SOFTCAP = Operation(
         _case("grouped", 2, 20, 33, 6, 32, 5.0, G=2, scale=0.2),
         # Gemma 2's: scores far below the cap.
         _case("gemma2", 1, 20, 33, 2, 256, 50.0, G=1, mask=True, scale=0.0625),
+        # Scores beyond 45 times the cap, and capped ones beyond 88: exponentials that float32 cannot hold.
+        _case("far", 2, 20, 33, 2, 40, 0.05),
+        _case("steep", 2, 33, 77, 2, 64, 200.0, exponent=-13, scale=0.25),
     ),
 )
 

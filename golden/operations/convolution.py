@@ -149,6 +149,15 @@ def groups_in_turn(op, inputs, params):
     return answer(op, {**inputs, **changed}, params)[:, np.argsort(order)]
 
 
+def bias_within_groups(op, inputs, params):
+    """Read the bias by a filter's number inside its group."""
+    groups = params["groups"]
+    if groups == 1 or "bias" not in inputs:
+        return None
+    bias = inputs["bias"].values()
+    return answer(op, {**inputs, "bias": stored(np.tile(bias[: len(bias) // groups], groups))}, params)
+
+
 def moved_padding(change: Callable[[int, int, int, int], tuple[int, int]]) -> Wrong:
     """Move the picture in its padding; the output's shape stays. change: top, bottom, left, right -> top, left"""
 
@@ -233,6 +242,7 @@ MUTANTS = (
     Mutant("dilation ignored", dilation_ignored),
     Mutant("groups of interleaved channels", groups_interleaved),
     Mutant("filters dealt to the groups in turn", groups_in_turn),
+    Mutant("bias read by the number inside the group", bias_within_groups),
     BATCH,
     F16_INPUT,
     F16_WEIGHT,

@@ -17,6 +17,8 @@ from refsd.numerics.tensor import stored
 # Blocks of numbers that an engine adds up at once.
 TAILS = (4, 8, 16, 32, 64)
 
+NO_MAXIMUM = "the scores' maximum is not subtracted: exp overflows, or all are 0"
+
 
 def _run(a, inputs, params):
     mask = values(a, inputs["mask"]) if "mask" in inputs else None
@@ -137,14 +139,15 @@ def maximum_from(start: float) -> Wrong:
 
 
 def maximum_of_some(count: int) -> Wrong:
-    """Take the maximum of the first `count` scores of each row; in float32, so that others may overflow."""
+    """Take the maximum of the first `count` scores of each row, or 0; in float32, so that others may overflow."""
 
     def wrong(op, inputs, params):
         if inputs["x"].shape[-1] <= count or "sinks" in inputs:
             return None
         s = inputs["x"].values() * params["scale"] + (inputs["mask"].values() if "mask" in inputs else 0.0)
         with np.errstate(all="ignore"):
-            e = np.exp((s - s[..., :count].max(axis=-1, keepdims=True)).astype(np.float32))
+            top = s[..., :count].max(axis=-1, keepdims=True) if count else 0.0
+            e = np.exp((s - top).astype(np.float32))
             return (e / e.sum(axis=-1, keepdims=True)).astype(np.float32)
 
     return wrong
@@ -164,6 +167,7 @@ SOFTMAX = Operation(
             Mutant(f"the maximum is sought from {start:g} on, not from -inf", maximum_from(start))
             for start in (-1e4, -32752.0)
         ),
+        Mutant(NO_MAXIMUM, maximum_of_some(0)),
         *(
             Mutant(f"the maximum of the first {n} scores alone", maximum_of_some(n))
             for n in (32, 64, 128, 256, 512)

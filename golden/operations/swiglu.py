@@ -6,7 +6,16 @@ from refsd.golden.bounds import Run
 from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, answer, other_input
 from refsd.golden.operation import ROWS, Mutant, Operation, values
-from refsd.golden.operations.activations import GELU, QUICK_GELU, SIGMOID, SILU_ERROR, gated_bound, rational_sigmoid
+from refsd.golden.operations.activations import (
+    GELU,
+    QUICK_GELU,
+    SIGMOID,
+    SILU,
+    SILU_ERROR,
+    SILU_OVERFLOWING,
+    gated_bound,
+    rational_sigmoid,
+)
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound
 from refsd.numerics.tensor import stored
@@ -24,11 +33,11 @@ def exchanged_halves(x: np.ndarray) -> np.ndarray:
     return np.concatenate([second, first], axis=-1)
 
 
-def swiglu_with(activation: Operation) -> Wrong:
+def swiglu_with(activation: Operation, computed: Wrong = answer) -> Wrong:
     def wrong(op, inputs, params):
         first, second = np.split(inputs["x"].values(), 2, axis=-1)
         gate, value = (second, first) if params["second_gates"] else (first, second)
-        return answer(activation, {"x": stored(np.ascontiguousarray(gate))}, {}) * value
+        return computed(activation, {"x": stored(np.ascontiguousarray(gate))}, {}) * value
 
     return wrong
 
@@ -47,10 +56,11 @@ SWIGLU = Operation(
         Mutant("GELU for SiLU", swiglu_with(GELU)),
         Mutant("sigmoid for SiLU", swiglu_with(SIGMOID)),
         Mutant("quick GELU for SiLU", swiglu_with(QUICK_GELU)),
+        Mutant(SILU_OVERFLOWING.name, swiglu_with(SILU, SILU_OVERFLOWING.change)),
     ),
     cases=(
         Case("swiglu/f32/x2x33x154", "swiglu", {"x": Recipe((2, 33, 154), exponent=-14)}),
-        # Halves in float16's range, products beyond 65504.
+        # Halves in float16's range, products beyond 65504; gates whose exponential float32 cannot hold.
         Case("swiglu/f32/loud-x7x260", "swiglu", {"x": Recipe((7, 260), exponent=-7)}),
         Case("swiglu/f32/second-x5x640", "swiglu", {"x": Recipe((5, 640))}, {"second_gates": True}),
     ),

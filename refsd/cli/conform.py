@@ -130,7 +130,7 @@ def conform(
     if paste:
         typer.echo(pasted(ended.report, ended.asked))
     else:
-        print_report(ended.report, report, table, ended.asked)
+        print_report(ended.report, report, table, ended.asked, ended.store)
     for line in ended.met:
         typer.echo(line)
     if ended.report.partial:

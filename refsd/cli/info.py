@@ -33,6 +33,7 @@ def info(
 
     from refsd.cli.bar import bar
     from refsd.diagnosis.health import examine
+    from refsd.diagnosis.values import zero_shares
     from refsd.weights.checkpoint import survey
     from refsd.weights.describe import describe, list_tensors
     from refsd.weights.model_files import model_path
@@ -44,6 +45,7 @@ def info(
     found["verdict"] = health.verdict
     found["findings"] = [finding._asdict() for finding in health.findings]
     found["values"] = "all" if values else "a sample of each tensor"
+    found["zeros"] = {} if checkpoint.results is not None else zero_shares(health.read)
     if health.card is not None:
         of = health.card
         found["adapter"] |= {"trainer": of.trainer, "ranks": of.ranks, "scales": of.scales}
@@ -179,6 +181,9 @@ def _remarks(found: dict[str, Any]):
     if found["verdict"] == "healthy":
         more = "" if found["values"] == "all" else "; --values reads all"
         yield "values", f"nothing wrong in {found['values']}{more}"
+    if found["zeros"]:
+        shares = [f"{_quoted(name)} ({100 * share:.0f} %)" for name, share in found["zeros"].items()]
+        yield "zeros", f"half or more is exactly zero in {_few(shares)}"
 
 
 def _few(names: list[str], most: int = 10) -> str:

@@ -19,10 +19,19 @@ _OUT = typer.Option(Path("refsd-shrunk"), "-o", "--out", help="Folder to write; 
 _SECONDS = typer.Option(
     60.0, "--seconds", min=0.0, help="Time for the search; the smallest case so far is written."
 )
+_REPORT = typer.Option(
+    Path("refsd-report"),
+    help="Folder of `refsd conform`'s report: of several causes that fit, what it names is first.",
+)
 
 
 def shrink(
-    engine: str = _ENGINE, case: str = _CASE, out: Path = _OUT, seconds: float = _SECONDS, json: bool = JSON
+    engine: str = _ENGINE,
+    case: str = _CASE,
+    out: Path = _OUT,
+    seconds: float = _SECONDS,
+    report: Path = _REPORT,
+    json: bool = JSON,
 ) -> None:
     """Reduce a failing case to the smallest that an engine still fails in the same way.
 
@@ -47,6 +56,8 @@ def shrink(
     from refsd.numerics.errors import BadInput
     from refsd.progress.compiling import compile_progress
     from refsd.progress.steps import found_so_far
+    from refsd.reports import files
+    from refsd.reports.stored import first_cause
     from refsd.requests.isolated_engine import IsolatedEngine
     from refsd.shrinking import folder
     from refsd.shrinking.failure import ask, cut, failure_of, runner_of
@@ -61,9 +72,14 @@ def shrink(
     refusal = judged.refuses(asked)
     if refusal is not None:
         raise BadInput(f"{judged.name} does not take {asked.name}: {refusal}")
-    runner = runner_of(model_files)
+    runner, named = runner_of(model_files), first_cause(report / files.JSON, judged.name, asked.name)
+
+    def question(smaller):
+        result = ask(runner, judged, smaller)
+        return result.led_by(named) if result is not None and named in result.causes else result
+
     with compile_progress(), interruptible(), found_so_far("shrink") as show:
-        result = ask(runner, judged, asked)
+        result = question(asked)
         if result is None:
             raise BadInput(
                 f"{asked.name}: nothing can be judged: the case does not fit, or its numerics are too coarse"
@@ -72,7 +88,7 @@ def shrink(
             _print_conforming(result, json)
             return
         shrunk = reduce(
-            lambda smaller: ask(runner, judged, smaller),
+            question,
             asked,
             result,
             seconds,
@@ -80,8 +96,8 @@ def shrink(
             lambda smaller: ask(runner._replace(explains=False), judged, smaller),
             lambda smaller: cut(runner, judged, smaller),
         )
-        files = folder.write(out, shrunk, judged, engine, model_files)
-    _print(shrunk, out, files, json)
+        written = folder.write(out, shrunk, judged, engine, model_files)
+    _print(shrunk, out, written, json)
     raise typer.Exit(1)
 
 

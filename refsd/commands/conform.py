@@ -35,6 +35,7 @@ from refsd.numerics.errors import BadInput
 from refsd.progress.steps import steps
 from refsd.progress.waiting import waiting
 from refsd.reports import changes, files
+from refsd.reports.groups import shared_causes_first
 from refsd.reports.kept import keeper
 from refsd.reports.last_failed import LastFailed
 from refsd.reports.pictures import Pictures
@@ -111,11 +112,13 @@ class Conformed(NamedTuple):
 
     asked: engine -> the argument that names it, for commands that ask it again; engines of one process alone
     met:   a line an engine
+    store: the folder of the goldens; "" if it is not on this machine
     """
 
     report: Report
     asked: Mapping[str, str]
     met: Sequence[str]
+    store: str
 
 
 class NothingFailed(NamedTuple):
@@ -173,7 +176,7 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
     if not any(case.name.startswith(adopted.KIND) for case in chosen):  # which `refsd shrink` does not know
         groups = engines.groups.items()
         asked = {e.name: name for name, group in groups for e in group if not isinstance(e, PartialEngine)}
-    return Conformed(report, asked, met)
+    return Conformed(report, asked, met, "" if store.origin is not None else request.golden)
 
 
 def cases_of(request: ConformRequest, again: LastFailed | None) -> list[Case]:
@@ -325,7 +328,7 @@ def report_of(
     request: ConformRequest, engines: Engines, asked: Sequence[Case], chosen: Sequence[Case], judged: Judged
 ) -> Report:
     """Assemble the report: what was judged, which engines ran too few cases, and what failures share."""
-    found, results, partial = engines.all, judged.results, judged.partial
+    found, results, partial = engines.all, shared_causes_first(judged.results), judged.partial
     names = {argument: [engine.name for engine in group] for argument, group in engines.groups.items()}
     if not request.engines:
         names = {"every engine": [name for group in names.values() for name in group]}

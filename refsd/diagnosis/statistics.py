@@ -21,6 +21,7 @@ class Statistics(NamedTuple):
     count:   values read
     bad:     NaN or infinite ones; the other fields leave them out
     low, high, mean, deviation: of the finite values
+    zeros:   values that are exactly 0
     largest_code: for an 8-bit float without its scale the largest absolute value as stored; else 0
     digest:  hash of the bytes read
     whole:   whether all values were read
@@ -32,6 +33,7 @@ class Statistics(NamedTuple):
     high: float
     mean: float
     deviation: float
+    zeros: int
     largest_code: float
     digest: bytes
     whole: bool
@@ -43,7 +45,7 @@ def statistics(tensor: StoredTensor, sampled: bool) -> Statistics:
     Sums accumulate in float64.
     """
     digest = hashlib.blake2b(digest_size=16)
-    count = bad = read = 0
+    count = bad = read = zeros = 0
     low, high, total, squares, code = math.inf, -math.inf, 0.0, 0.0, 0.0
     for piece in pieces(tensor, sampled):
         digest.update(np.ascontiguousarray(piece.data).view(np.uint8).data)
@@ -57,17 +59,18 @@ def statistics(tensor: StoredTensor, sampled: bool) -> Statistics:
             continue
         wide = values.astype(np.float64)
         count += values.size
+        zeros += int(values.size - np.count_nonzero(values))
         low, high = min(low, float(values.min())), max(high, float(values.max()))
         total += float(wide.sum())
         squares += float(wide @ wide)
         if piece.type.startswith("f8_") and piece.scaling is None:
             code = max(code, float(np.abs(values).max()))
     if not count:
-        return Statistics(read, bad, 0.0, 0.0, 0.0, 0.0, 0.0, digest.digest(), not sampled)
+        return Statistics(read, bad, 0.0, 0.0, 0.0, 0.0, 0, 0.0, digest.digest(), not sampled)
     mean, power = total / count, squares / count
     deviation = math.sqrt(max(0.0, power - mean * mean))
     whole = read >= math.prod(tensor.shape)
-    return Statistics(read, bad, low, high, mean, deviation, code, digest.digest(), whole)
+    return Statistics(read, bad, low, high, mean, deviation, zeros, code, digest.digest(), whole)
 
 
 def pieces(tensor: StoredTensor, sampled: bool = False) -> Iterator[StoredTensor]:

@@ -25,6 +25,9 @@ from refsd.weights.size_vote import block, tail
 _BITS = 5.0
 # What a ControlNet adds to its UNet, which is zero before it is trained.
 _ZERO_AT_FIRST = ("controlnet:zero_convs.", "controlnet:middle_block_out.", "controlnet:input_hint_block.14.")
+# Shares of exact zeros that are worth a line, and that siblings may contradict; types whose zeros are no rounding.
+_HALF, _EIGHTH = 0.5, 0.125
+_PLAIN = ("f32", "f16", "bf16")
 _LONG_RUN = 3  # tensors at least of a run of zero bytes
 _STEP = 2**16  # bytes looked at a time for its ends
 _JURY = 5  # siblings at least that decide about an outlier or an exchange
@@ -102,7 +105,13 @@ def judge(read: list[Read], adapter: bool = False) -> list[Finding]:
         explained = {name for finding in found if finding.kind == "zero" for name in finding.tensors}
         left = [r for r in read if r.name not in explained]
         found += [*_constant(read, left), *_scales(left), *_sizes(left), *_copies(left), *_exchanged(left)]
+        found += _zeros(left)
     return found
+
+
+def zero_shares(read: list[Read]) -> dict[str, float]:
+    """Return the share of exact zeros of matrices that are zero in half or more, but not all of it."""
+    return {r.name: _zero_share(r) for r in read if _is_matrix(r) and _zero_share(r) >= _HALF}
 
 
 def _split(name: str, shape: Shape) -> list[slice]:
@@ -209,6 +218,31 @@ def _constant(read: list[Read], judged: list[Read]) -> Iterator[Finding]:
         jury = jury.replace("; ", "; of the first ", 1) if len(of) > 1 else jury
         text = f"{counted(len(of), 'tensor')} {says}: {_named([r for r, _ in of])}{jury}"
         yield Finding("constant", text, tuple(r.name for r, _ in of), sure=False)
+
+
+def _zero_share(r: Read) -> float:
+    return r.of.zeros / r.of.count
+
+
+def _zeros(read: list[Read]) -> Iterator[Finding]:
+    """Find matrices of plain floats that are zero in an eighth or more, where their siblings hardly are.
+
+    Without siblings nobody knows: channels that are added for a picture to edit begin as zeros, and tables of words
+    are filled up with them.
+    """
+    odd: dict[str, tuple[float, int]] = {}
+    for group in _siblings(read).values():
+        of = [r for r in group if r.type in _PLAIN and _is_matrix_shape(r) and not r.of.bad]
+        empty = [r for r in of if _is_matrix(r) and _zero_share(r) >= _EIGHTH]
+        others = [r for r in of if r not in empty]
+        if empty and len(others) >= len(empty) and max(map(_zero_share, others)) <= _EIGHTH / 8:
+            odd |= {r.name: (_zero_share(r), len(others)) for r in empty}
+    if odd:
+        first, (share, others) = next(iter(odd.items()))
+        also = f"; also {few([printable(name, 120) for name in [*odd][1:]])}" if len(odd) > 1 else ""
+        text = f"{100 * share:.0f} % of {printable(first, 120)} is exactly zero, "
+        text += f"hardly any of {counted(others, 'sibling')}{also}"
+        yield Finding("zeros", text, tuple(odd), sure=False)
 
 
 def _scales(read: list[Read]) -> Iterator[Finding]:

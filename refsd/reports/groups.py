@@ -4,12 +4,15 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 from refsd.golden import verdict
 from refsd.golden.report import Baseline, Report, Result
 from refsd.golden.wording import counted
 from refsd.reports.cells import ORDER, margin_text
+from refsd.reports.stored import FOLDER
 
 # Kinds of group in the order of the report; those that the user can fix come first.
 CAUSE, DEVIATION, UNEXPLAINED, ERROR, WAIVED = "cause", "deviation", "unexplained", "error", "waived"
@@ -18,6 +21,12 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _WAIVER = re.compile(r"[^;]* waived until .*")
 # What a formula of sizes comes to in one case: "scale is 1/sqrt(L) = 0.2236, not 0.1768".
 _IN_A_CASE = re.compile(r"(sqrt\([^)]*\)|\^\([^)]*\)|1/\([^)]*\)) = [^ ]+, not [^ ]+$")
+# What a loop over whole blocks leaves: as long as the case has it, and of as many sizes of blocks as leave so much.
+_TAIL = re.compile(
+    r"the last \d+ of \d+ along (axis \d+(?: \(\w+\))?|[^,]+), after the last whole block of "
+    r"((?:\d+, )*\d+(?: or \d+)?)"
+)
+_SIZE = re.compile(r"(?<=the last whole block of )\d+")
 _ELEMENT = re.compile(r"in element \[[^]]*\]")
 _LONGEST = 240  # characters in a title
 
@@ -52,16 +61,16 @@ class Group(NamedTuple):
 
 
 def groups(report: Report) -> list[Group]:
-    """Group all failing and waived answers, in the order of _KINDS, then the largest groups first."""
+    """Group all failing and waived answers: new beside a baseline first, then by _KINDS, then the largest."""
     found = []
     for engine in report.engines:
         odd = [r for r in report.of(engine) if r.status not in (verdict.PASS, verdict.REFUSED)]
         odd.sort(key=lambda r: (ORDER.index(r.status), -r.margin, r.case))
-        explained = [r for r in odd if r.status == verdict.FAIL and r.causes]
+        explained = list(filter(_is_explained, odd))
         of_ops = Counter(r.op for r in odd if r.status == verdict.FAIL)
         found += [
             Group(engine, CAUSE, cause, results, sum(of_ops[op] for op in {r.op for r in results}))
-            for cause, results in _by_cause(explained)
+            for _, cause, results in _by_cause(explained)
         ]
         rest = [r for r in odd if r.status == verdict.FAIL and not r.causes]
         found += _grouped(engine, UNEXPLAINED, rest, lambda r: r.title)
@@ -71,19 +80,33 @@ def groups(report: Report) -> list[Group]:
             (verdict.WAIVED, WAIVED, _waiver),
         ):
             found += _grouped(engine, kind, [r for r in odd if r.status == status], title)
-    return sorted(found, key=lambda group: (_KINDS.index(group.kind), -len(group.results)))
+    found.sort(key=lambda group: (_KINDS.index(group.kind), -len(group.results)))
+    new = {*report.baseline.new} if report.baseline is not None else set()
+    found = [g._replace(results=sorted(g.results, key=lambda r: (r.engine, r.case) not in new)) for g in found]
+    return sorted(found, key=lambda g: (g.results[0].engine, g.results[0].case) not in new)
 
 
-def shrink_command(group: Group, asked: Mapping[str, str]) -> str:
-    """Return the command that reduces the group's worst failure. asked: engine -> the argument that names it"""
-    return f"refsd shrink {shlex.quote(asked[group.engine])} {shlex.quote(group.results[0].case)}"
+def shared_causes_first(results: Sequence[Result]) -> list[Result]:
+    """Put the cause under which a failure is reported before the others that explain it."""
+    led = {}
+    for engine in {r.engine for r in results}:
+        for kind, _, own in _by_cause([r for r in results if r.engine == engine and _is_explained(r)]):
+            led |= {(engine, r.case): next(text for text in r.causes if kind in _kinds(text)) for r in own}
+    return [r.led_by(led[r.engine, r.case]) if (r.engine, r.case) in led else r for r in results]
 
 
-def new_first(found: Iterable[Group], baseline: Baseline | None) -> list[Group]:
-    """Put the groups that have failures which a baseline has not first, and in each group these results."""
-    new = {*baseline.new} if baseline is not None else set()
-    sorted_ = [g._replace(results=sorted(g.results, key=lambda r: (r.engine, r.case) not in new)) for g in found]
-    return sorted(sorted_, key=lambda g: (g.results[0].engine, g.results[0].case) not in new)
+def _is_explained(r: Result) -> bool:
+    return r.status == verdict.FAIL and bool(r.causes)
+
+
+def shrink_command(group: Group, asked: Mapping[str, str], folder: Path) -> str:
+    """Return the command that reduces the group's worst failure.
+
+    asked:  engine -> the argument that names it
+    folder: of the report
+    """
+    report = () if folder == FOLDER else ("--report", str(folder))
+    return shlex.join(("refsd", "shrink", asked[group.engine], group.results[0].case, *report))
 
 
 def case_list(results: Sequence[Result], most: int) -> str:
@@ -92,24 +115,33 @@ def case_list(results: Sequence[Result], most: int) -> str:
     return f"{shown} and {len(results) - most} more" if len(results) > most else shown
 
 
-def _by_cause(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
-    """Find few causes that explain all results: repeatedly take the one that explains most of the rest."""
+def _by_cause(results: Sequence[Result]) -> list[tuple[str, str, list[Result]]]:
+    """Find few causes that explain all results: repeatedly take the one that explains most of the rest.
+
+    -> the kind of the cause, its words, the results
+    """
     left, found = list(results), []
     while left:
         # If two causes explain equally many cases, take the one that is more often the likeliest.
-        votes = Counter(cause for r in left for cause in dict.fromkeys(map(_formula, r.causes)))
-        first = Counter(_formula(r.causes[0]) for r in left)
+        votes = Counter(cause for r in left for cause in dict.fromkeys(chain(*map(_kinds, r.causes))))
+        first = Counter(cause for r in left for cause in _kinds(r.causes[0]))
         cause = max(votes, key=lambda cause: (votes[cause], first[cause]))
-        own = [r for r in left if cause in map(_formula, r.causes)]
-        texts = {text for r in own for text in r.causes if _formula(text) == cause}
-        found.append((texts.pop() if len(texts) == 1 else cause, own))
+        own = [r for r in left if any(cause in _kinds(text) for text in r.causes)]
+        texts = {text for r in own for text in r.causes if cause in _kinds(text)}
+        alike = " ".join(set.intersection(*({*_kinds(text)} for text in texts)))
+        sizes = " or ".join(sorted(_SIZE.findall(alike), key=int))
+        found.append((cause, texts.pop() if len(texts) == 1 else _SIZE.sub(sizes, cause), own))
         left = [r for r in left if r not in own]
     return found
 
 
-def _formula(cause: str) -> str:
-    """Return a cause without what its formula comes to in the case."""
-    return _IN_A_CASE.sub(r"\1", cause)
+def _kinds(cause: str) -> list[str]:
+    """Return a cause without what its formula or a tail comes to in the case, once for each size of blocks."""
+    tail = _TAIL.search(cause)
+    if tail is None:
+        return [_IN_A_CASE.sub(r"\1", cause)]
+    of = "the slices of an axis" if tail[1].startswith("axis") else tail[1]
+    return [_TAIL.sub(f"{of} after the last whole block of {b}", cause) for b in _NUMBER.findall(tail[2])]
 
 
 def _grouped(engine: str, kind: str, results: Iterable[Result], title: Callable[[Result], str]) -> list[Group]:

@@ -6,12 +6,17 @@ from refsd.golden import verdict
 from refsd.golden.report import Report
 from refsd.numerics.printable import printable
 from refsd.reports.cells import margin_text
+from refsd.reports.groups import CAUSE, groups
 
 _BAD = (verdict.FAIL, verdict.DEVIATES, verdict.ERROR)
 
 
 def junit(report: Report) -> bytes:
-    """Make a suite for each engine and a test for each case; refused and known failing cases are skipped."""
+    """Make a suite for each engine and a test for each case; refused and known failing cases are skipped.
+
+    A failure's message begins with the words under which the terminal reports it.
+    """
+    causes = {(r.engine, r.case): f"{g.title}: " for g in groups(report) if g.kind == CAUSE for r in g.results}
     known = {*report.baseline.known} if report.baseline is not None else set()
     root = ElementTree.Element("testsuites", name="refsd conform")
     for name, version in report.engines.items():
@@ -22,11 +27,12 @@ def junit(report: Report) -> bytes:
         for r in results:
             of = {"classname": printable(f"{name}.{r.op}"), "name": printable(r.case), "time": f"{r.seconds:.6f}"}
             test = ElementTree.SubElement(suite, "testcase", of)
+            text = causes.get((r.engine, r.case), "") + r.reason
             if r.status in _BAD and (r.engine, r.case) in known:
-                ElementTree.SubElement(test, "skipped", message=printable(f"known failure: {r.reason}"))
+                ElementTree.SubElement(test, "skipped", message=printable(f"known from the baseline: {text}"))
             elif r.status in _BAD:
                 kind = "error" if r.status == verdict.ERROR else "failure"
-                failure = ElementTree.SubElement(test, kind, type=r.status, message=printable(r.reason))
+                failure = ElementTree.SubElement(test, kind, type=r.status, message=printable(text))
                 failure.text = "\n".join(map(printable, r.log)) or None
             elif r.status == verdict.REFUSED:
                 ElementTree.SubElement(test, "skipped", message=printable(r.reason))
@@ -34,8 +40,8 @@ def junit(report: Report) -> bytes:
                 ElementTree.SubElement(test, "system-out").text = f"margin {margin_text(r.margin)} {r.criterion}"
         for key, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
             suite.set(key, str(len(suite.findall(f"testcase/{kind}"))))
-    whole = [report.partial] if report.partial else []
-    for line in [*whole, *report.shortage]:
+    whole = [f"interrupted: {report.partial}"] if report.partial else []
+    for line in [*whole, *(f"too few: {line}" for line in report.shortage)]:
         suite = ElementTree.SubElement(root, "testsuite", name="corpus", tests="1", failures="1")
         test = ElementTree.SubElement(suite, "testcase", classname="corpus", name=printable(line))
         ElementTree.SubElement(test, "failure", type="fail", message=printable(line))

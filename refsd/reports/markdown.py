@@ -10,7 +10,7 @@ from refsd.golden.report import Report, Result
 from refsd.golden.wording import counted
 from refsd.numerics.printable import in_markdown
 from refsd.reports.cells import ORDER, SCALE, cell, grid, margin_text, refusals, verdict_line
-from refsd.reports.groups import ERROR, WAIVED, Group, groups, new_first
+from refsd.reports.groups import ERROR, WAIVED, Group, groups
 
 # GitHub accepts 1 MiB; conform.json has everything that is left out here.
 _GROUPS = 40
@@ -52,7 +52,7 @@ def pasted(report: Report, asked: Mapping[str, str]) -> str:
     asked: engine -> the argument that names it
     """
     engines = ", ".join(f"{name} {version}" for name, version in report.engines.items())
-    found = new_first((group for group in groups(report) if group.kind != WAIVED), report.baseline)
+    found = [group for group in groups(report) if group.kind != WAIVED]
     lines = [f"**{in_markdown(engines)} {in_markdown(verdict_line(report))}** (refsd {in_markdown(report.refsd)})"]
     for group in found[:_PASTED]:
         first = group.results[0]

@@ -32,13 +32,18 @@ _STYLE = {
 
 
 def print_report(
-    report: Report, pages: Path, as_table: bool = False, asked: Mapping[str, str] = MappingProxyType({})
+    report: Report,
+    pages: Path,
+    as_table: bool = False,
+    asked: Mapping[str, str] = MappingProxyType({}),
+    store: str = "",
 ) -> None:
     """Print a report.
 
     pages:    the folder with the other forms of the report
     as_table: tabulate the operations even where all engines conform, or are many
     asked:    engine -> the argument that names it, for the command below each failure
+    store:    the folder of the goldens, if there is one
     """
     console = Console(emoji=False)
     say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
@@ -50,7 +55,7 @@ def print_report(
         if group.kind not in (ERROR, WAIVED):
             say(f"    {group.results[0].reason}")
         if group.kind in (CAUSE, UNEXPLAINED, ERROR) and group.engine in asked:
-            say(f"    next: {shrink_command(group, asked)}", style="dim")
+            say(f"    next: {shrink_command(group, asked, pages)}", style="dim")
     if len(found) > _GROUPS:
         say(f"... and {len(found) - _GROUPS} more, in {pages / 'report.html'}")
     for line in report.shared:
@@ -78,7 +83,7 @@ def print_report(
             say(f"fixed: {engine}  {case}")
     for line in report.notes:
         say(line)
-    say(f"written: {pages / 'report.html'}, report.md, conform.json, junit.xml")
+    say(f"written: {pages / 'report.html'}, report.md, conform.json, junit.xml{store and f'; goldens: {store}'}")
 
 
 def _conforming(name: str, results: Sequence[Result]) -> str:

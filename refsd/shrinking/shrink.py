@@ -163,8 +163,7 @@ def _original_cause_first(result: Result, failure: Failure) -> Result:
     own = failure_of(result)
     if own is None or not failure.causes or failure.causes[0] not in own.causes or result.deviations:
         return result
-    first = result.causes[own.causes.index(failure.causes[0])]
-    return msgspec.structs.replace(result, causes=(first, *(one for one in result.causes if one != first)))
+    return result.led_by(result.causes[own.causes.index(failure.causes[0])])
 
 
 def _alone(ask: Question, cut: Cut | None, failure: Failure) -> tuple[str, Case, Result, Failure] | None:

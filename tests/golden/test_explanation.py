@@ -1,8 +1,9 @@
 """When a suspect explains an answer, on arrays that a reader can check."""
 
 import numpy as np
+import pytest
 
-from refsd.golden.explanation import Scene, _units
+from refsd.golden.explanation import Explanation, Scene, _units
 
 _RNG = np.random.default_rng(7)
 _N = 400
@@ -128,3 +129,10 @@ def test_the_nearest_bug_explains_a_share_and_is_named_above_a_half():
 def test_of_few_elements_no_bug_is_near():
     few = Scene(*({"y": answer["y"][:20]} for answer in _scene(_TRUTH + _EFFECT)[:3]), {"y": 1.0})
     assert few.nearest_cause({"bug": {"y": few.honest["y"] + _EFFECT[:20]}}) is None
+
+
+@pytest.mark.parametrize(
+    ("n", "said"), [(1, "a"), (3, "a or b or c"), (4, "a or b or c or 1 other"), (6, "a or b or c or 3 others")]
+)
+def test_causes_that_a_reason_does_not_name_are_counted(n, said):
+    assert Explanation(tuple("abcdef"[:n])).text == f"the reference agrees if {said}"

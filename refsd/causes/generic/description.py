@@ -30,7 +30,7 @@ def describe(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: 
     if cut is not None:
         return [cut.phrase]
     where = places(evidence, channel)
-    flat = flat_tail(evidence) if len(where.phrases) < 2 else None
+    flat = flat_tail(evidence) if len(where.phrases) < 2 and where.mask is None else None
     located = where.phrases or tuple(filter(None, [border(evidence, channel)]))
     located = (flat,) if flat else located
     place = [f"the error is only in {joined(located, 'and')}"] if located else []

@@ -13,6 +13,7 @@ _WRONG = 4.0
 _APART = 16.0
 _BORDER = 3.0
 _BLOCKS = (8, 16, 32, 64, 128, 256)
+_VECTOR = 4
 _LISTED = 4
 _RIGHT = 8
 # Fill patterns of memory that no code has written, as float32.
@@ -25,16 +26,20 @@ _FILLS = {
 class Places(NamedTuple):
     """Where an answer is wrong.
 
-    phrases: "the last 5 of 77 along axis 1", one for each axis on which only some indices are wrong
+    phrases: "the last 5 of 77 along axis 1", one for each axis on which only some indices are wrong; or rest[0]
     box:     the wrong indices of each axis, for numpy.ix_
+    rest:    what loops over whole blocks leave, if that is the place, too: "the last 5 of 924 along the flat data"
+    mask:    the elements of rest[0] if the phrases are that
     """
 
     phrases: tuple[str, ...]
     box: tuple[np.ndarray, ...]
+    rest: tuple[str, ...] = ()
+    mask: np.ndarray | None = None
 
     @property
     def inside(self) -> tuple[np.ndarray, ...]:
-        return np.ix_(*self.box)
+        return np.ix_(*self.box) if self.mask is None else (self.mask,)
 
 
 def seen(found: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> Evidence | None:
@@ -45,7 +50,10 @@ def seen(found: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> Evidence |
 
 
 def places(evidence: Evidence, channel: int) -> Places:
-    """Return the smallest box of slices outside which the error is no larger than an honest run's."""
+    """Return the smallest box of slices outside which the error is no larger than an honest run's.
+
+    Where slices of several axes are wrong: what loops over whole blocks of the flat data leave, if it is that.
+    """
     phrases, box = [], []
     shape = evidence.truth.shape
     for axis, n in enumerate(shape):
@@ -60,7 +68,10 @@ def places(evidence: Evidence, channel: int) -> Places:
         box.append(wrong)
     if len(phrases) == len(shape) > 1 and all(wrong.size == 1 for wrong in box):
         phrases = [f"element {[int(wrong[0]) for wrong in box]}"]
-    return Places(tuple(phrases), tuple(box))
+    rest, mask = _flat_rest(evidence)
+    if rest and len(phrases) != 1:
+        return Places(rest[:1], tuple(box), rest, mask)
+    return Places(tuple(phrases), tuple(box), rest)
 
 
 def border(evidence: Evidence, channel: int) -> str | None:
@@ -102,6 +113,25 @@ def flat_tail(evidence: Evidence) -> str | None:
         return None
     multiple = _multiple(start)
     return f"the elements from {start} on of {N}, counted flat{multiple and f' ({multiple})'}"
+
+
+def _flat_rest(evidence: Evidence) -> tuple[tuple[str, ...], np.ndarray]:
+    """Find what is left of the flat data after whole blocks, if no element of it is computed and all others are.
+
+    -> its phrases, the shortest rest first; its elements
+    """
+    wrong, found = evidence.wrong().ravel(), evidence.found.ravel()
+    N, first = wrong.size, int(np.argmax(wrong))
+    # The truth may be zero, too, where zeros stand.
+    lost = wrong | (found == found[first])
+    starts = {b: N - N % b for b in (_VECTOR, *_BLOCKS) if b < N and N % b}
+    fitting = sorted({s for s in starts.values() if s <= first and wrong.any() and lost[s:].all()}, reverse=True)
+    phrases = tuple(
+        f"the last {N - start} of {N} along the flat data, after the last whole block of "
+        + joined([b for b, s in starts.items() if s == start], "or")
+        for start in fitting
+    )
+    return phrases, (np.arange(N) >= max(fitting, default=N)).reshape(evidence.truth.shape)
 
 
 def contents(evidence: Evidence, where: tuple[np.ndarray, ...]) -> str | None:

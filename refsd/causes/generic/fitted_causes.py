@@ -64,7 +64,8 @@ def fitted_causes(
         if there:
             return [f"{name}{place or _scattered(evidence)} alone" for name in there]
     if inside == "zero":
-        return [f"nothing is computed: zeros{place}"]
+        alike = dict.fromkeys([place, *(f", in {rest}" for rest in where.rest)])
+        return [f"nothing is computed: zeros{of}" for of in alike]
     if not evidence.finite:
         return []
     if inside is not None:

@@ -80,6 +80,7 @@ def test_a_wrong_engine_is_reported_kept_judged_again_and_known(folder, monkeypa
     assert code == 1 and "does not conform: 2 answers of 1 engine, 1 not conforming\n" in said
     assert re.search(r"\n    next: refsd shrink .*engine.py' silu/f32/wide-", said)
     assert "wrong, 1 case: the result is multiplied by 1.01" in said
+    assert said.endswith("report.md, conform.json, junit.xml; goldens: goldens\n") and (folder / "goldens").is_dir()
     pages = folder / "refsd-report"
     assert {path.name for path in pages.iterdir()} == {
         *("report.html", "report.md", "conform.json", "junit.xml", "failing")

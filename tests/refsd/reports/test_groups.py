@@ -9,7 +9,16 @@ from sample_reports import EPS, NEAR, SCALE, fails, report, result
 from refsd.golden import verdict
 from refsd.golden.report import Baseline, Result
 from refsd.golden.waivers import Waiver, waive
-from refsd.reports.groups import CAUSE, DEVIATION, ERROR, UNEXPLAINED, WAIVED, case_list, groups
+from refsd.reports.groups import (
+    CAUSE,
+    DEVIATION,
+    ERROR,
+    UNEXPLAINED,
+    WAIVED,
+    case_list,
+    groups,
+    shared_causes_first,
+)
 
 
 def _titles(*results):
@@ -43,12 +52,44 @@ def test_the_fewest_causes_explain_all():
     assert _titles(fails("a/1", SCALE, EPS)) == [(CAUSE, 1, SCALE)]
 
 
+def test_the_cause_of_the_group_comes_first_in_each_answer_and_its_reason():
+    alone, other = fails("a/1", SCALE, EPS), fails("a/2", EPS)
+    alone = msgspec.structs.replace(alone, reason=f"y: x; the reference agrees if {SCALE} or {EPS}; waived")
+    first, second, *_ = shared_causes_first([alone, other, fails("a/3", EPS), result("a/4"), fails("a/5")])
+    assert first.causes == (EPS, SCALE) and second == other
+    assert first.reason == f"y: x; the reference agrees if {EPS} or {SCALE}; waived"
+    assert shared_causes_first([alone]) == [alone]
+
+
+def test_what_a_baseline_has_not_comes_first():
+    """In every form of the report: the terminal's and the one to paste."""
+    odd = report(fails("a/1", EPS), fails("a/2", EPS), fails("b/1", SCALE))
+    odd.baseline = Baseline("old", new=[("ggml", "b/1")], known=[("ggml", "a/1"), ("ggml", "a/2")])
+    assert [group.title for group in groups(odd)] == [SCALE, EPS]
+
+
 def test_a_formula_is_one_cause_whatever_it_comes_to_in_each_case():
     text = "scale is 1/sqrt(L) = {}, not {}"
     answers = fails("a/1", text.format(0.2236, 0.1768)), fails("a/2", text.format(0.3162, 0.1581), SCALE)
     assert _titles(*answers) == [(CAUSE, 2, "scale is 1/sqrt(L)")]
     assert _titles(answers[0]) == [(CAUSE, 1, text.format(0.2236, 0.1768))]
     assert len(_titles(answers[0], fails("a/2", "scale is 1/(L) = 0.1, not 0.1581"))) == 2
+
+
+def test_what_whole_blocks_leave_is_one_cause_however_long_it_is_in_each_case():
+    last = "nothing is computed: zeros, in the last {} along {}, after the last whole block of {}"
+    flat = [last.format(n, "the flat data", b) for n, b in (("5 of 2541", "8"), ("4 of 420", "8, 16 or 32"))]
+    rows = [
+        last.format(n, axis, "16 or 32") for n, axis in (("1 of 33", "axis 2"), ("3 of 67", "axis 1 (channels)"))
+    ]
+    of = "nothing is computed: zeros, in {} after the last whole block of {}"
+    assert _titles(*(fails(f"a/{i}", cause) for i, cause in enumerate(flat))) == [
+        (CAUSE, 2, of.format("the flat data", 8))
+    ]
+    assert _titles(*(fails(f"a/{i}", cause) for i, cause in enumerate(rows))) == [
+        (CAUSE, 2, of.format("the slices of an axis", "16 or 32"))
+    ]
+    assert _titles(fails("a/1", flat[0]), fails("a/2", rows[0])) == [(CAUSE, 1, flat[0]), (CAUSE, 1, rows[0])]
 
 
 def test_an_element_of_each_case_is_no_range():

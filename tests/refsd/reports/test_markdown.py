@@ -56,7 +56,7 @@ def test_a_partial_report_says_so():
     text = markdown(report(result("a/1"), partial="1 of 9 answers judged"))
     assert text.startswith("# Interrupted: 1 answer of 1 engine, 0 not conforming; 1 of 9 answers judged\n")
     root = ElementTree.fromstring(junit(report(result("a/1"), partial="1 of 9 answers judged")))
-    assert root.findall(".//failure")[0].get("message") == "1 of 9 answers judged"
+    assert root.findall(".//failure")[0].get("message") == "interrupted: 1 of 9 answers judged"
 
 
 def test_junit_skips_what_is_known():
@@ -64,7 +64,8 @@ def test_junit_skips_what_is_known():
     odd.baseline = Baseline("old.json", new=[("ggml", "a/2")], known=[("ggml", "a/1"), ("ggml", "a/3")])
     (suite,) = ElementTree.fromstring(junit(odd))
     assert [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] == ["3", "1", "0", "2"]
-    assert suite.find(".//skipped").get("message").startswith("known failure: y: element")
+    assert suite.find(".//skipped").get("message").startswith(f"known from the baseline: {EPS}: y: element")
+    assert suite.find(".//failure").get("message").startswith(f"{EPS}: y: element")
 
 
 def test_six_lines_for_an_issue():

@@ -66,3 +66,9 @@ def test_a_table_that_is_asked_for_shows_every_operation_of_every_engine(printed
     names = [f"engine-{i}" for i in range(9)]
     rows = [line for line in printed(report(names), as_table=True).splitlines() if "attention_with_rope" in line]
     assert len(rows) > 1 and sum(row.count("3 (0.50)") for row in rows) == len(names)
+
+
+@pytest.mark.parametrize("store", ["", "elsewhere"])
+def test_the_folder_of_the_goldens_is_named(printed, store):
+    end = "conform.json, junit.xml" + ("; goldens: elsewhere\n" if store else "\n")
+    assert printed(report(["jax"]), store=store).endswith(end)

@@ -18,6 +18,7 @@ from refsd.cases import CASES
 from refsd.cli import app
 from refsd.cli.find_case import find_case
 from refsd.golden.engine import EngineFailure
+from refsd.golden.operations.softmax import NO_MAXIMUM
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
 from refsd.shrinking import folder, ggml_program
@@ -199,6 +200,19 @@ def test_the_command_writes_a_folder(written):
     for text in ("# layer_norm: eps missing", "| x | f32 | 1 x 2 |", CASE, "numpy-example 1.0"):
         assert text in issue
     assert "ggml_norm(ctx, t0, 1e-05f)" in (path / folder.CPP).read_text()
+
+
+def test_the_issue_has_the_title_under_which_the_run_reported_the_failure(tmp_path):
+    """Several known bugs fit one case; those of the other cases told which."""
+    program = tmp_path / "engine.py"
+    program.write_text(EXAMPLE.read_text().replace("x - x.max(-1, keepdims=True)", "x"))
+    engine = f"exec:{sys.executable} {program}"
+    report, goldens = tmp_path / "report", str(tmp_path / "goldens")
+    asked = ["conform", engine, "--cases", "softmax/*", "--golden", goldens, "--report", str(report)]
+    assert f"2 cases: {NO_MAXIMUM}" in CliRunner().invoke(app, asked).output
+    for known, first in ((tmp_path, "the maximum is sought from -10000 on"), (report, NO_MAXIMUM)):
+        run(engine, "softmax/f32/low-x20x77", "--report", known, "-o", tmp_path / "out")
+        assert (tmp_path / "out" / "issue.md").read_text().startswith(f"# softmax: {first}")
 
 
 def test_its_script_fails_as_the_engine_does_and_passes_another(written):

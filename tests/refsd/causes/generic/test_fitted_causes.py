@@ -50,6 +50,25 @@ def test_the_cause_and_its_place(found, says):
     assert causes == [] if says is None else causes[0].startswith(says), causes
 
 
+@pytest.mark.parametrize("zeros", [0, 1, 3])
+def test_what_a_loop_over_whole_blocks_of_the_flat_data_leaves_is_one_place(zeros):
+    """The truth may be zero at the beginning of the rest, as behind a ReLU."""
+    truth, found = TRUTH.copy(), HONEST.copy()
+    truth.reshape(-1)[304 : 304 + zeros] = 0
+    found.reshape(-1)[304:] = 0
+    causes = fitted_causes(found, truth, np.where(truth == 0, 0, HONEST), -1, {"doubled": 2 * truth})
+    rest = "in the last 4 of 308 along the flat data, after the last whole block of 8 or 16"
+    assert f"nothing is computed: zeros, {rest}" in causes
+    assert len(causes) == (1 if zeros < 3 else 2), "one wrong element is a place of its own, too"
+
+
+def test_right_numbers_in_the_rest_are_not_what_a_loop_leaves():
+    found = HONEST.copy()
+    found.reshape(-1)[305:] = 0
+    (cause,) = fitted_causes(found, TRUTH, HONEST, -1, {})
+    assert "along the flat data" not in cause
+
+
 def test_nan_of_a_known_bug_is_that_bug():
     wrong = np.where(np.arange(4)[:, None] == 2, np.nan, TRUTH)
     found = np.where(np.isnan(wrong), np.nan, HONEST)
