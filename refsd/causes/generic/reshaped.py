@@ -32,7 +32,7 @@ def other_order(evidence: Evidence, channel: int) -> str:
 def reshaped(evidence: Evidence) -> tuple[str, np.ndarray] | None:
     """Return (phrase, the truth in the order that gives found); None if no order of a split view does."""
     shape = evidence.truth.shape
-    if not _LEAST <= evidence.truth.size <= _MOST or not evidence.finite:
+    if not _LEAST <= evidence.truth.size <= _MOST or not evidence.finite or not evidence.may_fit_in_order():
         return None
     flat = np.arange(evidence.truth.size)
     for read in (None, *_exchanges(len(shape))):
