@@ -123,13 +123,6 @@ class Evidence:
             return False
         return _rms(before) > 1 and _rms(rest) <= min(_HONEST, _CLEARLY * _rms(before))
 
-    def may_fit_in_order(self) -> bool:
-        """Return False if no order of the truth's numbers fits: sorted, both are as near as any order brings them."""
-        found, truth = (np.sort(y, axis=None) for y in (self.found, self.truth))
-        largest = np.abs([found[0], found[-1], truth[0], truth[-1]]).max(keepdims=True)
-        most = max(float(self.noise.sizes.max()), float(self.noise.of(largest)[0]))
-        return bool(np.abs(found - truth).max() <= 1.001 * _HONEST * self.tail * most)
-
     def may_fit(self, source: np.ndarray) -> bool:
         """Check only whether found[sample] could be truth[source]. source: flat indices, one for each sample"""
         return self._may_fit(self.truth.ravel()[source])

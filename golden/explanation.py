@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from refsd.golden.metrics import INFINITE
+from refsd.golden.metrics import norm, units
 
 _SAID = 3  # causes in a reason
 # How far from 1 the position may be.
@@ -121,22 +121,20 @@ class Scene:
         if any(suspect[name].shape != y.shape for name, y in self.truth.items()):
             return False
         effect = self._apart(suspect, self.honest)
-        size = _norm(effect)
-        if not size:
-            return False
+        size = norm(effect) or math.inf  # without an effect all positions are 0
         away = _AWAY_ROUNDED if precision else _AWAY
-        near = all(abs(_dot(error / size, effect / size) - 1) <= away for error in self._errors)
+        near = all(abs(np.einsum("i,i->", e / size, effect / size) - 1) <= away for e in self._errors)
         return near and _SIGNIFICANT * self.distance(suspect) <= size
 
     @cached_property
     def _errors(self) -> tuple[np.ndarray, np.ndarray]:
-        """The engine's answer minus the truth, and minus the honest run, in units of `scale`."""
+        """Return the engine's answer minus the truth, and minus the honest run, in units of `scale`."""
         return self._apart(self.found, self.truth), self._apart(self.found, self.honest)
 
     def distance(self, suspect: Answer) -> float:
         """Return the RMS of the difference between the engine's answer and another, in units of `scale`."""
         z = self._apart(self.found, suspect)
-        return _norm(z) / math.sqrt(max(z.size, 1))
+        return norm(z) / math.sqrt(max(z.size, 1))
 
     def nearest(self, suspects: Mapping[str, Answer]) -> list[str]:
         """List the suspects within twice the smallest distance from the engine's answer, the nearest first.
@@ -154,7 +152,7 @@ class Scene:
         suspect: the reference's answer with the bug, under the engine's numerics
         """
         error, effect = self._apart(self.found, self.truth), self._apart(suspect, self.honest)
-        sizes, along = (_norm(error), _norm(effect)), _dot(error, effect)
+        sizes, along = (norm(error), norm(effect)), float(np.einsum("i,i->", error, effect))
         return (along / sizes[1] ** 2, (along / sizes[0] / sizes[1]) ** 2) if all(sizes) else (0.0, 0.0)
 
     def nearest_cause(self, suspects: Iterable[tuple[str, Answer]]) -> Nearest | None:
@@ -183,20 +181,8 @@ class Scene:
 
 
 def _units(one: np.ndarray, other: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
-    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        z = (one - other) / scale
-    if (np.abs(z) <= INFINITE).all():
-        return z
-    same = (one == other) | (np.isnan(one) & np.isnan(other)) | np.isinf(scale)
-    z = np.where(same, 0.0, z)
-    return np.clip(np.nan_to_num(z, nan=INFINITE, posinf=INFINITE, neginf=-INFINITE), -INFINITE, INFINITE)
-
-
-def _norm(z: np.ndarray) -> float:
-    return math.sqrt(_dot(z, z))
-
-
-def _dot(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the inner product, summed in one thread: its bits do not depend on the number of threads."""
-    return float(np.einsum("i,i->", one, other))
+        e = np.subtract(one, other, dtype=np.float64)
+    if not np.isfinite(e).all():
+        e = np.where((one == other) | (np.isnan(one) & np.isnan(other)) | np.isinf(scale), 0.0, e)
+    return units(e, scale)

@@ -237,7 +237,7 @@ def _best(knob: Knob, found: np.ndarray) -> tuple[float, Callable[[float], float
 def _out_of_reach(sampled: Callable[[float], np.ndarray], wanted: np.ndarray, own: float) -> bool:
     """Return True if the answer is straight in the value, and no value brings it clearly nearer to `wanted`.
 
-    own: how far the answer with the right value is from it. Most operations are linear in most inputs: a few answers
+    own: how far the answer with the right value is from it. Most operations are linear in most inputs: few answers
          then tell what the search would find.
     """
     start = sampled(0.0)
