@@ -16,6 +16,11 @@ def _scene(found, honest=None) -> Scene:
     return Scene({"y": found}, {"y": _TRUTH}, {"y": honest}, {"y": 1.0})
 
 
+def _first(scene: Scene, n: int) -> Scene:
+    found, truth, honest = ({"y": answer["y"][:n]} for answer in (scene.found, scene.truth, scene.honest))
+    return Scene(found, truth, honest, scene.scale)
+
+
 def _explains(found, effect=_EFFECT, precision=False) -> bool:
     scene = _scene(found)
     return scene.explained_by({"y": scene.honest["y"] + effect}, precision)
@@ -45,7 +50,7 @@ def test_a_bug_below_the_rounding_is_seen_along_its_own_effect():
 
 def test_too_few_elements_to_tell_prove_nothing():
     scene = _scene(_TRUTH + _EFFECT)
-    few = Scene(*({"y": answer["y"][:4]} for answer in (scene.found, scene.truth, scene.honest)), scene.scale)
+    few = _first(scene, 4)
     noisy = replace(few, found={"y": few.truth["y"] + _EFFECT[:4] + 2 * _NOISE[:4]})
     assert few.explained_by({"y": few.honest["y"] + _EFFECT[:4]})
     assert not noisy.explained_by({"y": few.honest["y"] + _EFFECT[:4]})
@@ -138,6 +143,5 @@ def test_the_nearest_bug_explains_a_share_and_is_named_above_a_half():
 
 
 def test_of_few_elements_no_bug_is_near():
-    scene = _scene(_TRUTH + _EFFECT)
-    few = Scene(*({"y": answer["y"][:20]} for answer in (scene.found, scene.truth, scene.honest)), {"y": 1.0})
+    few = _first(_scene(_TRUTH + _EFFECT), 20)
     assert few.nearest_cause({"bug": {"y": few.honest["y"] + _EFFECT[:20]}}) is None
