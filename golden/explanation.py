@@ -10,12 +10,14 @@ nearness is measured along the bug's own effect: truth (or honest run) at 0, the
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from refsd.golden.metrics import INFINITE
+from refsd.golden.metrics import norm, units
 from refsd.golden.wording import counted
 
 _SAID = 3  # causes in a reason
@@ -98,7 +100,8 @@ class Explanation(NamedTuple):
         return "; ".join(filter(None, [*self.phrases[:2], self.cut]))
 
 
-class Scene(NamedTuple):
+@dataclass(frozen=True)
+class Scene:
     """The three answers to a case that does not conform.
 
     found:  the engine's, with every output of the truth's shape
@@ -121,26 +124,27 @@ class Scene(NamedTuple):
         if any(suspect[name].shape != y.shape for name, y in self.truth.items()):
             return False
         effect = self._apart(suspect, self.honest)
-        size = _norm(effect)
-        if not size or _SIGNIFICANT * self.distance(suspect) > size:
-            return False
+        size = norm(effect) or math.inf  # without an effect all positions are 0
         away = _AWAY_ROUNDED if precision else _AWAY
-        return all(
-            abs(float(self._apart(self.found, origin) / size @ (effect / size)) - 1) <= away
-            for origin in (self.truth, self.honest)
-        )
+        near = all(abs(np.einsum("i,i->", e / size, effect / size) - 1) <= away for e in self._errors)
+        return near and _SIGNIFICANT * self.distance(suspect) <= size
+
+    @cached_property
+    def _errors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the engine's answer minus the truth, and minus the honest run, in units of `scale`."""
+        return self._apart(self.found, self.truth), self._apart(self.found, self.honest)
 
     def distance(self, suspect: Answer) -> float:
         """Return the RMS of the difference between the engine's answer and another, in units of `scale`."""
         z = self._apart(self.found, suspect)
-        return _norm(z) / math.sqrt(max(z.size, 1))
+        return norm(z) / math.sqrt(max(z.size, 1))
 
     def nearest(self, suspects: Mapping[str, Answer]) -> list[str]:
         """List the suspects within twice the smallest distance from the engine's answer, the nearest first.
 
         Distances below the honest run's distance from the truth count as equal.
         """
-        noise = self._replace(found=self.honest).distance(self.truth)
+        noise = replace(self, found=self.honest).distance(self.truth)
         apart = {name: self.distance(answer) for name, answer in suspects.items()}
         least = max(min(apart.values(), default=0.0), noise)
         return sorted((name for name in apart if _CLEARLY * apart[name] <= least), key=apart.__getitem__)
@@ -151,7 +155,7 @@ class Scene(NamedTuple):
         suspect: the reference's answer with the bug, under the engine's numerics
         """
         error, effect = self._apart(self.found, self.truth), self._apart(suspect, self.honest)
-        sizes, along = (_norm(error), _norm(effect)), float(error @ effect)
+        sizes, along = (norm(error), norm(effect)), float(np.einsum("i,i->", error, effect))
         return (along / sizes[1] ** 2, (along / sizes[0] / sizes[1]) ** 2) if all(sizes) else (0.0, 0.0)
 
     def nearest_cause(self, suspects: Iterable[tuple[str, Answer]]) -> Nearest | None:
@@ -180,12 +184,8 @@ class Scene(NamedTuple):
 
 
 def _units(one: np.ndarray, other: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
-    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
-    same = (one == other) | (np.isnan(one) & np.isnan(other)) | np.isinf(scale)
     with np.errstate(invalid="ignore", over="ignore"):
-        z = np.where(same, 0.0, (one - other) / scale)
-    return np.clip(np.nan_to_num(z, nan=INFINITE, posinf=INFINITE, neginf=-INFINITE), -INFINITE, INFINITE)
-
-
-def _norm(z: np.ndarray) -> float:
-    return math.sqrt(float(z @ z))
+        e = np.subtract(one, other, dtype=np.float64)
+    if not np.isfinite(e).all():
+        e = np.where((one == other) | (np.isnan(one) & np.isnan(other)) | np.isinf(scale), 0.0, e)
+    return units(e, scale)

@@ -130,7 +130,7 @@ def measure(
     e, relative = _difference(found, truth, skip | odd)
     near, honest_relative = _difference(honest, truth, skip | ~np.isfinite(honest))
     signs = np.sign(_where(~np.isnan(truth), truth))
-    engine = _errors(_units(e, limit), signs, channel)
+    engine = _errors(units(e, limit), signs, channel)
     at = engine.at
     return Metrics(
         name,
@@ -142,7 +142,7 @@ def measure(
         bounded=bound is not None,
         groups=(bound.groups if bound is not None else 0) or _groups(truth, channel),
         engine=engine,
-        honest=_errors(_units(near, limit), signs, channel),
+        honest=_errors(units(near, limit), signs, channel),
         typical=_typical(spread, limit, skip, signs, channel),
         error=_finite(found[at]) - _finite(truth[at]) if truth.size else 0.0,
         truth=_finite(truth[at]) if truth.size else 0.0,
@@ -189,16 +189,16 @@ def _difference(y: np.ndarray, truth: np.ndarray, skip: np.ndarray) -> tuple[np.
     """Return y - truth, with 0 where skipped, and its L2 norm as a share of the truth's."""
     with np.errstate(invalid="ignore", over="ignore"):
         e = _where(~skip, y - truth)
-        size = _norm(_where(~skip, truth))
-        return e, _finite(_norm(e) / size) if size else 0.0
+        size = norm(_where(~skip, truth))
+        return e, _finite(norm(e) / size) if size else 0.0
 
 
-def _norm(y: np.ndarray) -> float:
+def norm(y: np.ndarray) -> float:
     """Return the L2 norm, summed in one thread, so that its bits do not depend on the number of threads."""
     return math.sqrt(float(np.einsum("i,i->", y.ravel(), y.ravel())))
 
 
-def _units(e: np.ndarray, limit: np.ndarray) -> np.ndarray:
+def units(e: np.ndarray, limit: np.ndarray | float) -> np.ndarray:
     """Return e in units of the limit, clipped to +-INFINITE; an error of 0 is 0 in any unit."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         z = e / limit

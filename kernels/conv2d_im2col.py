@@ -8,6 +8,7 @@ from refsd.kernels.convolution_geometry import each, positions
 from refsd.kernels.scratch import scratch
 
 _BUDGET = 16 << 20  # limit of the columns in memory, in bytes
+_NARROW = 12  # shorter rows are copied number by number: slices of them take longer than their copies
 
 
 @kernel
@@ -32,7 +33,13 @@ def im2col(x, taps, stride, before, dilation, first, cols):
                 # begin <= q < end has its pixel inside the image.
                 begin = min(Q, max(0, (across - 1 - shift) // across))
                 end = max(begin, min(Q, (W - 1 - shift) // across + 1))
-                for p in range(rows):
+                for p in range(rows if Q < _NARROW else 0):
+                    h = (first + p) * down + r * dilation[0] - before[0]
+                    row, inside = cols[(c * R + r) * S + s, p], 0 <= h < H
+                    pixels = x[c, h if inside else 0]
+                    for q in range(Q):
+                        row[q] = pixels[q * across + shift] if inside and begin <= q < end else 0
+                for p in range(rows if Q >= _NARROW else 0):
                     h = (first + p) * down + r * dilation[0] - before[0]
                     row = cols[(c * R + r) * S + s, p]
                     if 0 <= h < H:

@@ -1,5 +1,7 @@
 """When a suspect explains an answer, on arrays that a reader can check."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,11 @@ _TRUTH, _NOISE, _EFFECT = _RNG.standard_normal((3, _N))
 def _scene(found, honest=None) -> Scene:
     honest = _TRUTH + 0.01 * _NOISE if honest is None else honest
     return Scene({"y": found}, {"y": _TRUTH}, {"y": honest}, {"y": 1.0})
+
+
+def _first(scene: Scene, n: int) -> Scene:
+    found, truth, honest = ({"y": answer["y"][:n]} for answer in (scene.found, scene.truth, scene.honest))
+    return Scene(found, truth, honest, scene.scale)
 
 
 def _explains(found, effect=_EFFECT, precision=False) -> bool:
@@ -39,13 +46,13 @@ def test_a_bug_below_the_rounding_is_seen_along_its_own_effect():
     truth, noise, other = _RNG.standard_normal((3, 40_000))
     scene = Scene({"y": truth + effect + noise}, {"y": truth}, {"y": truth + other}, {"y": 1.0})
     assert scene.explained_by({"y": truth + other + effect})
-    assert not scene._replace(found={"y": truth + noise}).explained_by({"y": truth + other + effect})
+    assert not replace(scene, found={"y": truth + noise}).explained_by({"y": truth + other + effect})
 
 
 def test_too_few_elements_to_tell_prove_nothing():
     scene = _scene(_TRUTH + _EFFECT)
-    few = Scene(*({"y": answer["y"][:4]} for answer in scene[:3]), scene.scale)
-    noisy = few._replace(found={"y": few.truth["y"] + _EFFECT[:4] + 2 * _NOISE[:4]})
+    few = _first(scene, 4)
+    noisy = replace(few, found={"y": few.truth["y"] + _EFFECT[:4] + 2 * _NOISE[:4]})
     assert few.explained_by({"y": few.honest["y"] + _EFFECT[:4]})
     assert not noisy.explained_by({"y": few.honest["y"] + _EFFECT[:4]})
 
@@ -97,6 +104,16 @@ def test_equal_elements_are_no_distance():
     assert found.tolist() == [0, 0, 0, 0]
 
 
+def test_numbers_that_are_none_change_no_other_distance():
+    scale = np.abs(_NOISE) + 0.1
+    whole = _units(_TRUTH, _EFFECT, scale)
+    broken = _units(np.append(_TRUTH, np.nan), np.append(_EFFECT, 0.0), np.append(scale, 1.0))
+    np.testing.assert_array_equal(broken[:-1], whole)
+    assert (
+        np.array_equal(_units(_TRUTH, _TRUTH, 0.1), np.zeros(_N)) and _units(_TRUTH, _EFFECT, 1e-40).max() == 1e30
+    )
+
+
 def test_another_shape_explains_nothing():
     scene = _scene(_TRUTH + _EFFECT)
     assert not scene.explained_by({"y": (_TRUTH + _EFFECT)[:-1]})
@@ -127,7 +144,7 @@ def test_the_nearest_bug_explains_a_share_and_is_named_above_a_half():
 
 
 def test_of_few_elements_no_bug_is_near():
-    few = Scene(*({"y": answer["y"][:20]} for answer in _scene(_TRUTH + _EFFECT)[:3]), {"y": 1.0})
+    few = _first(_scene(_TRUTH + _EFFECT), 20)
     assert few.nearest_cause({"bug": {"y": few.honest["y"] + _EFFECT[:20]}}) is None
 
 

@@ -32,7 +32,7 @@ def other_order(evidence: Evidence, channel: int) -> str:
 def reshaped(evidence: Evidence) -> tuple[str, np.ndarray] | None:
     """Return (phrase, the truth in the order that gives found); None if no order of a split view does."""
     shape = evidence.truth.shape
-    if not _LEAST <= evidence.truth.size <= _MOST or not evidence.finite:
+    if not _LEAST <= evidence.truth.size <= _MOST or not evidence.finite or not _same_numbers(evidence):
         return None
     flat = np.arange(evidence.truth.size)
     for read in (None, *_exchanges(len(shape))):
@@ -43,6 +43,14 @@ def reshaped(evidence: Evidence) -> tuple[str, np.ndarray] | None:
                     if evidence.fits(y):
                         return _phrase(view, order, read), y
     return None
+
+
+def _same_numbers(evidence: Evidence) -> bool:
+    """Return False if no order of the truth's numbers fits: sorted, both are as near as any order brings them."""
+    found, truth = (np.sort(y, axis=None) for y in (evidence.found, evidence.truth))
+    largest, noise = np.abs(np.append(found, truth)).max(keepdims=True), evidence.noise
+    most = 5 * evidence.tail * noise.of(largest).max(initial=noise.sizes.max())  # Evidence.fits allows 4
+    return bool(np.abs(found - truth).max() <= most)
 
 
 def _views(shape: tuple[int, ...]) -> Iterator[_Axes]:

@@ -26,6 +26,9 @@ _NOTHING = 1e-6
 _FLAT = 1e-4
 # The best value must leave less than this share of the error.
 _CLEARLY = 0.3
+# An answer is straight in a value if at these values it is on the line through the answers at 0 and 1, to this
+# share of its size.
+_ON_THE_LINE, _STRAIGHT = (-1.0, 0.5, 16.0), 1e-5
 # Powers of an axis's length that engines multiply by.
 _BATCH = "BN"
 _POWERS = {"1/sqrt({})": -0.5, "1/({})": -1.0, "sqrt({})": 0.5, "{}": 1.0, "({})^(-1/4)": -0.25}
@@ -200,21 +203,24 @@ def _best(knob: Knob, found: np.ndarray) -> tuple[float, Callable[[float], float
     at = np.arange(found.size) if found.size <= _SAMPLE else rng.integers(0, found.size, _SAMPLE)
     wanted = found.ravel()[at].astype(np.float64)
 
-    def error(value: float) -> float:
+    def sampled(value: float) -> np.ndarray:
         try:
             with np.errstate(all="ignore"):
                 y = knob.turned(value)
         except (BadInput, ValueError, ZeroDivisionError, OverflowError):
-            return math.inf
-        if y.shape != found.shape:
-            return math.inf
-        rest = float(np.linalg.norm(y.ravel()[at].astype(np.float64) - wanted))
+            return np.full(at.shape, np.nan)
+        return y.ravel()[at].astype(np.float64) if y.shape == found.shape else np.full(at.shape, np.nan)
+
+    def error(value: float) -> float:
+        rest = float(np.linalg.norm(sampled(value) - wanted))
         return rest if math.isfinite(rest) else math.inf
 
+    own = error(knob.own)
+    if _out_of_reach(sampled, wanted, own):
+        return None
     grid = np.unique(knob.grid)
     errors = [error(float(v)) for v in grid]
     i = int(np.argmin(errors))
-    own = error(knob.own)
     around = errors[max(i - 1, 0) : i + 2]
     # Skip a knob on which the answer does not depend.
     if not math.isfinite(errors[i]) or max(around) - min(around) < _FLAT * own:
@@ -226,6 +232,24 @@ def _best(knob: Knob, found: np.ndarray) -> tuple[float, Callable[[float], float
     # Where the answer waves, only the grid may meet the value.
     value = min(float(grid[i]), math.exp(value) if log else value, key=error)
     return (value, error) if error(value) < _CLEARLY * own else None
+
+
+def _out_of_reach(sampled: Callable[[float], np.ndarray], wanted: np.ndarray, own: float) -> bool:
+    """Return True if the answer is straight in the value, and no value brings it clearly nearer to `wanted`.
+
+    own: how far the answer with the right value is from it. Most operations are linear in most inputs: few answers
+         then tell what the search would find.
+    """
+    start = sampled(0.0)
+    along = sampled(1.0) - start
+    size = float(np.linalg.norm(start) + np.linalg.norm(along))
+    for value in _ON_THE_LINE:
+        apart = float(np.linalg.norm(sampled(value) - start - value * along))
+        if not apart <= _STRAIGHT * size * max(1.0, abs(value)):
+            return False
+    rest = wanted - start
+    rest = rest - (rest @ along) / (along @ along or 1.0) * along
+    return own > _STRAIGHT * size and float(np.linalg.norm(rest)) > 2 * _CLEARLY * own
 
 
 def _golden(error: Callable[[float], float], low: float, high: float) -> float:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from refsd.causes.generic.reshaped import reshaped
+from refsd.causes.generic.reshaped import _same_numbers, reshaped
 from refsd.golden.evidence import Evidence
 
 RNG = np.random.default_rng(11)
@@ -43,3 +43,13 @@ def test_other_numbers_have_no_order():
     assert reshaped(_evidence(shuffled)) is None
     assert reshaped(_evidence(HONEST)) is None
     assert reshaped(_evidence(RNG.standard_normal(TRUTH.shape))) is None
+
+
+def test_numbers_that_no_order_brings_near_are_told_without_a_search():
+    """A sorted copy is near where any order is: an order leaves it true, other numbers do not."""
+    noisy = HONEST + 2.0**-24 * RNG.standard_normal(TRUTH.shape)
+    assert _same_numbers(_evidence(RNG.permutation(noisy.ravel())))
+    assert not _same_numbers(_evidence(HONEST.astype(np.float16).astype(np.float64)))
+    one = HONEST.copy()
+    one.flat[7] += 0.01
+    assert not _same_numbers(_evidence(RNG.permutation(one.ravel())))

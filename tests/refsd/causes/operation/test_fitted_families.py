@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from refsd.causes.generic.fitted_causes import fitted_causes
+from refsd.causes.operation import fitted_constants
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.function_steps import NAMES, other_functions, straight_lines
 from refsd.causes.operation.generated_mutants import generated
@@ -332,3 +333,42 @@ def test_slices_at_other_places():
     found[:, 2] = RNG.standard_normal((6, 40))
     (cause,) = fitted_causes(found, truth, honest, -1, {})
     assert cause.startswith("right slices stand at other places: ") and "axis 1" in cause
+
+
+SOFTMAX = _call("softmax", {"scale": 0.5}, x=_normal(3, 4, 20))
+
+
+@pytest.mark.parametrize("call", [CONV, LINEAR, ROWS, SOFTMAX], ids=["conv2d", "linear", "layer_norm", "softmax"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda call: _with(call, x=3 * call[1]["x"].values()),
+        lambda call: _with(call, x=call[1]["x"].values() + np.float32(0.25)),
+        lambda call: _with(call, x=np.roll(call[1]["x"].values(), 1)),
+        lambda call: _with(call).astype(np.float16),
+        lambda call: -0.2 * _with(call),
+        lambda call: _normal(*_with(call).shape),
+    ],
+    ids=["scaled", "moved", "rolled", "rounded", "turned", "noise"],
+)
+def test_a_line_out_of_reach_is_what_the_search_would_not_find(call, wrong, monkeypatch):
+    found = wrong(call)
+    short = _named(fitted, call, found)
+    monkeypatch.setattr(fitted_constants, "_out_of_reach", lambda *_: False)
+    whole = _named(fitted, call, found)
+    assert [name for name, _ in short] == [name for name, _ in whole]
+    assert all(np.array_equal(one, other) for (_, one), (_, other) in zip(short, whole, strict=True))
+
+
+def test_few_answers_tell_that_no_constant_explains_a_linear_operation(monkeypatch):
+    count = 0
+
+    def counted(*arguments):
+        nonlocal count
+        count += 1
+        return answer(*arguments)
+
+    found = _with(CONV).astype(np.float16)
+    monkeypatch.setattr(fitted_constants, "answer", counted)
+    assert not _named(fitted, CONV, found)
+    assert 0 < count < 60  # six a number of three inputs, and the right answer; the search takes 78 a number

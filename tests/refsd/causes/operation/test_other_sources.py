@@ -81,10 +81,11 @@ def test_statistics_of_other_memory(says, memory):
     np.testing.assert_allclose(told[0][1], found, rtol=1e-4, atol=1e-5)
 
 
-def test_sums_that_end_with_a_whole_block():
-    """A product that sums whole blocks of 16 reads 11 numbers of the next rows."""
-    v, none = _values(LINEAR), np.zeros(11)
-    rows = [np.append(t.ravel(), none) for t in (v["x"], v["weight"])]
+@pytest.mark.parametrize("behind", [0, 1], ids=["zeros", "other memory"])
+def test_sums_that_end_with_a_whole_block(behind):
+    """A product that sums whole blocks of 16 reads 11 numbers of the next rows, behind the last what is there."""
+    v = _values(LINEAR)
+    rows = [np.append(t.ravel(), behind * np.sin(np.arange(11.0))) for t in (v["x"], v["weight"])]
     x, weight = (np.stack([t[i : i + 48] for i in range(0, len(t) - 11, 37)]) for t in rows)
     found = (x @ weight.T).reshape(3, 21, 10) + v["bias"]
     told = _named(product_terms, LINEAR, found)
