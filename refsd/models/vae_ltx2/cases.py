@@ -1,11 +1,13 @@
 """Cases of LTX-2's video autoencoder, on tiny models of the same architecture."""
 
+from typing import Any
+
 from refsd.golden.recipe import Recipe
 from refsd.networks.cases import BATCH, PICTURE, quiet, tiny_case, video
 
 _ENCODER = "ltx2-vae", "ltx2-vae-encoder"
 _DECODER = "ltx2-vae", "ltx2-vae-decoder"
-_LTX23 = {"decoder_mirrors": False, "shortcuts": False}
+_LTX23: dict[str, Any] = {"decoder_mirrors": False, "shortcuts": False}
 _TIMES = Recipe((BATCH,), exponent=-14, offset=64.0)
 
 CASES = [

@@ -222,7 +222,7 @@ def _shortcuts(path: Path, given: dict[str, Any], default: bool) -> bool:
     flags = value if type(value) is list and value else [value]
     if any(type(flag) is not bool or flag != flags[0] for flag in flags):
         raise BadInput(f"{path}: upsample_residual is {shown_value(value)}; true or false for all steps expected")
-    return flags[0]
+    return bool(flags[0])
 
 
 _PREFIXES = ("first_stage_model.", "vae.", "")

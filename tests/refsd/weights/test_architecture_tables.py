@@ -154,15 +154,22 @@ def residual_vaes(size):
 def ltx2_vaes():
     """Levels of either half in any number."""
 
-    def half(levels):
+    def half(levels, *fields):
         numbers = st.lists(few, min_size=levels, max_size=levels).map(tuple)
-        return st.tuples(widths(levels), widths(levels - 1), numbers)
+        values = widths(levels), widths(levels - 1), numbers
+        return st.fixed_dictionaries(dict(zip(fields, values, strict=True)))
 
-    halves = st.tuples(*[st.integers(1, 4).flatmap(half)] * 2)
-    return st.builds(
-        lambda both, latents, conditioned: LTX2VAESize(*both[0], *both[1], latents, conditioned),
-        *(halves, dims, st.booleans()),
-    )
+    def sized(levels):
+        encoder = half(levels[0], "widths", "down", "res_blocks")
+        decoder = half(levels[1], "decoder", "up", "decoder_blocks")
+        return st.builds(
+            lambda encoder, decoder, latents, conditioned: LTX2VAESize(
+                **encoder, **decoder, latent_channels=latents, conditioned=conditioned
+            ),
+            *(encoder, decoder, dims, st.booleans()),
+        )
+
+    return st.tuples(st.integers(1, 4), st.integers(1, 4)).flatmap(sized)
 
 
 def t5s():
