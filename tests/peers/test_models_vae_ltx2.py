@@ -5,15 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import AutoencoderKLLTX2Video
+from diffusers import AutoencoderKLLTX2Video, AutoencoderKLLTXVideo
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 
+from refsd.components import forward, load
 from refsd.engines.torch.taps import listening
 from refsd.models.vae_ltx2 import decode, encode
 from refsd.models.vae_ltx2.network import (
     LTX2_VAE,
     LTX2_VAE_SIZE,
     LTX23_VAE_SIZE,
+    LTX_VIDEO_VAE_SIZE,
     LTX2VAESize,
     ltx2_vae_keymap,
     ltx2_vae_shapes,
@@ -21,7 +23,10 @@ from refsd.models.vae_ltx2.network import (
 )
 from refsd.models.vae_ltx2.original import ORIGINALS
 from refsd.module import Module, Taps
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import stored
+from refsd.weights import open_checkpoint
 
 pytestmark = pytest.mark.peer
 
@@ -131,6 +136,50 @@ def test_ltx_2_3(peers):
     assert got["out"].shape == (2, 3, 9, 32, 96)
 
 
+def peer_of_ltx_video(size: LTX2VAESize, **config):
+    """The class of LTX-Video, as it is made of 0.9.5's files; its encoder's first width is a width of its own."""
+    assert LTX2_VAE.folder is not None
+    new = "encoder_spatial_padding_mode", "decoder_spatial_padding_mode", "upsample_type", "_class_name"
+    given = {name: value for name, value in LTX2_VAE.folder.config(size).items() if name not in new}
+    kinds = ["LTXVideo095DownBlock3D"] * len(size.down)
+    return AutoencoderKLLTXVideo.from_config(
+        {**given, "block_out_channels": list(size.widths), "down_block_types": kinds, **config}
+    )
+
+
+def test_ltx_video(tmp_path):
+    """The same network: LTX-2's with zeros around frames. Its folder says nothing of them."""
+    size = TIMED._replace(widths=(6, 12, 24, 48), down=(3, 12, 6), res_blocks=(1, 2, 1, 1))
+    size = size._replace(decoder=(64, 32, 16, 8), up=(256, 128, 64), decoder_blocks=(1, 2, 1, 3))
+    with float64_throughout():
+        peer = peer_of_ltx_video(size, downsample_type=["spatial", "temporal", "spatiotemporal"])
+        redraw(peer, 4)
+        with torch.no_grad():
+            peer.latents_mean.copy_(torch.from_numpy(draw((6,), 5)))
+            peer.latents_std.copy_(torch.from_numpy(np.exp(draw((6,), 6))))
+            peer.decoder.timestep_scale_multiplier.fill_(1000.0)
+        peer.eval().save_pretrained(tmp_path / "vae")
+        x, z, t = draw((2, 3, 5, 32, 48), 2), draw((2, 6, 2, 2, 3), 3), np.array([0.05, 0.4])
+        mean, std = (of[:, None, None, None] for of in (peer.latents_mean, peer.latents_std))
+        encoded = (peer.encode(torch.from_numpy(x)).latent_dist.mean - mean) / std
+        decoded = peer.decode(torch.from_numpy(z) * std + mean, torch.from_numpy(t)).sample
+    checkpoint = open_checkpoint(tmp_path)
+    for half, given, want in (("encoder", {"x": x}, encoded), ("decoder", {"z": z, "timesteps": t}, decoded)):
+        m, params = load(checkpoint, f"ltx2-vae-{half}", Arithmetic(FLOAT64))
+        y = forward(f"ltx2-vae-{half}", m, given, params)
+        assert distance(y["mean" if half == "encoder" else "out"], want) <= 1e-12, half
+
+
+def test_the_released_ltx_video():
+    """As 0.9.5's and 0.9.7's are made of Lightricks' files."""
+    with torch.device("meta"):
+        peer = peer_of_ltx_video(LTX_VIDEO_VAE_SIZE)
+    shapes = {name: tuple(tensor.shape) for name, tensor in peer.state_dict().items()}
+    sources, unread = ltx2_vae_keymap().sources(shapes)
+    assert not unread
+    assert {name: source.shape(shapes) for name, source in sources.items()} == ltx2_vae_shapes(LTX_VIDEO_VAE_SIZE)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [LTX2_VAE_SIZE, LTX23_VAE_SIZE])
 def test_full_width(size):
@@ -143,7 +192,7 @@ def test_full_width(size):
     hold(peer, size, "decoder", {"z": draw((1, 128, 1, 2, 3), 3)}, **params)
 
 
-@pytest.mark.parametrize("size", [LTX2_VAE_SIZE, LTX2_VAE_SIZE._replace(conditioned=True), LTX23_VAE_SIZE])
+@pytest.mark.parametrize("size", [LTX2_VAE_SIZE, LTX_VIDEO_VAE_SIZE, LTX23_VAE_SIZE])
 def test_the_real_ones(size):
     """diffusers' defaults are LTX-2's, but for the decoder's sight of later frames."""
     assert LTX2_VAE.folder is not None

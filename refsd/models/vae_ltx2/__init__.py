@@ -7,9 +7,8 @@ convolution to few channels, whose values of two frames, of 2x2 pixels or of bot
 A convolution repeats the first frame before the video: twice, if it sees no later frame, as in the encoder. The
 decoder's sees one frame on each side, and repeats the last frame, too. Norms have no weights.
 
-LTX-2.3's and 2.5's decoder has one step more, zeros around frames where LTX-2's has their mirror image, and no
-shortcuts. Some checkpoints tell the decoder how much noise the latent has: the class of LTX-2 has it, the released
-files do not.
+LTX-2.3's decoder has one step more, zeros around frames where LTX-2's has their mirror image, and no shortcuts.
+LTX-Video's, from 0.9.5 on, is LTX-2's with zeros around frames, and is told how much noise the latent has.
 """
 
 from functools import partial
@@ -76,7 +75,7 @@ def decode(m: Module, z, timesteps=None, decoder_causal=False, decoder_mirrors=T
 
     decoder_causal, decoder_mirrors: what convolutions see beyond the video
     shortcuts: True if each step has one around it
-    Source: diffusers autoencoder_kl_ltx2.py.
+    Source: diffusers autoencoder_kl_ltx2.py, and autoencoder_kl_ltx.py, which computes the same for LTX-Video.
     """
     z = to_vae(m, z, *statistics(m))
     edges = Edges(decoder_causal, decoder_mirrors)

@@ -7,6 +7,7 @@ from refsd.networks.cases import BATCH, PICTURE, quiet, tiny_case, video
 
 _ENCODER = "ltx2-vae", "ltx2-vae-encoder"
 _DECODER = "ltx2-vae", "ltx2-vae-decoder"
+_LTX_VIDEO: dict[str, Any] = {"decoder_mirrors": False}
 _LTX23: dict[str, Any] = {"decoder_mirrors": False, "shortcuts": False}
 _TIMES = Recipe((BATCH,), exponent=-14, offset=64.0)
 
@@ -16,6 +17,6 @@ CASES = [
     quiet(tiny_case(*_ENCODER, "quiet", {"x": video(3, 1, 32, 32, **PICTURE)})),
     tiny_case(*_DECODER, "picture", {"z": video(8, 1, 2, 3)}),
     tiny_case(*_DECODER, "frames", {"z": video(8, 3, 3, 2)}),
-    tiny_case("ltx2-vae-timed", _DECODER[1], "frames", {"z": video(8, 2, 2, 3), "timesteps": _TIMES}),
+    tiny_case("ltx-video-vae", _DECODER[1], "frames", {"z": video(8, 2, 2, 3), "timesteps": _TIMES}, **_LTX_VIDEO),
     tiny_case("ltx23-vae", _DECODER[1], "frames", {"z": video(8, 2, 2, 3)}, **_LTX23),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""LTX-2's video autoencoder: sizes, tensors, names in files, config.json."""
+"""The video autoencoder of LTX-2 and LTX-Video: sizes, tensors, names in files, config.json."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +37,7 @@ class LTX2VAESize(NamedTuple):
 
 
 LTX2_VAE_SIZE = LTX2VAESize()
+LTX_VIDEO_VAE_SIZE = LTX2_VAE_SIZE._replace(conditioned=True)  # 0.9.5 and later
 LTX23_VAE_SIZE = LTX2VAESize(
     (128, 256, 512, 1024, 1024),
     (64, 256, 128, 128),
@@ -90,7 +91,7 @@ def _time(name: str, outputs: int) -> Shapes:
 def ltx2_vae_size(shapes: Mapping[str, Shape]) -> LTX2VAESize:
     """Infer the size from shapes under the original's names. One half alone, encoder or decoder, is enough.
 
-    The decoder's number of levels tells LTX-2's from LTX-2.3's, and with it the sizes of what is missing.
+    The decoder's number of levels tells LTX-2.3's from the others', and with it the sizes of what is missing.
     """
     usual = LTX2_VAE_SIZE if count(shapes, UP, 7) < 9 else LTX23_VAE_SIZE
     latents = dim(shapes, "encoder.conv_out.conv.bias", 0, usual.latent_channels + 1)
@@ -150,8 +151,14 @@ _COMPUTED = {"in_channels": 3, "out_channels": 3, "patch_size": PATCH, "patch_si
 _PADDING = {"zeros": False, "reflect": True}
 
 
-def _is_ltx2(size: LTX2VAESize) -> bool:
+def _has_shortcuts(size: LTX2VAESize) -> bool:
+    """True for the sizes of LTX-2 and LTX-Video, False for LTX-2.3's."""
     return len(size.up) < len(LTX23_VAE_SIZE.up)
+
+
+def _mirrors(size: LTX2VAESize) -> bool:
+    """True for LTX-2's size alone."""
+    return _has_shortcuts(size) and not size.conditioned
 
 
 def _kind(wide: int, narrow: int) -> str:
@@ -159,7 +166,7 @@ def _kind(wide: int, narrow: int) -> str:
 
 
 def _config(size: LTX2VAESize) -> dict[str, Any]:
-    down, up, is_ltx2 = len(size.down), len(size.up), _is_ltx2(size)
+    down, up = len(size.down), len(size.up)
     return {
         "_class_name": "AutoencoderKLLTX2Video",
         **_COMPUTED,
@@ -168,7 +175,7 @@ def _config(size: LTX2VAESize) -> dict[str, Any]:
         "decoder_causal": False,
         "decoder_inject_noise": [False] * (up + 1),
         "decoder_layers_per_block": list(size.decoder_blocks[::-1]),
-        "decoder_spatial_padding_mode": "reflect" if is_ltx2 else "zeros",
+        "decoder_spatial_padding_mode": "reflect" if _mirrors(size) else "zeros",
         "decoder_spatio_temporal_scaling": [True] * up,
         "down_block_types": ["LTX2VideoDownBlock3D"] * down,
         "downsample_type": [_kind(wide, rows) for wide, rows in zip(size.widths[1:], size.down, strict=True)],
@@ -184,22 +191,25 @@ def _config(size: LTX2VAESize) -> dict[str, Any]:
         # The one list of the decoder's that diffusers reads from the latent's size on.
         "upsample_type": [_kind(rows, wide) for rows, wide in zip(size.up, size.decoder[1:], strict=True)],
         "upsample_factor": [a // b for a, b in zip(size.decoder, size.decoder[1:], strict=False)][::-1],
-        "upsample_residual": [is_ltx2] * up,
+        "upsample_residual": [_has_shortcuts(size)] * up,
     }
 
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    """Without a config.json, the decoder's number of levels tells LTX-2's conventions from LTX-2.3's.
+    """Without a config.json, the decoder's size tells LTX-2's conventions from LTX-2.3's and LTX-Video's.
 
-    A field that a config.json lacks is as in diffusers' class.
+    A field that a config.json lacks is as in diffusers' class, AutoencoderKLLTX2Video or AutoencoderKLLTXVideo.
     """
-    is_ltx2 = _is_ltx2(ltx2_vae_size(shapes))
+    size = ltx2_vae_size(shapes)
+    of_ltx2 = bool(given) and given.get("_class_name") != "AutoencoderKLLTXVideo"
     return {
         "encoder_causal": _one_of(path, given, "encoder_causal", _FLAGS, True),
         "encoder_mirrors": _one_of(path, given, "encoder_spatial_padding_mode", _PADDING, False),
-        "decoder_causal": _one_of(path, given, "decoder_causal", _FLAGS, bool(given)),
-        "decoder_mirrors": _one_of(path, given, "decoder_spatial_padding_mode", _PADDING, is_ltx2 or bool(given)),
-        "shortcuts": _shortcuts(path, given, is_ltx2 or bool(given)),
+        "decoder_causal": _one_of(path, given, "decoder_causal", _FLAGS, of_ltx2),
+        "decoder_mirrors": _one_of(
+            path, given, "decoder_spatial_padding_mode", _PADDING, of_ltx2 or (not given and _mirrors(size))
+        ),
+        "shortcuts": _shortcuts(path, given, of_ltx2 or (not given and _has_shortcuts(size))),
     }
 
 
@@ -241,7 +251,7 @@ _TINY_23 = LTX2VAESize(
 
 LTX2_VAE = Network(
     "ltx2-vae",
-    "LTX-2's video autoencoder",
+    "LTX-2's or LTX-Video's autoencoder",
     "autoencoder",
     ltx2_vae_size,
     ltx2_vae_shapes,
@@ -265,9 +275,7 @@ LTX2_VAE = Network(
     unread=("per_channel_statistics.channel", "per_channel_statistics.mean-of-stds*"),
     recipes={
         "ltx2-vae": alone("ltx2-vae", LTX2_VAE_SIZE, _TINY, "vae"),
-        "ltx2-vae-timed": alone(
-            "ltx2-vae", LTX2_VAE_SIZE._replace(conditioned=True), _TINY._replace(conditioned=True), "vae"
-        ),
+        "ltx-video-vae": alone("ltx2-vae", LTX_VIDEO_VAE_SIZE, _TINY._replace(conditioned=True), "vae"),
         "ltx23-vae": alone("ltx2-vae", LTX23_VAE_SIZE, _TINY_23, "vae"),
     },
 )

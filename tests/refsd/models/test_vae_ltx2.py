@@ -27,6 +27,7 @@ from refsd.models.vae_ltx2.network import (
     LTX2_VAE,
     LTX2_VAE_SIZE,
     LTX23_VAE_SIZE,
+    LTX_VIDEO_VAE_SIZE,
     ltx2_vae_keymap,
     ltx2_vae_shapes,
     ltx2_vae_size,
@@ -153,15 +154,18 @@ def test_one_half_tells_the_size(half):
     assert ltx2_vae_size(shapes) == want
 
 
-@pytest.mark.parametrize(("size", "ltx2"), [(LTX2_VAE_SIZE, True), (LTX23_VAE_SIZE, False)])
-def test_the_decoder_s_levels_tell_the_conventions_of_a_file_without_a_config(size, ltx2):
+@pytest.mark.parametrize(
+    ("size", "mirrors", "shortcuts"),
+    [(LTX2_VAE_SIZE, True, True), (LTX23_VAE_SIZE, False, False), (LTX_VIDEO_VAE_SIZE, False, True)],
+)
+def test_the_decoder_tells_the_conventions_of_a_file_without_a_config(size, mirrors, shortcuts):
     found = LTX2_VAE.config(Path("a.safetensors"), ltx2_vae_shapes(size), {})
     assert found == {
         "encoder_causal": True,
         "encoder_mirrors": False,
         "decoder_causal": False,
-        "decoder_mirrors": ltx2,
-        "shortcuts": ltx2,
+        "decoder_mirrors": mirrors,
+        "shortcuts": shortcuts,
     }
 
 
@@ -177,7 +181,7 @@ def folder_with(tmp_path, **fields):
 
 
 def test_a_config_tells_the_conventions(tmp_path):
-    """A field that is missing is as in diffusers' class, whose decoder sees no later frame."""
+    """A field that is missing is as in diffusers' class: LTX-2's decoder sees no later frame, LTX-Video's does."""
     assert folder_with(tmp_path)["decoder_causal"] is False
     found = folder_with(
         tmp_path,
@@ -194,6 +198,9 @@ def test_a_config_tells_the_conventions(tmp_path):
         "decoder_mirrors": True,
         "shortcuts": True,
     }
+    missing = dict.fromkeys(("decoder_causal", "decoder_spatial_padding_mode", "upsample_residual"))
+    found = folder_with(tmp_path, _class_name="AutoencoderKLLTXVideo", **missing)
+    assert not any(found[name] for name in ("decoder_causal", "decoder_mirrors", "shortcuts"))
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,14 @@ from refsd.models.t5.network import T5_XXL, T5Size, t5_shapes, t5_size
 from refsd.models.taesd.network import TAESD, TAESDSize, taesd_shapes, taesd_size
 from refsd.models.unet.tensors import UNetSize
 from refsd.models.vae_flux2.network import Flux2VAESize, flux2_vae_shapes, flux2_vae_size
-from refsd.models.vae_ltx2.network import LTX2_VAE_SIZE, LTX23_VAE_SIZE, LTX2VAESize, ltx2_vae_shapes, ltx2_vae_size
+from refsd.models.vae_ltx2.network import (
+    LTX2_VAE_SIZE,
+    LTX23_VAE_SIZE,
+    LTX_VIDEO_VAE_SIZE,
+    LTX2VAESize,
+    ltx2_vae_shapes,
+    ltx2_vae_size,
+)
 from refsd.models.vae_minimax_h3.network import MiniMaxH3VAESize, minimax_h3_vae_shapes, minimax_h3_vae_size
 from refsd.models.vae_qwen_image21.network import QwenImage21VAESize, qwen_image21_vae_shapes, qwen_image21_vae_size
 from refsd.models.vae_wan.network import WanVAESize, wan_vae_shapes, wan_vae_size
@@ -440,6 +447,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (minimax_h3_vae_shapes, MiniMaxH3VAESize(), 2_603_868_984),
         (ltx2_vae_shapes, LTX2_VAE_SIZE, 1_222_479_857),
         (ltx2_vae_shapes, LTX23_VAE_SIZE, 726_106_225),
+        (ltx2_vae_shapes, LTX_VIDEO_VAE_SIZE, 1_246_913_778),
         (qwen_image21_vae_shapes, QwenImage21VAESize(), 337_740_404),
         (mistral_shapes, MistralSize(), 22_901_314_560),
         (mistral_shapes, MINISTRAL_3B, 3_429_006_336),
