@@ -90,7 +90,7 @@ def hold(peer, size, half, given: dict[str, Any], **params):
         "decoder": {
             "decoder.mid_block": "decoder.up_blocks.0",
             "decoder.up_blocks.1.upsamplers.0": "decoder.up_blocks.3",
-            "decoder.up_blocks.3": "decoder.up_blocks.8",
+            f"decoder.up_blocks.{len(size.up) - 1}": f"decoder.up_blocks.{2 * len(size.up)}",
         },
     }
     for name, mine in blocks[half].items():

@@ -209,7 +209,7 @@ def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str,
         "decoder_mirrors": _one_of(
             path, given, "decoder_spatial_padding_mode", _PADDING, of_ltx2 or (not given and _mirrors(size))
         ),
-        "shortcuts": _shortcuts(path, given, of_ltx2 or (not given and _has_shortcuts(size))),
+        "shortcuts": _shortcuts(path, shapes, given, of_ltx2 or (not given and _has_shortcuts(size))),
     }
 
 
@@ -226,11 +226,12 @@ def _one_of(path: Path, given: dict[str, Any], field: str, values: Mapping[Any, 
     return default
 
 
-def _shortcuts(path: Path, given: dict[str, Any], default: bool) -> bool:
+def _shortcuts(path: Path, shapes: Shapes, given: dict[str, Any], default: bool) -> bool:
     """Return whether the decoder's steps have shortcuts: all, or none."""
     value = given.get("upsample_residual", default)
     flags = value if type(value) is list and value else [value]
-    if any(type(flag) is not bool or flag != flags[0] for flag in flags):
+    steps = len(ltx2_vae_size(shapes).up) if flags is value and has(shapes, UP) else len(flags)
+    if len(flags) != steps or any(type(flag) is not bool or flag != flags[0] for flag in flags):
         raise BadInput(f"{path}: upsample_residual is {shown_value(value)}; true or false for all steps expected")
     return bool(flags[0])
 

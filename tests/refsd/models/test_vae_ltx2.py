@@ -216,6 +216,8 @@ def test_a_config_tells_the_conventions(tmp_path):
         ("encoder_spatial_padding_mode", True),
         ("upsample_residual", [True, False, True, True]),
         ("upsample_residual", 1),
+        ("upsample_residual", [True, True]),
+        ("upsample_residual", []),
     ],
 )
 def test_a_config_of_another_network_is_refused(tmp_path, field, value):
