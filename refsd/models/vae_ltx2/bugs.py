@@ -1,19 +1,17 @@
 """Bugs of LTX-2's autoencoder: frames and pixels beyond a video, steps and their shortcuts, the noise level."""
 
-from functools import partial
-
 import numpy as np
 
 from refsd.golden.judge import Mutant
 from refsd.models import vae_ltx2 as vae
-from refsd.models.vae_ltx2 import Edges, Modulation, after_first_again, in_turn, unfolded
+from refsd.models.vae_ltx2 import Edges, Modulation, after_first_again, unfolded
 from refsd.models.vae_wan.bugs import left_as_it_is, no_average, with_exchanged_statistics, without_last
 from refsd.module import Module
 from refsd.networks.bugs import Change, replacing
 from refsd.numerics.arithmetic import Arithmetic
 
-_FOLDED, _AVERAGED, _MODULATIONS, _SCALED = vae.folded, vae.averaged, vae.modulations, vae.scaled_time
-_CONV, _EMBEDDED, _PATCHES, _PIXELS = vae.conv, vae.time_embedding, vae.to_patches, vae.to_pixels
+_FOLDED, _MODULATIONS, _SCALED = vae.folded, vae.modulations, vae.scaled_time
+_CONV, _UPSAMPLE, _PATCHES, _PIXELS = vae.conv, vae.upsample, vae.to_patches, vae.to_pixels
 
 
 class LargerEps(Arithmetic):
@@ -78,18 +76,11 @@ def _each_channel(x, outputs):
 
 
 def _no_shortcuts(m: Module, x, outputs, edges: Edges, shortcuts):
-    return _upsampled(m, x, outputs, edges, False)
+    return _UPSAMPLE(m, x, outputs, edges, False)
 
 
 def _always_shortcuts(m: Module, x, outputs, edges: Edges, shortcuts):
-    return _upsampled(m, x, outputs, edges, True)
-
-
-def _upsampled(m: Module, x, outputs, edges: Edges, shortcuts):
-    frames, side = vae.STEPS[m.shape("conv.conv.weight")[0] // outputs]
-    unfold = partial(vae.unfolded, frames=frames, side=side)
-    h = unfold(vae.conv(m["conv"], x, edges))
-    return m.add(h, in_turn(unfold(x), outputs)) if shortcuts else h
+    return _UPSAMPLE(m, x, outputs, edges, True)
 
 
 def _rows_outside(x):
@@ -131,10 +122,6 @@ def _without_table(m: Module, table, time):
 
 def _last_unmodulated(m: Module, table, time):
     return (None, None) if table.startswith("last_") else _MODULATIONS(m, table, time)
-
-
-def _unscaled(m: Module, timesteps):
-    return timesteps
 
 
 def _sines_first(m: Module, t):
@@ -191,7 +178,7 @@ BUGS = (
         (f"{_NAME}: the two modulations of a block are exchanged", "modulations", _exchanged),
         (f"{_NAME}: modulations lack the block's table", "modulations", _without_table),
         (f"{_NAME}: the last norm is not modulated", "modulations", _last_unmodulated),
-        (f"{_NAME}: the noise level is not scaled", "scaled_time", _unscaled),
+        (f"{_NAME}: the noise level is not scaled", "scaled_time", lambda m, timesteps: timesteps),
         (f"{_NAME}: the noise level is the first item's", "scaled_time", _first_item_s_time),
         (f"{_NAME}: sines of the noise level are first", "time_embedding", _sines_first),
     ),
