@@ -153,7 +153,8 @@ class Keymap:
             if source is None:
                 raise KeyError(name)
             n = len(source.names)
-            parts = (rows or {}).get(name) or [tensor.shape[0] // n] * n
+            height, *_ = tensor.shape or (1,)  # a number has no rows
+            parts = (rows or {}).get(name) or [height // n] * n
             out.update(zip(source.names, source.rule.split(tensor, parts), strict=True))
         return out
 

@@ -44,6 +44,9 @@ _CONDITIONING = (
     *("time_in.", "vector_in.", "guidance_in.", "t_embedder.", "y_embedder.", "tmlp.", "tproj.", ".mod.lin"),
 )
 
+# Endings of vectors that scale: norms' weights, variances and deviations.
+_ABOUT_ONE = (".weight", ".scale", ".running_var", ".gamma", ".std-of-means")
+
 # Endings of norms' weights that a file holds less 1.
 _LESS_ONE = ("prenorm.scale", "postnorm.scale", ".qnorm.scale", ".knorm.scale", "last.norm.scale", "txtmlp.0.scale")
 
@@ -114,7 +117,7 @@ def tensor_recipe(name: str, shape: Shape, type: str, quiet: int = 0) -> Recipe:
     type = storage_type(name, shape, type)
     quiet = 0 if any(part in name for part in _CONDITIONING) else quiet
     if len(shape) == 1 or name.endswith(".gamma"):
-        about_one = name.endswith((".weight", ".scale", ".running_var", ".gamma")) and not name.endswith(_LESS_ONE)
+        about_one = name.endswith(_ABOUT_ONE) and not name.endswith(_LESS_ONE)
         return Recipe(shape, type, exponent=-18 if about_one else -20 - quiet, offset=float(about_one))
     if name.endswith(_TABLES):
         return Recipe(shape, type, exponent=-20 - quiet)

@@ -124,6 +124,13 @@ TOLD_BY_SHAPES = {
     "timestep_channels",
     "flow_map",
     "context_in_dim",
+    "decoder_layers_per_block",
+    "decoder_spatio_temporal_scaling",
+    "spatio_temporal_scaling",
+    "downsample_type",
+    "upsample_type",
+    "upsample_factor",
+    "timestep_conditioning",
 }
 # What a forward pass in float64 does not read: sizes to train at, seeds of dropout, dtypes, what other heads need.
 NOT_COMPUTED = {
@@ -163,6 +170,9 @@ NOT_COMPUTED = {
     "scale_factor_temporal",
     "scale_factor_spatial",
     "final_logit_softcapping",
+    "spatial_compression_ratio",
+    "temporal_compression_ratio",
+    "resnet_norm_eps",
 }
 
 

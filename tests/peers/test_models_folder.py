@@ -22,6 +22,8 @@ from test_models_minimax_h3 import inputs_of, peer_minimax_h3
 from test_models_qwen_image21 import asked, peer_qwen_image21, picture_of
 from test_models_unet import peer_unet
 from test_models_vae import peer_vae
+from test_models_vae_ltx2 import TIMED as LTX2_VAE
+from test_models_vae_ltx2 import peer_vae as peer_vae_ltx2
 from test_models_vae_minimax_h3 import SIZE as MINIMAX_H3_VAE
 from test_models_vae_minimax_h3 import peer_vae as peer_vae_minimax_h3
 from test_models_vae_wan22 import peer_vae as peer_vae_wan22
@@ -37,6 +39,7 @@ from refsd.models.krea2 import token_ids
 from refsd.models.minimax_h3.original import ORIGINALS
 from refsd.models.unet.tensors import UNetSize
 from refsd.models.vae.network import VAESize
+from refsd.models.vae_ltx2.original import ORIGINALS as LTX2_VAE_ORIGINALS
 from refsd.models.vae_minimax_h3.original import ORIGINALS as MINIMAX_H3_VAE_ORIGINALS
 from refsd.models.vae_wan.original import ORIGINALS as WAN_ORIGINALS
 from refsd.numerics.arithmetic import Arithmetic
@@ -330,6 +333,33 @@ def test_a_folder_of_minimax_h3(tmp_path):
     got = answer(checkpoint, "minimax-h3", inputs)
     assert all(distance(got[name], want[name]) <= 1e-12 for name in ("out", "audio_out"))
     assert living_component(peer).config == checkpoint.components["minimax-h3"].config
+
+
+def test_a_folder_of_ltx2_s_autoencoder(tmp_path):
+    """Statistics are tensors; what convolutions see beyond a video, and shortcuts, are read from config.json."""
+    x, z = draw((2, 3, 9, 64, 96), 1), draw((2, 6, 2, 2, 3), 2)
+    given, times = {"encoder_causal": False, "encoder_mirrors": True}, np.array([0.05, 0.4])
+    seen = {"decoder_causal": True, "decoder_mirrors": False, "shortcuts": True}
+    with float64_throughout():
+        peer = peer_vae_ltx2(
+            LTX2_VAE,
+            encoder_causal=False,
+            encoder_spatial_padding_mode="reflect",
+            decoder_causal=True,
+            decoder_spatial_padding_mode="zeros",
+            upsample_residual=[True] * 4,
+        )
+        want = LTX2_VAE_ORIGINALS["ltx2-vae-encoder"].run(peer, {"x": torch.from_numpy(x)}, given)
+        tensors = {"z": torch.from_numpy(z), "timesteps": torch.from_numpy(times)}
+        want |= LTX2_VAE_ORIGINALS["ltx2-vae-decoder"].run(peer, tensors, seen)
+    peer.save_pretrained(tmp_path / "vae")
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.components["ltx2-vae"].config == given | seen
+    got = answer(checkpoint, "ltx2-vae-encoder", {"x": x})
+    got |= answer(checkpoint, "ltx2-vae-decoder", {"z": z, "timesteps": times})
+    assert all(distance(got[name], want[name]) <= 1e-12 for name in ("mean", "logvar", "out"))
+    found = living_component(peer)
+    assert (found.name, found.config) == ("ltx2-vae", checkpoint.components["ltx2-vae"].config)
 
 
 def test_a_folder_of_minimax_h3_s_autoencoder(tmp_path):

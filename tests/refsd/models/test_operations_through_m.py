@@ -39,6 +39,8 @@ NAMES = (
     "wan22-vae/wan22-vae-decoder/frames",
     "minimax-h3-vae/minimax-h3-vae-encoder/picture",
     "minimax-h3-vae/minimax-h3-vae-decoder/frames",
+    "ltx2-vae/ltx2-vae-encoder/frames",
+    "ltx-video-vae/ltx2-vae-decoder/frames",
     "qwen-image21-vae/qwen-image21-vae-encoder/tall",
     "qwen-image21-vae/qwen-image21-vae-decoder/wide",
     "taesd/tae-encoder/odd",

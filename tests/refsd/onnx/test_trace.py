@@ -69,6 +69,8 @@ def errors(case, tmp_path):
         "qwen-image21/qwen-image21/edit",
         "minimax-h3-vae/minimax-h3-vae-encoder/picture",
         "minimax-h3-vae/minimax-h3-vae-decoder/frames",
+        "ltx2-vae/ltx2-vae-encoder/frames",
+        "ltx-video-vae/ltx2-vae-decoder/frames",
         "wan22-vae/wan22-vae-encoder/frames",
         "wan22-vae/wan22-vae-decoder/frames",
     ],

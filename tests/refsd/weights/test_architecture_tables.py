@@ -76,6 +76,14 @@ from refsd.models.t5.network import T5_XXL, T5Size, t5_shapes, t5_size
 from refsd.models.taesd.network import TAESD, TAESDSize, taesd_shapes, taesd_size
 from refsd.models.unet.tensors import UNetSize
 from refsd.models.vae_flux2.network import Flux2VAESize, flux2_vae_shapes, flux2_vae_size
+from refsd.models.vae_ltx2.network import (
+    LTX2_VAE_SIZE,
+    LTX23_VAE_SIZE,
+    LTX_VIDEO_VAE_SIZE,
+    LTX2VAESize,
+    ltx2_vae_shapes,
+    ltx2_vae_size,
+)
 from refsd.models.vae_minimax_h3.network import MiniMaxH3VAESize, minimax_h3_vae_shapes, minimax_h3_vae_size
 from refsd.models.vae_qwen_image21.network import QwenImage21VAESize, qwen_image21_vae_shapes, qwen_image21_vae_size
 from refsd.models.vae_wan.network import WanVAESize, wan_vae_shapes, wan_vae_size
@@ -148,6 +156,27 @@ def residual_vaes(size):
         return sizes(size, res_blocks=few, widths=widths(levels), decoder=widths(levels), halves=halves)
 
     return st.integers(1, 4).flatmap(sized)
+
+
+def ltx2_vaes():
+    """Levels of either half in any number."""
+
+    def half(levels, *fields):
+        numbers = st.lists(few, min_size=levels, max_size=levels).map(tuple)
+        values = widths(levels), widths(levels - 1), numbers
+        return st.fixed_dictionaries(dict(zip(fields, values, strict=True)))
+
+    def sized(levels):
+        encoder = half(levels[0], "widths", "down", "res_blocks")
+        decoder = half(levels[1], "decoder", "up", "decoder_blocks")
+        return st.builds(
+            lambda encoder, decoder, latents, conditioned: LTX2VAESize(
+                **encoder, **decoder, latent_channels=latents, conditioned=conditioned
+            ),
+            *(encoder, decoder, dims, st.booleans()),
+        )
+
+    return st.tuples(st.integers(1, 4), st.integers(1, 4)).flatmap(sized)
 
 
 def t5s():
@@ -315,6 +344,7 @@ TABLES = {
         MiniMaxH3VAESize(),
         sizes(MiniMaxH3VAESize, widths=widths(6), res_blocks=few, layers=few),
     ),
+    "ltx2-vae": Table(ltx2_vae_shapes, ltx2_vae_size, LTX2_VAE_SIZE, ltx2_vaes()),
     "qwen-image21-vae": Table(
         qwen_image21_vae_shapes,
         qwen_image21_vae_size,
@@ -415,6 +445,9 @@ def test_hostile_names_make_no_large_table(name, number):
         (wan_vae_shapes, WanVAESize(), 126_892_531),
         (wan22_vae_shapes, Wan22VAESize(), 704_688_668),
         (minimax_h3_vae_shapes, MiniMaxH3VAESize(), 2_603_868_984),
+        (ltx2_vae_shapes, LTX2_VAE_SIZE, 1_222_479_857),
+        (ltx2_vae_shapes, LTX23_VAE_SIZE, 726_106_225),
+        (ltx2_vae_shapes, LTX_VIDEO_VAE_SIZE, 1_246_913_778),
         (qwen_image21_vae_shapes, QwenImage21VAESize(), 337_740_404),
         (mistral_shapes, MistralSize(), 22_901_314_560),
         (mistral_shapes, MINISTRAL_3B, 3_429_006_336),

@@ -82,6 +82,8 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("minimax-h3-vae", "norm_eps", [1e-5], [0]),
         ("minimax-h3-vae", "decoder_norm_eps", [1e-6], ["1e-5"]),
         ("minimax-h3-vae", "decoder_rope_theta", [1e4], [-1]),
+        ("ltx2-vae", "encoder_causal", [True, False], [1, "true", None]),
+        ("ltx2-vae", "decoder_causal", [True, False], [0]),
         ("ernie-image", "eps", [1e-5], [0]),
         ("ernie-image", "rope_theta", [1e4, 500], [-2]),
         ("ideogram4", "norm_eps", [1e-6], [0]),
