@@ -10,7 +10,7 @@ from itertools import combinations, permutations
 from typing import Any
 from unicodedata import combining, normalize
 
-import ml_dtypes  # noqa: F401  (its types by name)
+import ml_dtypes
 import numpy as np
 
 from refsd.causes.generic.error_places import joined
@@ -35,6 +35,7 @@ _NUMBERS: dict[str, Callable[[float], float]] = {
     "one less": lambda v: v - 1,
     "left out": lambda v: 0,
     "as if 1": lambda v: 1,
+    "rounded to bfloat16": lambda v: float(ml_dtypes.bfloat16(v)),
 }
 _TEXTS: dict[str, Callable[[str], str]] = {
     "in lower case": str.lower,

@@ -8,7 +8,7 @@ from forgetting import forgotten, listed
 
 from refsd.cases import CASES
 from refsd.causes.generic.solved_numbers import bits
-from refsd.causes.stage.candidates import exchanged
+from refsd.causes.stage.candidates import exchanged, settings
 from refsd.causes.stage.scene import Scene
 from refsd.engines.reference import Reference
 from refsd.golden.judge import Standard
@@ -303,3 +303,11 @@ def test_the_search_changes_nothing():
     _causes(case.name, lambda c, v, y: {"sigmas": y["sigmas"] * np.linspace(1, 0.97, len(y["sigmas"]))})
     after = Reference(FLOAT64).run(case, case.realize())
     assert all(np.array_equal(before[k], after[k]) for k in before)
+
+
+def test_a_setting_may_be_rounded_to_a_smaller_type():
+    rounded = {m.name: m.change for m in settings(STAGES["stage/prediction"], {"sigma": 0.73})}
+    change = rounded["sigma rounded to bfloat16: 0.730469 for 0.73"].params
+    assert change is not None and change({"sigma": 0.73}) == {"sigma": 187 / 256}
+    assert not [m for m in settings(STAGES["stage/noising"], {"seed": 200}) if "bfloat16" in m.name]
+    assert [*settings(STAGES["stage/noising"], {"seed": (1 << 40) + 5})]
