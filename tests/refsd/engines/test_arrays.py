@@ -41,9 +41,9 @@ def test_tables_name_operations(library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-def test_float32_takes_two_thirds_of_the_scalar_cases(library):
-    formats = {"dequantize", "attention_int8"}
-    cases = [case for case in CASES.values() if case.op in OPERATIONS.keys() - formats]
+def test_float32_takes_nine_tenths_of_the_scalar_cases(library):
+    nobodys = {"dequantize", "attention_int8", "attention_softcap"}
+    cases = [case for case in CASES.values() if case.op in OPERATIONS.keys() - nobodys]
     scalar = [case for case in cases if all(r.type in ("f32", "f16", "i32") for r in case.inputs.values())]
     taken = [case for case in scalar if engine(library).refuses(case) is None]
     assert len(taken) > 0.9 * len(scalar)
