@@ -36,9 +36,8 @@ def im2col(x, taps, stride, before, dilation, first, cols):
                 for p in range(rows if Q < _NARROW else 0):
                     h = (first + p) * down + r * dilation[0] - before[0]
                     row, inside = cols[(c * R + r) * S + s, p], 0 <= h < H
-                    pixels = x[c, h if inside else 0]
                     for q in range(Q):
-                        row[q] = pixels[q * across + shift] if inside and begin <= q < end else 0
+                        row[q] = x[c, h, q * across + shift] if inside and begin <= q < end else 0
                 for p in range(rows if Q >= _NARROW else 0):
                     h = (first + p) * down + r * dilation[0] - before[0]
                     row = cols[(c * R + r) * S + s, p]

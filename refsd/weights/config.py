@@ -47,6 +47,7 @@ _REVEALED = (
     "num_layerwise_text_blocks",
     "num_refiner_text_blocks",
     "num_hidden_layers",
+    "decoder_num_layers",
     "depth",
     "num_position_embeddings",
     "out_hidden_size",
@@ -73,6 +74,8 @@ def _check_revealed(network: Network, path: Path, shapes: Shapes, given: dict[st
     if network.folder is None or not network.shapes(size).keys() <= shapes.keys():
         return
     there = network.folder.config(size)
-    for field in _REVEALED:
+    # Beside axes_dims_rope it is held against their sum; a UNet's is a number of heads.
+    widths = ("attention_head_dim",) if "head_dim" in size._fields and "axes_dims_rope" not in there else ()
+    for field in (*_REVEALED, *widths):
         if field in there and given.get(field, there[field]) != there[field]:
             raise BadInput(f"{path}: {field} is {shown_value(given[field])}; the weights have {there[field]}")

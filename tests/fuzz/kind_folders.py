@@ -131,6 +131,18 @@ TOLD_BY_SHAPES = {
     "upsample_type",
     "upsample_factor",
     "timestep_conditioning",
+    "addition_embed_type",
+    "llm_features_dim",
+    "adaln_dim",
+    "time_embed_dim",
+    "time_embed_hidden_dim",
+    "audio_in_channels",
+    "ffn_hidden_size",
+    "text_in_dim",
+    "extra_condition_channels",
+    "decoder_num_attention_heads",
+    "decoder_num_register_tokens",
+    "decoder_ffn_mult",
 }
 # What a forward pass in float64 does not read: sizes to train at, seeds of dropout, dtypes, what other heads need.
 NOT_COMPUTED = {
@@ -173,6 +185,7 @@ NOT_COMPUTED = {
     "spatial_compression_ratio",
     "temporal_compression_ratio",
     "resnet_norm_eps",
+    "clip_output",
 }
 
 

@@ -134,10 +134,6 @@ def _config(size: AnimaSize) -> dict[str, Any]:
 
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    width = anima_size(shapes).head_dim
-    if given.get("attention_head_dim", width) != width:
-        said = shown_value(given["attention_head_dim"])
-        raise BadInput(f"{path}: attention_head_dim is {said}; the weights have {width}")
     scale = given.get("rope_scale", [1.0, 4.0, 4.0])
     if not numbers(3, above_zero=True).holds(scale):
         raise BadInput(f"{path}: rope_scale is {shown_value(scale)}; three numbers above 0 expected")

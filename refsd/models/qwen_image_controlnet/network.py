@@ -78,7 +78,7 @@ QWEN_IMAGE_CONTROL_NETWORK = Network(
     qwen_image_control_shapes,
     places=(Location(_NAMES, ("control_model.", ""), (f"{EMBEDDER}.",), shaped=_has_txt_norm),),
     folder=Folder("", DIFFUSERS_FILE, _NAMES, _config),
-    computed={"patch_size": (2,), "axes_dims_rope": ([16, 56, 56],)},
+    computed={"patch_size": (2,), "axes_dims_rope": ([16, 56, 56],), "attention_head_dim": (128,)},
     recipes={
         "qwen-image-controlnet": alone(
             "qwen-image-controlnet", QWEN_IMAGE_CONTROL, TINY_CONTROL, "qwen-image-controlnet"

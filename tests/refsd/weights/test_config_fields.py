@@ -191,11 +191,25 @@ def test_fields_in_a_field_may_be_null(tmp_path):
 
 @pytest.mark.parametrize(
     ("component", "field"),
-    [("anima", "text_embed_dim"), ("anima", "attention_head_dim"), ("qwen3", "num_hidden_layers")],
+    [
+        ("anima", "text_embed_dim"),
+        ("anima", "attention_head_dim"),
+        ("ideogram4", "attention_head_dim"),
+        ("minimax-h3", "attention_head_dim"),
+        ("minimax-h3-vae", "decoder_num_layers"),
+        ("qwen3", "num_hidden_layers"),
+    ],
 )
 def test_sizes_that_the_weights_reveal_are_those_of_the_weights(tmp_path, component, field):
     with pytest.raises(BadInput, match=f"config.json: {field} is 7; the weights have "):
         component_config(component, tmp_path / "config.json", SHAPES[component], {field: 7})
+
+
+def test_heads_of_qwen_image_s_controlnet_are_as_wide_as_its_axes(tmp_path):
+    with pytest.raises(BadInput, match="attention_head_dim is 160; refsd computes 128 only"):
+        component_config(
+            "qwen-image-controlnet", tmp_path, SHAPES["qwen-image-controlnet"], {"attention_head_dim": 160}
+        )
 
 
 @pytest.mark.parametrize(("component", "field"), [("tae", "scaling_factor"), ("tae", "shift_factor")])
