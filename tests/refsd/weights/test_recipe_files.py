@@ -1,20 +1,17 @@
 """Files of recipe weights: small ones go, kept ones are checked, and damage is never computed with."""
 
-import contextlib
 import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from refsd.files import checksums
 from refsd.golden.case import ModelRecipe
-from refsd.golden.scratch import MAKING
 from refsd.numerics.errors import BadInput
 from refsd.weights import recipe_files, recipes
 from refsd.weights.recipe_files import RecipeFiles
@@ -218,39 +215,42 @@ def test_where_nothing_can_be_kept_is_one_line(tmp_path, kept):
 
 
 _MAKES = """
-import sys
+import os, signal, sys
 from pathlib import Path
 from refsd.golden.case import ModelRecipe
-from refsd.weights import recipe_files
+from refsd.weights import recipe_files, recipes
 recipe_files.SMALL = 0
-print("begins", flush=True)
+model = ModelRecipe("sd15", "f16", tiny=True)
+share, make, written = float(sys.argv[2]), recipes.make, 0
+
+def count(size):
+    global written
+    written += size
+    if written > share * recipes.size(model):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+recipes.make = lambda model, path, layout: make(model, path, layout, count)
 notes = []
-print(recipe_files.RecipeFiles(Path(sys.argv[1]), notes.append)(ModelRecipe("sd15", "f16", tiny=True), "ldm"))
+print(recipe_files.RecipeFiles(Path(sys.argv[1]), notes.append)(model, "ldm"))
 print(*notes, sep="\\n", flush=True)
 """
 SD15 = ModelRecipe("sd15", "f16", tiny=True)
+_ALL = 2  # no model has two times its own bytes
 
 
-def _maker(kept):
-    return subprocess.Popen([sys.executable, "-P", "-c", _MAKES, str(kept)], stdout=subprocess.PIPE, text=True)
+def _maker(kept, killed_at: float = _ALL):
+    """Make SD15 in another process, which kills itself when it has written this share of the bytes."""
+    command = [sys.executable, "-P", "-c", _MAKES, str(kept), str(killed_at)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
 def test_killed_while_it_is_made(kept):
-    killed = 0
     for share in (0.2, 0.8):
-        run = _maker(kept)
-        assert run.stdout is not None and run.stdout.readline() == "begins\n"
-        for _ in range(2000):
-            parts = kept.glob(f"{MAKING}*/.refsd-part-*/*")
-            with contextlib.suppress(FileNotFoundError):  # it has just got its final name
-                if any(part.stat().st_size > share * recipes.size(SD15) for part in parts):
-                    break
-            time.sleep(0.002)
-        run.kill()
-        killed += len(run.communicate()[0].splitlines()) == 0
+        run = _maker(kept, share)
+        assert run.communicate()[0] == "" and run.returncode == -signal.SIGKILL
         assert list(kept.glob("sd15*/*")) == [], "nothing stands under a final name"
-    assert killed == 2 and _everything(kept), "it was not killed in the middle"
+        assert _everything(kept), "it was not killed in the middle"
     path = RecipeFiles(kept)(SD15, "ldm")
     assert checksums.damage(path) == ""
     assert sorted(_everything(kept)) == [path, checksums.beside(path)], "what was half made is swept"
@@ -260,7 +260,7 @@ def test_two_processes_make_one_file(kept):
     runs = [_maker(kept), _maker(kept)]
     said = [run.communicate()[0].splitlines() for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
-    assert said[0][1] == said[1][1]
-    path = Path(said[0][1])
+    assert said[0][0] == said[1][0]
+    path = Path(said[0][0])
     assert checksums.damage(path) == "" and sorted(_everything(kept)) == [path, checksums.beside(path)]
     assert sum(line.startswith("making") for lines in said for line in lines) == 1, "the second waits for the first"
