@@ -55,6 +55,8 @@ def moves(
         relative = divided(dx.max(axis=axis, keepdims=True, initial=0) / how.reach, own) + 2 * u
     else:
         relative = np.zeros(q.scale.shape)
+    if how.quotient == "compute":
+        relative, narrow, storage = relative + narrow, u, compute
     exact = _power_of_two(q.scale) & (relative == 0)
     info = ml_dtypes.finfo(DTYPES[storage])
     stored = divided(np.full_like(q.scale, float(info.smallest_subnormal)), q.scale)

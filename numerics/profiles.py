@@ -207,6 +207,11 @@ COMFY_FP8 = replace(TORCH_BF16, name="comfy-fp8", activations=_FP8)
 _W4A4 = MappingProxyType({"nvfp4_comfy": NVFP4, "mxfp8": MXFP8})
 NVFP4_W4A4 = replace(TORCH_BF16, name="nvfp4-w4a4", activations=_W4A4)
 
+# torchao 0.18.0, Int8DynamicActivationInt8WeightConfig: workflows/int8/int8_tensor.py, choose_qparams_affine. Rows
+# whose largest number is below 1.5e-5 have that one's scale there.
+TORCHAO_ROWS = Quantization("int8", "row", largest=127.5, quotient="compute")
+TORCHAO_INT8 = replace(TORCH_BF16, name="torchao-int8", activations=MappingProxyType({"i8": TORCHAO_ROWS}))
+
 # SageAttention 1 (sageattention 1.0.6, attn_qk_int8_per_block.py) in place of torch's attention: ComfyUI's
 # --use-sage-attention, diffusers' attention backend "sage". Sums of 64 keys are in float16.
 SAGE_SUMS = MappingProxyType({"attention": Float16Sums(step=1, run=64)})
@@ -221,7 +226,7 @@ PROFILES: dict[str, Numerics] = {
         *(ONNX_F32, ONNXRUNTIME_CPU, ONNXRUNTIME_Q8, OPENVINO_BF16, OPENVINO_Q8),
         *(GGML_CPU, GGML_CPU_F16_SUMS, GGML_CPU_FLASH, WINOGRAD_F16),
         *(GGML_VULKAN, GGML_VULKAN_FLASH, GGML_VULKAN_F32, GGML_VULKAN_F32_FLASH),
-        *(COMFY_INT8, COMFY_FP8, NVFP4_W4A4),
+        *(COMFY_INT8, COMFY_FP8, NVFP4_W4A4, TORCHAO_INT8),
         *(TORCH_F16_SAGE, TORCH_BF16_SAGE),
     )
 }

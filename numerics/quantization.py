@@ -22,6 +22,8 @@ class Quantization:
     rounding: of ties, "even" or "away"; "zero": every number toward zero
     largest:  the number to which max |x| is mapped; 0: the type's largest
     rotation: size of the groups in which a Hadamard matrix first rotates rows (kernels/quant/convrot.py); 0: none
+    quotient: "storage": x / scale is in the storage dtype, and its scale too, while the scale of products is not;
+              "compute": x times 1 / scale is in `compute`, by a scale in the storage dtype, which products have too
     """
 
     type: str
@@ -31,6 +33,7 @@ class Quantization:
     rounding: str = "even"
     largest: float = 0.0
     rotation: int = 0
+    quotient: str = "storage"
 
     @property
     def grid(self) -> Grid:
@@ -54,7 +57,8 @@ class Quantization:
         turned = f", rotated in groups of {self.rotation}" if self.rotation else ""
         ties = {"even": "", "away": ", ties away from zero", "zero": ", rounded toward zero"}[self.rounding]
         reach = f" to {self.largest:g}" if self.largest else ""
-        return f"{self.type}{reach}{under}{blocks}{turned}{ties}"
+        wide = ", x times 1 / scale in float32" if self.quotient == "compute" else ""
+        return f"{self.type}{reach}{under}{blocks}{turned}{ties}{wide}"
 
 
 @dataclass(frozen=True)
@@ -100,13 +104,13 @@ def quantize(
     x:       [..., K], in the dtype in which to compute
     settled: rounds a result that is passed on, to the dtype that engines store
     static:  a scale that was measured beforehand, instead of the tensor's or row's own
-
-    The scale of a tensor or row is in `compute`, whatever the storage; the quotient is in the storage dtype, and so
-    is the scale by which it is taken.
     """
     if how.rotation:
         x = settled(rotated(x, how.rotation))
     scale = scales(x, how) if static is None else static.astype(x.dtype).reshape((1,) * x.ndim)
+    if not how.block and how.quotient == "compute":
+        scale = settled(scale)
+        return Quantized(to_grid(x * divided(np.ones_like(scale), scale), how.grid, how.rounding), scale)
     if not how.block:
         return Quantized(to_grid(settled(divided(x, settled(scale))), how.grid, how.rounding), scale)
     blocks = in_blocks(x, how.block)

@@ -32,6 +32,7 @@ PROFILES = (
     "comfy-int8",
     "comfy-fp8",
     "nvfp4-w4a4",
+    "torchao-int8",
     "torch-f16-sage",
     "torch-bf16-sage",
 )

@@ -97,13 +97,10 @@ def _scale(weights: PickledWeights) -> None:
     def read(header: Header) -> np.ndarray:
         return np.ascontiguousarray(weights[named[id(header)]].data).reshape(-1).view(np.uint8)
 
-    headers = dict(weights.headers)
-    found = find_scalings(weights.path, headers, {}, read)
+    found = find_scalings(weights.path, dict(weights.headers), {}, read)
     for name in found.changed.keys() & weights.strides.keys():
         raise BadInput(f"{weights.path}: tensor {shown(name)}: its codes do not follow one another; save it again")
-    weights.headers = found.tensors(headers)
-    weights.scalings, weights.helpers = found.scalings, found.helpers
-    weights.unexpanded, weights.expanded, weights.renamed = found.unexpanded, found.expanded, found.renamed
+    found.give_to(weights)
 
 
 def _state_dict(path: Path, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -66,12 +66,9 @@ def open_safetensors(path: Path, mapped: bool = True) -> Weights:
     start = 8 + length
     headers = {name: _tensor(path, name, entry, start) for name, entry in header.items()}
     _no_holes(path, headers, start, len(data))
-    found = find_scalings(
-        path, headers, metadata, lambda header: np.frombuffer(data, np.uint8, header.nbytes, header.offset)
-    )
-    weights = Weights(path, "safetensors", found.tensors(headers), metadata, data)
-    weights.scalings, weights.helpers = found.scalings, found.helpers
-    weights.unexpanded, weights.expanded, weights.renamed = found.unexpanded, found.expanded, found.renamed
+    weights = Weights(path, "safetensors", headers, metadata, data)
+    read = lambda header: np.frombuffer(data, np.uint8, header.nbytes, header.offset)
+    find_scalings(path, headers, metadata, read).give_to(weights)
     return weights
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from refsd.files import bitsandbytes, comfy_packed, packed_integers, scaled_groups, sdnq, torchao
 from refsd.files.comfy_packed import PACKED_FORMATS
 from refsd.files.scaled_groups import GROUP_FORMATS, Joined, Read
-from refsd.files.stored import Header, shown
+from refsd.files.stored import Header, Weights, shown
 from refsd.kernels.quant import convrot
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
@@ -82,13 +82,15 @@ class Scalings(NamedTuple):
         self.scalings[name], self.changed[name] = joined.scaling, joined.header
         self.helpers.update(joined.helpers)
 
-    def tensors(self, headers: Mapping[str, Header]) -> dict[str, Header]:
-        """Return the headers without the helpers, with real types and shapes."""
-        return {
+    def give_to(self, weights: Weights) -> None:
+        """Leave a file's weights without the helpers, with their scales, real types and shapes."""
+        weights.headers = {
             self.renamed.get(n, n): self.changed.get(n, header)
-            for n, header in headers.items()
+            for n, header in weights.headers.items()
             if n not in self.helpers
         }
+        weights.scalings, weights.helpers = self.scalings, self.helpers
+        weights.unexpanded, weights.expanded, weights.renamed = self.unexpanded, self.expanded, self.renamed
 
 
 def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[str, Any], read: Read) -> Scalings:

@@ -81,10 +81,6 @@ class Weights(Mapping[str, StoredTensor]):
         still valid; its pages are read from disk again on use.
         """
         header = self.headers[name]
-        if header.nbytes >= LARGE:
-            if self._large is not None and self._large is not header:
-                let_go(self._data, self._large)
-            self._large = header
         dtype = SCALAR_TYPES.get(header.type)
         scaling = self.scalings.get(name)
         if name in self.unexpanded:
@@ -98,7 +94,7 @@ class Weights(Mapping[str, StoredTensor]):
                 f"{self.path}: tensor {shown(name)}: refsd cannot read type {header.type}; it reads {read}: "
                 "convert the file to one of these"
             )
-        raw = np.frombuffer(self._data, np.uint8, header.nbytes, header.offset)
+        raw = self._bytes(header)
         if callable(scaling):
             read = scaling()
             return read if isinstance(read, StoredTensor) else StoredTensor(header.type, header.shape, raw, read)
@@ -109,6 +105,13 @@ class Weights(Mapping[str, StoredTensor]):
             with enough_memory(self.path, name):
                 array = array.copy()
         return StoredTensor(header.type, header.shape, array.reshape(header.shape), scaling)
+
+    def _bytes(self, header: Header) -> np.ndarray:
+        if header.nbytes >= LARGE:
+            if self._large is not None and self._large is not header:
+                let_go(self._data, self._large)
+            self._large = header
+        return np.frombuffer(self._data, np.uint8, header.nbytes, header.offset)
 
     def is_readable(self, name: str) -> bool:
         """True if refsd can read the tensor's type."""

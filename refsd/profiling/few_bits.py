@@ -1,7 +1,7 @@
 """Ask whether a linear layer rounds its input to few bits, and under which scales.
 
 The weight is the identity, so that each number of x comes back as it was multiplied. Rows differ in size, and a
-power of two maps the largest number of half of them to the largest of int8 or FP8, so that ties are ties. The
+power of two maps the largest number of half of them to that of int8, torchao's int8 or FP8: ties are ties. The
 answer is held against each rule: the one whose answer is nearest is named.
 """
 
@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from refsd.kernels.philox import philox_successive
-from refsd.numerics.profiles import FP8_TENSOR, INT8_GROUPS, INT8_ROWS, MXFP8, NVFP4
+from refsd.numerics.profiles import FP8_TENSOR, INT8_GROUPS, INT8_ROWS, MXFP8, NVFP4, TORCHAO_ROWS
 from refsd.numerics.quantization import Quantization, rounded
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor, stored
 from refsd.profiling.question import Finding, Questioner
@@ -25,7 +25,7 @@ Ask = Callable[[Questioner], list[Finding]]
 TYPES = ("f8_e4m3", "f8_e5m2", "i8", "nvfp4_comfy", "mxfp8")
 _K = 64
 _SIZES = (0, -3, 2, -9, 0, -5, 2, 1)  # exponents of the rows' sizes
-_LARGEST = (127.0, 448.0)
+_LARGEST = (127.0, 127.5, 448.0)
 # The error of a rule's answer, as a share of what the rule rounds off, that storing the answer may add.
 _SAME = 0.35
 _SHARE = 0.4  # of the rows of one set
@@ -35,7 +35,7 @@ def _rules() -> Iterator[Quantization]:
     types = (INT8_ROWS, FP8_TENSOR, replace(FP8_TENSOR, type="f8_e5m2"))
     for base, scale, rounding in product(types, ("row", "tensor", "none"), ("even", "away", "zero")):
         yield replace(base, scale=scale, rounding=rounding)
-    yield from (INT8_GROUPS, NVFP4, MXFP8)
+    yield from (INT8_GROUPS, NVFP4, MXFP8, TORCHAO_ROWS)
 
 
 RULES = {str(rule): rule for rule in _rules()}

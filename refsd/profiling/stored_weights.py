@@ -9,6 +9,7 @@ import numpy as np
 
 from refsd.golden.recipe import Recipe, realize
 from refsd.numerics.profiles import INT8_GROUPS
+from refsd.numerics.quantization import Quantization, rounded
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.profiling.few_bits import rule_of
 from refsd.profiling.products import Ask
@@ -52,7 +53,7 @@ def beside(weight_type: str) -> Ask:
         weight = realize(Recipe((_O, _K), weight_type, exponent=-15), f"profile/{weight_type}")
         w = np.asarray(weight.values(), np.float64)
         if rule is not None:
-            kind, worst = _weight(_read(asked, weight, rule.reach), w[:, _READ])
+            kind, worst = _weight(_read(asked, weight, rule), w[:, _READ])
             return _findings(weight_type, str(rule), evidence, kind, worst)
         row, term, faint = _terms(w)
         x = np.zeros((len(BLOCKS) + len(_ALONE) + len(_READ), _K), np.float32)
@@ -79,13 +80,15 @@ def _findings(weight_type: str, value: str, evidence: str, kind: str, worst: str
     ]
 
 
-def _read(asked: Questioner, weight: StoredTensor, largest: float) -> np.ndarray:
+def _read(asked: Questioner, weight: StoredTensor, rule: Quantization) -> np.ndarray:
     """Read weights back by single terms of a number whose scale is a power of two. -> [O, terms]"""
+    largest = rule.reach
     while largest > _LOUD:
         largest /= 2
     single = np.zeros((len(_READ), _K), np.float32)
     single[range(len(_READ)), _READ] = largest
-    return asked.ask("linear", (len(_READ), _O), x=single, weight=weight).T / largest
+    held = rounded(np.full((1, 1), float(largest)), rule, lambda y: y)
+    return asked.ask("linear", (len(_READ), _O), x=single, weight=weight).T / held.item()
 
 
 def _terms(w: np.ndarray) -> tuple[int, int, list[int]]:

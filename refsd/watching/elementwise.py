@@ -137,6 +137,8 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "bitwise_not": Elementwise(_X, np.invert),
     "bitwise_and": Elementwise(_TWO, np.bitwise_and),
     "bitwise_or": Elementwise(_TWO, np.bitwise_or),
+    "__lshift__": Elementwise(_TWO, np.left_shift),
+    "__rshift__": Elementwise(_TWO, np.right_shift),
     "remainder": Elementwise(_TWO, np.mod),
     "floor_divide": Elementwise(_TWO, lambda a, b: _divide(a, b, "floor")),
     "lerp": Elementwise(

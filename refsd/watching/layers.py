@@ -14,13 +14,14 @@ import inspect
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refsd.components import load
 from refsd.engines.torch.models import MODELS, READERS
-from refsd.engines.torch.state import array, living_component
+from refsd.engines.torch.state import activations_of, array, living_component
 from refsd.engines.torch.taps import Bypassed, listening, modules_of_taps
 from refsd.golden.case import Case
 from refsd.golden.examination import Examination
@@ -166,10 +167,20 @@ def _numerics_of(module, asked: str | None) -> Numerics:
     dtype = str(module.dtype)
     if dtype not in _NUMERICS:
         raise BadInput(f"{type(module).__name__} computes in {dtype}; refsd judges {', '.join(_NUMERICS)}")
-    fits = {name: profile for name, profile in PROFILES.items() if profile.storage == _NUMERICS[dtype].storage}
+    torchs = _NUMERICS[dtype]
+    fits = {name: profile for name, profile in PROFILES.items() if profile.storage == torchs.storage}
     if asked is not None and asked not in fits:
         raise BadInput(f"numerics {asked!r}: {type(module).__name__} is in {dtype}: expected {', '.join(fits)}")
-    return _NUMERICS[dtype] if asked is None else fits[asked]
+    if asked is not None:
+        return fits[asked]
+    activations = activations_of(module)
+    if activations and torchs.storage != "bfloat16":
+        raise BadInput(
+            f"{type(module).__name__} rounds inputs to few bits, in {dtype}: one that falls to the other "
+            "side of a tie moves a whole row, by far more than results are rounded. refsd judges that in bfloat16, "
+            'and with by="operations" in any dtype'
+        )
+    return replace(torchs, activations=activations)
 
 
 class _Watcher:

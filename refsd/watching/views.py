@@ -17,7 +17,9 @@ View = Callable[[np.ndarray, Any], "np.ndarray | list[np.ndarray]"]
 def wrong_view(call: Call) -> str:
     """Say how a view differs from what it should be; "" if it is right."""
     x = next(call.args[name] for name in ("self", "input") if name in call.args)
-    stand_in = np.lib.stride_tricks.as_strided(np.zeros(1, np.int8), tuple(x.shape), tuple(x.stride()))
+    size = x.element_size()
+    steps = tuple(size * step for step in x.stride())
+    stand_in = np.lib.stride_tricks.as_strided(np.zeros(1, _elements(size)), tuple(x.shape), steps)
     try:
         found = VIEWS[call.op](stand_in, call.args)
     except ValueError as error:
@@ -26,19 +28,23 @@ def wrong_view(call: Call) -> str:
     if len(views) != len(call.outputs):
         return f"{len(call.outputs)} views, expected {len(views)}"
     for view, y in zip(views, call.outputs, strict=True):
-        offset = _address(view) - _address(stand_in)
+        offset = (_address(view) - _address(stand_in)) / size
         if tuple(y.shape) != view.shape:
             return f"a view of shape {list(y.shape)}, expected {list(view.shape)}"
         if not view.size:
             continue
-        strides = [n for n, size in zip(view.strides, view.shape, strict=True) if size > 1]
-        own = [n for n, size in zip(y.stride(), y.shape, strict=True) if size > 1]
-        moved = (y.data_ptr() - x.data_ptr()) / y.element_size()
+        strides = [step // view.itemsize for step, n in zip(view.strides, view.shape, strict=True) if n > 1]
+        own = [step for step, n in zip(y.stride(), y.shape, strict=True) if n > 1]
+        moved = (y.data_ptr() - x.data_ptr()) / size
         if strides != own or offset != moved:
             return (
                 f"a view with strides {own}, {moved:g} numbers behind its input; expected {strides} and {offset:g}"
             )
     return ""
+
+
+def _elements(size: int) -> str:
+    return f"V{size}"
 
 
 def _address(view: np.ndarray) -> int:
@@ -81,7 +87,7 @@ def _expand(x, a):
 
 def _view(x, a):
     if "size" not in a:
-        raise NotJudged("a view as another dtype")
+        return x.view(_elements(a["dtype"].itemsize))
     return x.reshape(a["size"], copy=False)
 
 

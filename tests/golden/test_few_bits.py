@@ -29,12 +29,13 @@ from refsd.numerics.profiles import (
     INT8_ROWS,
     MXFP8,
     NVFP4,
+    TORCHAO_ROWS,
 )
 from refsd.numerics.quantization import quantize, rotated, rounded
 from refsd.numerics.rounding import Rounding
 from refsd.numerics.tensor import Scaling, StoredTensor, stored
 
-_RULES = (INT8_ROWS, INT8_GROUPS, FP8_TENSOR, NVFP4, MXFP8, replace(INT8_ROWS, rotation=16))
+_RULES = (INT8_ROWS, TORCHAO_ROWS, INT8_GROUPS, FP8_TENSOR, NVFP4, MXFP8, replace(INT8_ROWS, rotation=16))
 
 
 def _same(y):

@@ -151,6 +151,7 @@ _FEW_BITS = {
     "rounding": tuple(ROUNDINGS),
     "largest": None,
     "rotation": (0, 4, 16, 64, 256, 1024),
+    "quotient": ("storage", "compute"),
 }
 _MOST = {"largest": 65504}
 _ONE_PASS = ("group_norm", "layer_norm")

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from refsd.networks.keymap import CONCAT, SAME, SWAP, Source
 
-# Layers whose output channels (last axis, or axis 1 of a picture) are the first axis of their weight.
+# Layers whose output channels (last axis, or axis 1 of a picture) are the first axis of their weight. Tools that
+# keep weights in few bits put classes made from Linear in its place.
 _LAYERS = (
     *("Linear", "Conv2d", "Conv3d", "GroupNorm", "LayerNorm"),
     *("QwenImageCausalConv3d", "WanCausalConv3d", "MiniMaxH3VideoCausalConv3d"),
@@ -35,9 +36,13 @@ class _Tap(NamedTuple):
 def _taps(sources: Mapping[str, Source], layers: Mapping[str, Any]) -> Iterator[_Tap]:
     for name, source in sources.items():
         modules = tuple(_module(part.removesuffix(".weight"), layers) for part in source.names)
-        known = all(type(layers.get(module)).__name__ in _LAYERS for module in modules)
+        known = all(_is_layer(layers.get(module)) for module in modules)
         if name.endswith(".weight") and known and source.rule in (SAME, CONCAT, SWAP):
             yield _Tap(name.removesuffix(".weight"), modules, source.rule is SWAP)
+
+
+def _is_layer(module: Any) -> bool:
+    return type(module).__name__ in _LAYERS or any(kind.__name__ == "Linear" for kind in type(module).__mro__)
 
 
 def _module(name: str, layers: Mapping[str, Any]) -> str:
