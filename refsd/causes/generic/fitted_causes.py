@@ -33,6 +33,8 @@ _CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 # Share of slices that may be something else where the others stand at other places.
 _FEW_LOST = 0.25
+# How a place is told that a loop over whole blocks leaves out.
+_LEFT = "after the last whole block"
 
 
 def fitted_causes(
@@ -58,6 +60,10 @@ def fitted_causes(
         same = _not_finite_alike(evidence, suspects) or _overflow(evidence)
         if same:
             return same
+        alone = where.phrases if len(where.phrases) == 1 else ()
+        left = dict.fromkeys(rest for rest in (*alone, *where.rest) if _LEFT in rest)
+        if left and np.array_equal(np.isnan(evidence.found), evidence.wrong()):
+            return [f"nothing is computed: NaN, in {rest}" for rest in left]
     inside = contents(evidence, where.inside)
     if evidence.finite and not (inside == "zero" and where.phrases):
         there = _in_place(evidence, where, suspects)

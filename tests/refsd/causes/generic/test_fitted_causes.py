@@ -27,7 +27,7 @@ def _with_tail(y):
         (_with_tail(0.0), f"nothing is computed: zeros, {TAIL}"),
         (_with_tail(3.5), f"nothing is written, {TAIL}: constant 3.5"),
         (np.zeros_like(TRUTH), "nothing is computed: zeros"),
-        (_with_tail(np.nan), None),
+        (_with_tail(np.nan), f"nothing is computed: NaN, {TAIL}"),
         (
             _with_tail(POISON),
             f"memory that nobody wrote is read, {TAIL}: 20 of 308 elements are NaN with bits that",
