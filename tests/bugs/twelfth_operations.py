@@ -85,7 +85,7 @@ def _one_pixel_off(case, inputs, y):
 
 def _zeros_behind_the_keys(a, right, q, k, v, scale=None, mask=None, *rest, **named):
     """Keys and values are filled up with zeros to a multiple of 256; the mask that hides these has no effect."""
-    if mask is not None or rest or any(value is not None for value in named.values()):
+    if any(value is not None for value in (mask, *rest, *named.values())):
         return right(q, k, v, scale, mask, *rest, **named)
     room = ((0, 0), (0, -k.shape[1] % 256), (0, 0), (0, 0))
     return right(q, np.pad(np.asarray(k), room), np.pad(np.asarray(v), room), scale)

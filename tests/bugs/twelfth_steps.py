@@ -46,7 +46,7 @@ def _encoded_as_it_is(case, inputs, y):
     """The latents of a given picture are not normalised; those of the denoiser are, the other way round."""
     stage = STAGES["stage/latents"]
     tensors = {name: tensor.values().astype(np.float32) for name, tensor in inputs.items()}
-    asked = StageInputs(tensors, stage.complete(inputs, case.params), np.float32)
+    asked = StageInputs(tensors, stage.complete(inputs, case.params), np.dtype(np.float32))
     other = stage.run(stage.rule._replace(scale=lambda family, kind: None), asked)
     return {**y, "latent": np.asarray(other["latent"]).astype(y["latent"].dtype)}
 
@@ -89,7 +89,7 @@ _TABLE = {
         wrong_parts(
             "sigmas/flow-u*",
             "sigmas",
-            "twice|two zeros|second (0|zero)|down to 0|ends at 0|one step (less|fewer)|repeat|dummy",
+            "redundant|twice|two zeros|second (0|zero)|down to 0|ends at 0|one step (less|fewer)|repeat|dummy",
             spacing=_zero_twice,
         ),
     ),
@@ -106,7 +106,7 @@ _TABLE = {
         wrong_parts(
             "calls/dpm2-*",
             "sigmas|timesteps|begin",
-            "penultimate|last but one|discard|before the last",
+            "last sigma above 0|penultimate|last but one|discard|before the last",
             whole=lambda engine, solver, schedule: schedule,
         ),
     ),

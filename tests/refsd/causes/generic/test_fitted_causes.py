@@ -27,6 +27,10 @@ def _with_tail(y):
         (_with_tail(0.0), f"nothing is computed: zeros, {TAIL}"),
         (_with_tail(3.5), f"nothing is written, {TAIL}: constant 3.5"),
         (np.zeros_like(TRUTH), "nothing is computed: zeros"),
+        (
+            np.where(np.arange(308).reshape(4, 77) < 50, HONEST, 0),
+            "nothing is computed: zeros, in the elements from 50 on of 308, counted flat",
+        ),
         (_with_tail(np.nan), None),
         (
             _with_tail(POISON),
