@@ -182,7 +182,7 @@ def _sums(prompt: str) -> Parts:
 
 def _innermost(prompt: str) -> Parts:
     """A weight in brackets replaces those of the brackets around it."""
-    own = {text: float(weight) for text, weight in re.findall(r"\(([^():\[\]]+):\s*([\d.]+)\s*\)", prompt)}
+    own = {text: float(weight) for text, weight in re.findall(r"\(([^():\[\]]+):\s*(\d*\.?\d+)\s*\)", prompt)}
     return [part and (part[0], own.get(part[0], part[1])) for part in parse_attention(prompt)]
 
 
