@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 12_780,
+    "golden": 12_820,
     "kernels": 11_350,
     "numerics": 1_700,
     "refsd": 1_150,
@@ -57,7 +57,7 @@ BUDGETS = {
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 2_100,
-    "refsd/models": 20_460,
+    "refsd/models": 20_490,
     "refsd/networks": 1_150,
     "refsd/onnx": 3_850,
     "refsd/pipelines": 4_050,
@@ -67,7 +67,7 @@ BUDGETS = {
     "refsd/requests": 200,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_700,
-    "refsd/stages": 7_650,
+    "refsd/stages": 7_670,
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_600,
     "refsd/trajectory": 600,

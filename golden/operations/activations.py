@@ -213,15 +213,17 @@ def _far(op: str) -> Case:
 
 
 def overflowing(
-    of: Callable[[np.ndarray, np.ndarray], np.ndarray], inner: Callable[[np.ndarray], np.ndarray] = lambda x: x
+    of: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    inner: Callable[[np.ndarray], np.ndarray] = lambda x: x,
+    which: str = "exp(x)",
 ) -> Mutant[Wrong]:
     """of: x, exp(inner(x)) in float32 -> the function by inf / inf"""
 
     def wrong(x):
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             return of(x, np.exp(inner(x)))
 
-    return Mutant("NaN where exp(x) overflows: the quotient of two infinities", function_of_x(wrong))
+    return Mutant(f"NaN where {which} overflows: the quotient of two infinities", function_of_x(wrong))
 
 
 SILU_OVERFLOWING = overflowing(lambda x, e: x * e / (1 + e))
@@ -272,6 +274,11 @@ GELU_TANH = Operation(
         overflowing(
             lambda x, e: x / 2 * (1 + (e - 1) / (e + 1)),
             lambda x: np.float32(math.sqrt(8 / math.pi)) * (x + np.float32(0.044715) * x**3),
+        ),
+        overflowing(
+            lambda x, e: x / 2 * (1 + (e - 1 / e) / (e + 1 / e)),
+            lambda x: np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3),
+            "exp(x) or exp(-x)",
         ),
         _F16,
     ),
@@ -325,6 +332,7 @@ TANH = Operation(
         Mutant("of 2x", function_of_x(lambda x: np.tanh(2 * x))),
         Mutant("a rational function", function_of_x(lambda x: x * (27 + x * x) / (27 + 9 * x * x))),
         overflowing(lambda x, e: (e - 1) / (e + 1), lambda x: 2 * x),
+        overflowing(lambda x, e: (e - 1 / e) / (e + 1 / e), which="exp(x) or exp(-x)"),
         _F16,
     ),
     cases=(*_cases("tanh"), _far("tanh")),

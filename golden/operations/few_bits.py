@@ -179,6 +179,15 @@ def _scale_through(dtype) -> Callable[[Parts], np.ndarray]:
     return change
 
 
+def _scale_of_power(parts: Parts) -> np.ndarray | None:
+    """Activations are divided by their scale; the product is multiplied by the next power of two."""
+    if parts.static is not None or parts.how.scale == "none":
+        return None
+    q = parts.quantized()
+    with np.errstate(divide="ignore"):
+        return parts.result(q._replace(scale=np.exp2(np.ceil(np.log2(q.scale)))))
+
+
 def _not_rounded(parts: Parts) -> np.ndarray:
     x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
     return parts.result(Quantized(x, np.ones((1,) * x.ndim, np.float32)))
@@ -253,6 +262,7 @@ def product_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool =
         "activations not rounded: the weight was widened instead": _not_rounded,
         "activations' scale rounded to float16": _scale_through(np.float16),
         "activations' scale rounded to bfloat16": _scale_through(ml_dtypes.bfloat16),
+        "activations' scale rounded up to a power of two once they are divided by it": _scale_of_power,
         **({"activations' given scale ignored": _static_ignored} if given else {}),
         "NaN where a row of x is zero": _nan_of_zero_rows,
         "bias added before the scales are multiplied in": _scaled_bias,

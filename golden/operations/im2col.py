@@ -30,6 +30,26 @@ def patches_channel_last(op, inputs, params):
     return y.reshape(N, C, CRS // C, PQ).swapaxes(1, 2).reshape(y.shape)
 
 
+def sides_of_a_filter_confused(op, inputs, params):
+    """Some patches land in others' columns, and some in none."""
+    y = answer(op, inputs, params)
+    R, S = params["kernel"]
+    if R == S:
+        return None
+    side, (N, C) = max(R, S), inputs["x"].shape[:2]
+    high, wide = np.broadcast_to(params["dilation"], 2)
+    top, bottom, left, right = params["padding"]
+    room = top, bottom + high * (side - R), left, right + wide * (side - S)
+    square = answer(op, inputs, {**params, "kernel": (side, side), "padding": room})
+    square = square.reshape(N, C, side, side, *y.shape[2:])
+    wrong = np.zeros((N, C * R * S + side * S, *y.shape[2:]), y.dtype)
+    for c in range(C):
+        for i in range(R * S):
+            s, r = divmod(i, S)
+            wrong[:, c * R * S + r * S + s] = square[:, c, r, s]
+    return wrong[:, : C * R * S]
+
+
 IM2COL = Operation(
     "im2col",
     "Copy each filter position's patch into a column; kernel is (R, S).",
@@ -45,6 +65,7 @@ IM2COL = Operation(
         Mutant("columns channel-last", patches_channel_last),
         Mutant("border repeated", padding_repeated),
         Mutant("dilation ignored", dilation_ignored),
+        Mutant("positions counted as if the filter were as high as wide", sides_of_a_filter_confused),
         SIDES_SWAPPED,
         F16_INPUT,
     ),

@@ -1,6 +1,7 @@
 """Judge cases of model components: refsd's models give the truth, and taps locate an error."""
 
 import functools
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from refsd.causes.model.following import Following, as_shaped
 from refsd.causes.model.joins import joined_otherwise
 from refsd.causes.model.mutants import MUTANTS, Change, in_each_block
 from refsd.causes.model.observed import Observed
-from refsd.causes.model.place import Place, of_one_layer
+from refsd.causes.model.place import UNFIT, Place, of_one_layer
 from refsd.causes.model.precisions import other_precisions
 from refsd.causes.operation.unlisted import KEPT
 from refsd.golden.case import Case
@@ -40,6 +41,7 @@ _NEARLY = 16.0
 _SEARCH = 24.0
 # CPU seconds for the nearest bug of an answer that no bug explains.
 _NEAREST = 5.0
+_NO_LIMIT = TimeLimit(math.inf)
 
 
 class ModelJudge(ModelRuns):
@@ -166,7 +168,17 @@ class ModelJudge(ModelRuns):
             of = [[bug for bug in MUTANTS if (bug.name in changing) == first] for first in (True, False)]
             return self._known(standard, outputs, of[0], limit) or self._known(standard, outputs, of[1], limit)
 
-        causes = place.explain(known, limit) or other_shapes(outputs, standard.truth)
+        def held(names: list[str]) -> list[str]:
+            """Bugs of whole models that do not explain the outputs come last, as those of this place alone."""
+            whole = [bug for bug in MUTANTS if bug.name in names]
+            tried = whole and is_small(standard.case) and comparable(standard, outputs)
+            if not tried or judge(self.measure(standard, outputs)).passed:
+                return names
+            doubtful = {bug.name for bug in whole}.difference(self._known(standard, outputs, whole, _NO_LIMIT))
+            here = [f"{name}, here but not in all of the model" for name in names if name in doubtful]
+            return [*(name for name in names if name not in doubtful), *here]
+
+        causes = place.explain(known, limit, held) or other_shapes(outputs, standard.truth)
         return Explanation(causes) if causes else Explanation(causes, place.describe(), place.nearest())
 
     def _nearest(self, standard: Standard, found: Answer) -> Nearest | None:
@@ -188,7 +200,12 @@ class ModelJudge(ModelRuns):
         given = {name: y for name, y in taps.shaped.items() if name != tap}
 
         def run(arithmetic: Arithmetic, change: Change) -> np.ndarray | None:
-            taps, outputs = self._follow(case, inputs, found, arithmetic, until, change, given)
+            try:
+                taps, outputs = self._follow(case, inputs, found, arithmetic, until, change, given)
+            except UNFIT:  # with the bug tensors have other sizes than the engine's, which are given
+                if change == Change():
+                    raise
+                return None
             y = outputs.get(tap) if until is None else taps.get(tap)
             return None if y is None else np.asarray(y, np.float64)
 

@@ -180,6 +180,12 @@ def _sums(prompt: str) -> Parts:
     ]
 
 
+def _innermost(prompt: str) -> Parts:
+    """A weight in brackets replaces those of the brackets around it."""
+    own = {text: float(weight) for text, weight in re.findall(r"\(([^():\[\]]+):\s*(\d*\.?\d+)\s*\)", prompt)}
+    return [part and (part[0], own.get(part[0], part[1])) for part in parse_attention(prompt)]
+
+
 def _half(prompt: str) -> Parts:
     return [part and (part[0], 1 + (part[1] - 1) / 2) for part in parse_attention(prompt)]
 
@@ -234,6 +240,7 @@ _KNOWN = (
     part("BREAK is a word", parse=_in_place_of(_literal_break)),
     part("a weight outside of brackets counts", parse=_in_place_of(_without_brackets)),
     part("brackets add up", parse=_in_place_of(_sums)),
+    part("a weight within other brackets replaces theirs", parse=_in_place_of(_innermost)),
     part("weights count half", parse=_in_place_of(_half)),
     part("weights parsed and dropped", parse=_in_place_of(_unweighted)),
     part("only the first weighted part has its weight", parse=_only_first),

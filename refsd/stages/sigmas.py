@@ -215,6 +215,18 @@ def _unshifted_linspace(params: Params, card: Card, levels: Levels) -> Callable[
     return lambda n: np.append(shift_snr(np.linspace(1, 1 / levels.steps, n), levels.shift), 0.0)
 
 
+def _whole_strides(params: Params, card: Card, levels: Levels) -> Callable[[int], np.ndarray]:
+    """Timesteps of 1000 and downwards, a whole number apart, are looked up in the table of 1000 levels."""
+    if not isinstance(levels, FlowLevels):
+        raise NoDifference
+
+    def sigmas(n: int) -> np.ndarray:
+        t = levels.steps - np.arange(n) * round(levels.steps / n)
+        return np.append(levels.to_sigma(np.clip(t, 0, levels.steps - 1)), 0.0)
+
+    return sigmas
+
+
 def _discarding(params: Params, card: Card, levels: Levels) -> Callable[[int], np.ndarray]:
     right = _spacing(params, card, levels)
     return lambda n: np.append(right(n + 1)[:-2], right(n + 1)[-1])
@@ -283,6 +295,7 @@ _KNOWN = (
     part("ln sigma, not a quarter of it", to_t=lambda levels, sigma: 4 * levels.to_t(sigma)),
     part("a redundant last step to 0", spacing=_redundant_zero),
     part("an unshifted linspace is shifted", spacing=_unshifted_linspace),
+    part("a flow's timesteps a whole number apart, from 1000 on down", spacing=_whole_strides),
     part("the last sigma above 0 left out", spacing=_discarding),
     part("the list for one step more, without its last level", spacing=_of_one_more(slice(-1))),
     part("the list for one step more, without its first level", spacing=_of_one_more(slice(1, None))),

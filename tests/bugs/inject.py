@@ -17,6 +17,7 @@
     uv run python tests/bugs/inject.py --held-out ninth
     uv run python tests/bugs/inject.py --held-out tenth
     uv run python tests/bugs/inject.py --held-out eleventh
+    uv run python tests/bugs/inject.py --held-out twelfth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -71,6 +72,7 @@ from tenth import TENTH
 from third_models import THIRD_MODELS
 from third_operations import THIRD_OPERATIONS
 from third_stages import THIRD_STAGES
+from twelfth import TWELFTH
 
 from refsd.cases import CASES, select
 from refsd.engines.reference import Reference
@@ -110,6 +112,7 @@ HELD_OUT_SETS = {
     "ninth": NINTH,
     "tenth": TENTH,
     "eleventh": ELEVENTH,
+    "twelfth": TWELFTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -130,6 +133,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(NINTH),
     **injections(TENTH),
     **injections(ELEVENTH),
+    **injections(TWELFTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from refsd.causes.generic.error_places import Places, contents, index_set, joined, places, seen
+from refsd.causes.generic.error_places import Places, contents, flat_tail, index_set, joined, places, seen
 from refsd.causes.generic.moved_values import rearranged
 from refsd.causes.generic.reshaped import other_order
 from refsd.causes.generic.simple_relations import coarser
@@ -70,7 +70,8 @@ def fitted_causes(
         if there:
             return [f"{name}{place or _scattered(evidence)} alone" for name in there]
     if inside == "zero":
-        alike = dict.fromkeys([place, *(f", in {rest}" for rest in where.rest)])
+        tail = "" if place else flat_tail(evidence)
+        alike = dict.fromkeys([f", in {tail}" if tail else place, *(f", in {rest}" for rest in where.rest)])
         return [f"nothing is computed: zeros{of}" for of in alike]
     if not evidence.finite:
         return []

@@ -41,7 +41,7 @@ _KNOWN_AGAIN = 16
 _OTHERS = 11.0
 _UNLIMITED = TimeLimit(math.inf)
 # What a known bug ends in if it takes tensors of other sizes than those here.
-_UNFIT = ValueError, IndexError, TypeError, ZeroDivisionError
+UNFIT = ValueError, IndexError, TypeError, ZeroDivisionError
 
 
 def of_one_layer(one: str, other: str, names: Collection[str]) -> bool:
@@ -86,7 +86,7 @@ class Place(NamedTuple):
     again: Collection[str] = ()
     params: Mapping[str, Any] = MappingProxyType({})
 
-    def explain(self, of_outputs: Callable[..., list[str]] = lambda _: [], limit=_UNLIMITED) -> list[str]:
+    def explain(self, of_outputs=lambda _: [], limit=_UNLIMITED, held=lambda bugs: bugs) -> list[str]:
         """Return the causes, the likeliest first.
 
         Tries in turn: known bugs, precisions and other weights in the operations here; known bugs of whole models;
@@ -94,13 +94,13 @@ class Place(NamedTuple):
 
         of_outputs: known bugs that change the tap -> those that explain the outputs
         limit:      of the search here
+        held:       bugs that explain the tap -> the same, those that the outputs contradict behind the others
         """
         runs = self._runs()
         if runs is None:
             right = self.run(Arithmetic(FLOAT64), Change())
             shape = "" if right is None else other_shape(self.found, right)
-            causes = [*self._of_another_size(limit)]
-            return causes or ([shape] if shape else [])
+            return [*self._of_another_size(limit)] or ([shape] if shape else [])
         truth, honest = runs
         scene = self._scene(truth, honest)
         found = scene.found["y"]
@@ -118,13 +118,12 @@ class Place(NamedTuple):
                 if room > near["y"].nbytes and name not in tried:
                     room -= near["y"].nbytes
                     tried[name] = near["y"]
-                noisy = near["y"] + (honest - truth)
-                if scene.explained_by(near) and self._agrees(near["y"], noisy):
+                if scene.explained_by(near) and self._agrees(near["y"], near["y"] + (honest - truth)):
                     suspects.setdefault(name, near)
             if suspects:
                 break
         if suspects:
-            return scene.nearest(suspects)
+            return held(scene.nearest(suspects))
 
         def explains(wrong: np.ndarray) -> bool:
             near = wrong.reshape(truth.shape)
@@ -317,7 +316,7 @@ class Place(NamedTuple):
         if truth is None or truth.size == self.found.size or not np.isfinite(truth).all():
             return
         for mutant in limit.within(MUTANTS if self.found.size >= _KNOWN_AGAIN else ()):
-            with contextlib.suppress(*_UNFIT):
+            with contextlib.suppress(*UNFIT):
                 near = self.run(mutant.change.arithmetic(FLOAT64), mutant.change)
                 if near is None or near.size != self.found.size:
                     continue

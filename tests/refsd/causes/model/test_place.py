@@ -5,12 +5,19 @@ import itertools
 import numpy as np
 import pytest
 
+from refsd.cases import CASES
 from refsd.causes.model.following import Segment
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import _slices, call_of
 from refsd.causes.model.place import Place, of_one_layer
+from refsd.golden.judge import Standard
+from refsd.judges.model import ModelJudge
 from refsd.kernels.attention_softcap import attention_softcap
+from refsd.models import lumina2
+from refsd.module import Taps
+from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
+from refsd.weights.model_files import model_files
 
 
 def test_one_slice_of_a_longer_tensor_may_stand_for_it():
@@ -141,3 +148,21 @@ def test_calls_of_one_layer_are_told_from_outputs_of_one_block():
     unet = ["input_blocks.1", "input_blocks.1.0", "input_blocks.1.1", "input_blocks.1.2"]
     assert not any(of_one_layer(one, other, unet) for one, other in itertools.combinations(unet, 2))
     assert not of_one_layer("a.0.0", "a.0.1", names) and not of_one_layer("a.0.rope", "a.0.0", names)
+
+
+def test_a_bug_of_whole_models_that_the_outputs_contradict_is_one_of_this_place(monkeypatch):
+    """Lumina 2's picture behind the padded length: where it is turned, that is as if the mask were not read."""
+    case, judge = CASES["lumina2/lumina2/masked"], ModelJudge(model_files)
+    inputs, right = case.realize(), lumina2.picture_ids
+
+    def behind_the_padding(lengths, high, wide):
+        return right(np.full_like(lengths, lengths.max()), high, wide)
+
+    truth, honest = (judge.answer(case, inputs, Arithmetic(numerics)) for numerics in (FLOAT64, FLOAT32))
+    standard = Standard(case, inputs, truth, honest, FLOAT32)
+    with monkeypatch.context() as changed:
+        changed.setattr(lumina2, "picture_ids", behind_the_padding)
+        taps = Taps(ops=True)
+        found = dict(judge.tapped(case, inputs, Arithmetic(FLOAT32), taps))
+    causes = judge.explain(standard, {**taps, **found}, "noise_refiner.0.attention.rope").causes
+    assert causes[0] == "the mask is not read, here but not in all of the model", causes

@@ -1,0 +1,33 @@
+"""Functions of Z-Image's model with bugs that a port, or an engine that batches prompts, may have."""
+
+import numpy as np
+
+from refsd.models import zimage
+from refsd.networks.bugs import replacing
+
+_PICTURE, _CAPTION = zimage.picture_ids, zimage.caption_ids
+
+
+def _after_the_longest(padded, tokens_high, tokens_wide):
+    return _PICTURE(np.full_like(padded, padded.max()), tokens_high, tokens_wide)
+
+
+def _time_0(padded, tokens_high, tokens_wide):
+    return _PICTURE(0 * padded - 1, tokens_high, tokens_wide)
+
+
+def _rows_and_columns_swapped(padded, tokens_high, tokens_wide):
+    return _PICTURE(padded, tokens_high, tokens_wide)[..., [0, 2, 1]]
+
+
+def _caption_from_0(padded):
+    return _CAPTION(padded) - np.array([1, 0, 0])
+
+
+BUGS = replacing(
+    zimage,
+    ("Z-Image's picture follows the longest caption of the batch, not its own", "picture_ids", _after_the_longest),
+    ("Z-Image's picture is at 0 on the axis of time", "picture_ids", _time_0),
+    ("Z-Image's rows and columns are swapped", "picture_ids", _rows_and_columns_swapped),
+    ("Z-Image's captions count from 0", "caption_ids", _caption_from_0),
+)
