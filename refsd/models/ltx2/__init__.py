@@ -118,8 +118,8 @@ def ltx2(
         times,
         prompt_times(m, "prompt_adaln_single", time),
         cross_times(m, "av_ca_video_scale_shift_adaln_single", "av_ca_a2v_gate_adaln_single", cross, gate_scale),
-        angles(where, extent, v.shape[2], theta, heads),
-        angles(where[:, :1], longest, between, theta, heads),
+        angles(m, where, extent, v.shape[2], theta, heads),
+        angles(m, where[:, :1], longest, between, theta, heads),
         split,
     )
     audio_stream = Stream(
@@ -131,8 +131,8 @@ def ltx2(
         cross_times(
             m, "av_ca_audio_scale_shift_adaln_single", "av_ca_v2a_gate_adaln_single", audio_cross, gate_scale
         ),
-        angles(when, [audio_extent], a.shape[2], theta, audio_heads),
-        angles(when, longest, between, theta, audio_heads),
+        angles(m, when, [audio_extent], a.shape[2], theta, audio_heads),
+        angles(m, when, longest, between, theta, audio_heads),
         split,
     )
     for i in range(m.count("transformer_blocks")):
@@ -165,17 +165,20 @@ def middle(n, steps):
     return (np.maximum(end - steps, 0) + end) / 2
 
 
-def angles(places, extent, channels, theta, heads):
+def angles(m: Module, places, extent, channels, theta, heads):
     """Return the angles of RoPE, in radians, [1, L, heads, channels / heads / 2].
 
     The axes share each frequency, and the frequencies go on from head to head: no head has all of them. What the
-    axes leave of the channels comes first and is not turned.
+    axes leave of the channels comes first and is not turned. Angles reach 15,000 radians, and the originals round
+    each step to float32, so theirs are a thousandth off; here they are as exact as what is computed with.
 
     places: [L, A]; extent: of each axis
     """
     L, axes = places.shape
-    frequency = np.pi / 2 * theta ** np.linspace(0, 1, channels // (2 * axes))
-    turns = (2 * places / np.array(extent) - 1)[:, None] * frequency[:, None]
+    dtype = m.arithmetic.numerics.compute_dtype
+    frequency = (np.pi / 2 * theta ** np.linspace(0, 1, channels // (2 * axes))).astype(dtype)
+    share = places.astype(dtype) / np.array(extent, dtype)
+    turns = (2 * share - 1)[:, None] * frequency[:, None]
     rest = np.zeros((L, channels // 2 - turns[0].size))
     return np.concatenate([rest, turns.reshape(L, -1)], axis=1).reshape(1, L, heads, -1)
 
@@ -276,7 +279,7 @@ def feed_forward(m: Module, h):
 def attention(m: Module, x, other, head_dim, angle=None, other_angle=None, split=True, values_only=False):
     """x attends to `other`; queries and keys are normalised over all heads at once, then rotated if given angles.
 
-    LTX-2.3 has a gate for each head, 0..2, by x.
+    LTX-2.3 has a gate for each head.
 
     x [N, L, D], other [N, J, E] -> [N, L, D]
     """
@@ -289,9 +292,14 @@ def attention(m: Module, x, other, head_dim, angle=None, other_angle=None, split
         q, k, v = (t.reshape(*t.shape[:2], -1, head_dim) for t in (q, k, v))
         y = m.attention(q, k, v).reshape(*x.shape[:2], -1)
     if "to_gate_logits" in m:
-        gate = m.multiply(m.apply(sigmoid, m.linear("to_gate_logits", x)), 2.0)
+        gate = gates(m, x)
         y = m.multiply(y.reshape(*gate.shape, -1), gate[..., None]).reshape(y.shape)
     return m.linear("to_out.0", y)
+
+
+def gates(m: Module, x):
+    """Return a number for each head, 0..2. [N, L, D] -> [N, L, heads]"""
+    return m.multiply(m.apply(sigmoid, m.linear("to_gate_logits", x)), 2.0)
 
 
 def turn(m: Module, x, angle, split):

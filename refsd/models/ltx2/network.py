@@ -37,6 +37,7 @@ class LTX2Size(NamedTuple):
 
 LTX2 = LTX2Size()
 LTX23 = LTX2Size(caption=0, gates=32, audio_gates=32, prompts=True)
+PROMPTS = "prompt_adaln"  # in names of the modulations of texts, the same in all layouts
 _GATES = (("gates", ""), ("audio_gates", "audio_"))
 _BETWEEN = ("audio_to_video_attn", "video_to_audio_attn")
 # Modulations of the time: name, stream, number; those of the streams and of their texts are apart.

@@ -28,6 +28,7 @@ from refsd.models import (
     ideogram4,
     ip_adapter,
     krea2,
+    ltx2,
     lumina2,
     minimax_h3,
     mistral,
@@ -100,6 +101,7 @@ PAGES = {
     ),
     "krea2": krea2.krea2,
     "minimax-h3": minimax_h3.minimax_h3,
+    "ltx2": ltx2.ltx2,
     "ernie-image": lambda m, context_mask, **given: ernie_image.ernie_image(
         m, **given, lengths=context_mask.sum(axis=1)
     ),
@@ -304,6 +306,7 @@ LOSSLESS = (
     "ernie-image",
     "ideogram4",
     "minimax-h3",
+    "ltx2",
     "qwen-image21",
     "flux-vae",
     "t5xxl",
