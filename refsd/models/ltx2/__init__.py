@@ -104,13 +104,13 @@ def ltx2(
     v, a = m.linear("patchify_proj", tokens(x)), m.linear("audio_patchify_proj", audio)
     time, audio_time = timesteps[:, None], audio_timesteps[:, None]
     own = time if frame_timesteps is None else frame_timesteps
-    cross, audio_cross = (audio_time, time) if cross_timestep else (own, audio_time)
+    cross, audio_cross = between(own, time, audio_time, cross_timestep)
 
     times, embedded = adaln_single(m["adaln_single"], own)
     audio_times, audio_embedded = adaln_single(m["audio_adaln_single"], audio_time)
     heads, audio_heads = v.shape[2] // head_dim, a.shape[2] // audio_head_dim
     where, when = positions(F, H, W, fps), audio_positions(T)
-    longest, between = [max(extent[0], audio_extent)], a.shape[2]
+    longest, narrow = [max(extent[0], audio_extent)], a.shape[2]
     video_stream = Stream(
         VIDEO,
         head_dim,
@@ -119,7 +119,7 @@ def ltx2(
         prompt_times(m, "prompt_adaln_single", time),
         cross_times(m, "av_ca_video_scale_shift_adaln_single", "av_ca_a2v_gate_adaln_single", cross, gate_scale),
         angles(m, where, extent, v.shape[2], theta, heads),
-        angles(m, where[:, :1], longest, between, theta, heads),
+        angles(m, where[:, :1], longest, narrow, theta, heads),
         split,
     )
     audio_stream = Stream(
@@ -131,8 +131,8 @@ def ltx2(
         cross_times(
             m, "av_ca_audio_scale_shift_adaln_single", "av_ca_v2a_gate_adaln_single", audio_cross, gate_scale
         ),
-        angles(m, when, [audio_extent], a.shape[2], theta, audio_heads),
-        angles(m, when, longest, between, theta, audio_heads),
+        angles(m, when, [audio_extent], narrow, theta, audio_heads),
+        angles(m, when, longest, narrow, theta, audio_heads),
         split,
     )
     for i in range(m.count("transformer_blocks")):
@@ -193,13 +193,18 @@ def adaln_single(m: Module, t):
     return m.linear("linear", m.silu(y)).reshape(*t.shape, -1, D), y.reshape(*t.shape, D)
 
 
+def between(own, time, audio_time, cross_timestep):
+    """Return the times of the video's side, and of the sound's, of the attention between them."""
+    return (audio_time, time) if cross_timestep else (own, audio_time)
+
+
 def prompt_times(m: Module, name, t):
     """Return the modulation of a text, which LTX-2.3 has and LTX-2 has not."""
     return adaln_single(m[name], t)[0] if name in m else None
 
 
 def cross_times(m: Module, name, gate, t, gate_scale):
-    """Return scale and shift for a2v, scale and shift for v2a, and the gate of what the stream takes. [N, S, 5, D]"""
+    """Return scale and shift for a2v, scale and shift for v2a, and the gate of what is taken. [N, S, 5, D]"""
     return np.concatenate([adaln_single(m[name], t)[0], adaln_single(m[gate], t * gate_scale)[0]], axis=2)
 
 
@@ -226,7 +231,7 @@ def transformer_block(m: Module, v, a, video: Stream, audio: Stream, eps, values
 
 
 def within(m: Module, h, stream: Stream, mod, eps, values_only):
-    """Attention of a stream to itself, then to its text. mod: shift, scale, gate; of the MLP; LTX-2.3: of the text"""
+    """A stream looks at itself, then at its text. mod: shift, scale, gate; of the MLP; LTX-2.3: of the text"""
     name, head_dim, angle, split = stream.name, stream.head_dim, stream.angle, stream.split
     y = modulated(m, m.rms_norm(None, h, eps), *mod[:2])
     h = gated_add(m, h, attention(m[f"{name}attn1"], y, y, head_dim, angle, angle, split, values_only), mod[2])
@@ -239,7 +244,7 @@ def within(m: Module, h, stream: Stream, mod, eps, values_only):
 
 
 def across(m: Module, v, a, video: Stream, audio: Stream, eps):
-    """Each stream looks at the other as it was before; RoPE turns by the time alone. Scale comes before shift here."""
+    """Each stream looks at the other as it was before; RoPE turns by the time alone. Scale is before shift."""
     y, z = m.rms_norm(None, v, eps), m.rms_norm(None, a, eps)
     of_video = table(m, "scale_shift_table_a2v_ca_video", video.cross_time)
     of_audio = table(m, "scale_shift_table_a2v_ca_audio", audio.cross_time)

@@ -1,4 +1,4 @@
-"""Functions of LTX-2's model with bugs that its ports had, or that a page shared with other transformers may have."""
+"""Functions of LTX-2's model with bugs that its ports had, or that a shared page may have."""
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from refsd.networks.bugs import Change, dropping, replacing
 
 _ANGLES, _POSITIONS, _TABLE, _TURN = ltx2.angles, ltx2.positions, ltx2.table, ltx2.turn
 _ACROSS, _ATTENTION, _CROSS_TIMES, _GATES = ltx2.across, ltx2.attention, ltx2.cross_times, ltx2.gates
+_BETWEEN = ltx2.between
 
 
 def _heads_alike(m: Module, places, extent, channels, theta, heads):
@@ -16,7 +17,7 @@ def _heads_alike(m: Module, places, extent, channels, theta, heads):
 
 
 def _in_order(reorder):
-    """Return `angles` whose frequencies of the axes, [L, frequencies, axes], and the rest before them are changed."""
+    """Return `angles` whose turns of the axes, [L, frequencies, axes], and the rest before them are changed."""
 
     def angles(m: Module, places, extent, channels, theta, heads):
         right = _ANGLES(m, places, extent, channels, theta, 1)
@@ -83,19 +84,19 @@ def _thousandth(m: Module, name, gate, t, gate_scale):
 
 
 def _one_time(inputs):
-    return {**inputs, "audio_timesteps": inputs["timesteps"]}
-
-
-def _own_time(params):
-    return {**params, "cross_timestep": not params.get("cross_timestep", True)}
+    return {**inputs, "audio_timesteps": inputs["timesteps"]} if "audio_context" in inputs else None
 
 
 BUGS = (
     Mutant("LTX-2's sound has the video's time", Change(inputs=_one_time)),
     Mutant("LTX-2's frames have the step's time", dropping("frame_timesteps")),
-    Mutant("LTX-2's streams see each other by the other time of the two", Change(params=_own_time)),
     *replacing(
         ltx2,
+        (
+            "LTX-2's streams see each other by the other time of the two",
+            "between",
+            lambda own, time, audio_time, cross: _BETWEEN(own, time, audio_time, not cross),
+        ),
         ("LTX-2's heads have the same frequencies", "angles", _heads_alike),
         ("LTX-2's frequencies are those of one axis after the other", "angles", _in_order(_axes_one_by_one)),
         ("LTX-2's last channels are not turned, not the first", "angles", _in_order(_rest_last)),

@@ -201,15 +201,19 @@ def _config(size: LTX2Size) -> dict[str, Any]:
 
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    """A config.json that lacks a field means the default of diffusers' class; no config.json, the released models."""
+    """A config.json that lacks a field means diffusers' default; without one it is as in the released models."""
     size = ltx2_size(shapes)
     turned = given.get("rope_type", "interleaved" if given else "split")
     if type(turned) is not str or turned not in _ROPE:
         raise BadInput(f"{path}: rope_type is {shown_value(turned)}; {' or '.join(_ROPE)} expected")
     multiplier = positive(path, given, "timestep_scale_multiplier", 1000)
+    heads = (("", size.hidden), ("audio_", size.audio_hidden))
     return {
-        "head_dim": divisor(path, given, "attention_head_dim", 128, size.hidden),
-        "audio_head_dim": divisor(path, given, "audio_attention_head_dim", 64, size.audio_hidden),
+        **{
+            f"{name}head_dim": divisor(path, given, f"{name}attention_head_dim", 1, channels)
+            for name, channels in heads
+            if f"{name}attention_head_dim" in given
+        },
         "extent": [
             whole(path, given, field, usual)
             for field, usual in (("pos_embed_max_pos", 20), ("base_height", 2048), ("base_width", 2048))
@@ -222,9 +226,7 @@ def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str,
     }
 
 
-_NAMES = counted(
-    "diffusers", ltx2_keymap, {"transformer_blocks.": LTX2.layers}, lambda size: (size.layers,)
-)
+_NAMES = counted("diffusers", ltx2_keymap, {"transformer_blocks.": LTX2.layers}, lambda size: (size.layers,))
 
 LTX2_NETWORK = Network(
     "ltx2",
@@ -234,7 +236,9 @@ LTX2_NETWORK = Network(
     ltx2_shapes,
     places=(
         Location(same("original"), DENOISER, ("audio_patchify_proj.", "audio_adaln_single.")),
-        Location(_NAMES, ("model.diffusion_model.", *FOLDER), ("av_cross_attn_video_a2v_gate.", "audio_time_embed.")),
+        Location(
+            _NAMES, ("model.diffusion_model.", *FOLDER), ("av_cross_attn_video_a2v_gate.", "audio_time_embed.")
+        ),
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _NAMES, _config),
     computed={field: (value,) for field, value in _FIXED.items()},

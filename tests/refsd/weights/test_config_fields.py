@@ -82,7 +82,7 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("ltx2", "norm_eps", [1e-5], [0]),
         ("ltx2", "rope_theta", [500], [-1]),
         ("ltx2", "audio_pos_embed_max_pos", [30], [20.0, 0]),
-        ("ltx2", "attention_head_dim", [12, 24], [5, 7]),
+        ("ltx2", "attention_head_dim", [32, 64], [5, 7]),
         ("ltx2", "audio_attention_head_dim", [8], [3, True]),
         ("minimax-h3-vae", "norm_eps", [1e-5], [0]),
         ("minimax-h3-vae", "decoder_norm_eps", [1e-6], ["1e-5"]),
