@@ -244,7 +244,9 @@ def _mutate(rng: Random, files: Files) -> Mutation:
 
 
 def _means_the_same(before, after) -> bool:
-    """As Python and diffusers take it: 1 is 1.0, and what is empty or 0 is false."""
+    """As Python and diffusers take it: 1 is 1.0, what is empty or 0 is false, and so is false at every level."""
+    if isinstance(before, list) and isinstance(after, list) and all(one is False for one in before + after):
+        return True
     if isinstance(before, bool):
         return before == bool(after)
     if isinstance(before, int | float) and isinstance(after, int | float):
