@@ -95,9 +95,9 @@ def test_what_has_no_tokens_is_refused(name, shape):
 
 def test_the_component_knows_the_heads():
     fits = COMPONENTS["ltx2"].fits(Module(tiny.weights("ltx2")))
-    assert [n for n in range(1, 25) if fits["head_dim"].holds(n)] == [6, 12, 24]  # 4, 2 or 1 of them
+    assert [n for n in range(1, 29) if fits["head_dim"].holds(n)] == [14, 28]  # 7 would not share 16 channels
     assert [n for n in range(1, 25) if fits["audio_head_dim"].holds(n)] == [2, 4, 8, 16]
     gated = COMPONENTS["ltx2"].fits(Module(tiny.weights("ltx23")))
-    assert [n for n in range(1, 25) if gated["head_dim"].holds(n)] == [12]
-    assert gated["head_dim"].says == "an even number, 24 channels in 2 heads"
-    assert (fits["E"].n, fits["G"].n, gated["E"].n, gated["G"].n) == (14, 14, 24, 16)
+    assert [n for n in range(1, 29) if gated["head_dim"].holds(n)] == [14]
+    assert gated["head_dim"].says == "an even number, 28 channels in 2 heads"
+    assert (fits["E"].n, fits["G"].n, gated["E"].n, gated["G"].n) == (14, 14, 28, 16)
