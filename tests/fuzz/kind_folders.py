@@ -143,6 +143,15 @@ TOLD_BY_SHAPES = {
     "decoder_num_attention_heads",
     "decoder_num_register_tokens",
     "decoder_ffn_mult",
+    "audio_out_channels",
+    "audio_num_attention_heads",
+    "audio_cross_attention_dim",
+    "gated_attn",
+    "audio_gated_attn",
+    "cross_attn_mod",
+    "audio_cross_attn_mod",
+    "caption_channels",
+    "use_prompt_embeddings",
 }
 # What a forward pass in float64 does not read: sizes to train at, seeds of dropout, dtypes, what other heads need.
 NOT_COMPUTED = {
@@ -186,6 +195,7 @@ NOT_COMPUTED = {
     "temporal_compression_ratio",
     "resnet_norm_eps",
     "clip_output",
+    "perturbed_attn",
 }
 
 
@@ -234,7 +244,9 @@ def _mutate(rng: Random, files: Files) -> Mutation:
 
 
 def _means_the_same(before, after) -> bool:
-    """As Python and diffusers take it: 1 is 1.0, and what is empty or 0 is false."""
+    """As Python and diffusers take it: 1 is 1.0, what is empty or 0 is false, and so is false at every level."""
+    if isinstance(before, list) and isinstance(after, list) and all(one is False for one in before + after):
+        return True
     if isinstance(before, bool):
         return before == bool(after)
     if isinstance(before, int | float) and isinstance(after, int | float):

@@ -17,6 +17,8 @@ from test_models_flux3 import peer_flux3
 from test_models_flux_whole import image_ids, packed, peer_flux
 from test_models_ideogram4 import peer_ideogram4
 from test_models_krea2 import STATES, TEXT_HEAD, peer_krea2
+from test_models_ltx2 import inputs_of as inputs_of_ltx2
+from test_models_ltx2 import peer_ltx2
 from test_models_lumina2 import peer_lumina2
 from test_models_minimax_h3 import inputs_of, peer_minimax_h3
 from test_models_qwen_image21 import asked, peer_qwen_image21, picture_of
@@ -36,6 +38,7 @@ from refsd.models.flux import pack
 from refsd.models.flux3.network import Flux3Size, flux3_shapes
 from refsd.models.ideogram4.original import _run as run_ideogram4
 from refsd.models.krea2 import token_ids
+from refsd.models.ltx2.original import ORIGINALS as LTX2_ORIGINALS
 from refsd.models.minimax_h3.original import ORIGINALS
 from refsd.models.unet.tensors import UNetSize
 from refsd.models.vae.network import VAESize
@@ -333,6 +336,23 @@ def test_a_folder_of_minimax_h3(tmp_path):
     got = answer(checkpoint, "minimax-h3", inputs)
     assert all(distance(got[name], want[name]) <= 1e-12 for name in ("out", "audio_out"))
     assert living_component(peer).config == checkpoint.components["minimax-h3"].config
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["ltx2", "ltx23"])
+def test_a_folder_of_ltx2(tmp_path, new):
+    """Heads, theta, eps, extents and the gates' factor are read from config.json; it has two outputs."""
+    params = {"extent": [8, 640, 320], "audio_extent": 10, "theta": 40.0, "eps": 0.02, "gate_scale": 0.25}
+    inputs = inputs_of_ltx2("", *((48, 24) if new else (14, 14)), (3, 2, 4), 5, 7)
+    with float64_throughout():
+        peer = peer_ltx2(3, 16, 3, 8, new, params).eval()
+        redraw(peer, 4)
+        given = {name: torch.from_numpy(x) for name, x in inputs.items()}
+        want = LTX2_ORIGINALS["ltx2"].run(peer, given, {})
+    peer.save_pretrained(tmp_path / "transformer")
+    checkpoint = open_checkpoint(tmp_path)
+    got = answer(checkpoint, "ltx2", inputs)
+    assert all(distance(got[name], want[name]) <= 1e-12 for name in ("out", "audio_out"))
+    assert living_component(peer).config == checkpoint.components["ltx2"].config
 
 
 def test_a_folder_of_ltx2_s_autoencoder(tmp_path):

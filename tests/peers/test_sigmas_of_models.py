@@ -250,6 +250,6 @@ def test_minimax_h3(steps):
 
 def test_every_flow_is_held():
     flows = {name for name, variant in VARIANTS.items() if variant.flow is not None}
-    assert flows == {*MODELS, *VARIANT_OF_SAME_FLOW, "minimax-h3", "chroma-radiance", "wan"}
+    assert flows == {*MODELS, *VARIANT_OF_SAME_FLOW, "minimax-h3", "chroma-radiance", "wan", "ltx2", "ltx23"}
     for name, other in VARIANT_OF_SAME_FLOW.items():
         assert VARIANTS[name].flow is VARIANTS[other].flow

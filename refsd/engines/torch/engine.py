@@ -54,10 +54,10 @@ HOW_TO_GET = how_to_install("torch")
 
 
 def times_of(case: Case) -> list[str]:
-    """Name a model's inputs that are a number for each item: pipelines keep these in float32 for any dtype."""
+    """Name a model's inputs that are times or positions: pipelines keep these in float32 for any dtype."""
     component = COMPONENTS.get(case.op.removeprefix("model/"))
     arguments = component.arguments if component else {}
-    return [name for name in case.inputs if name in arguments and arguments[name][:2] == ("N", POSITION)]
+    return [name for name in case.inputs if name in arguments and arguments[name].kind == POSITION]
 
 
 class TorchEngine(NoDeviations):

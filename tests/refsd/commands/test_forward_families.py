@@ -28,6 +28,7 @@ from refsd.models import (
     ideogram4,
     ip_adapter,
     krea2,
+    ltx2,
     lumina2,
     minimax_h3,
     mistral,
@@ -67,7 +68,7 @@ pytestmark = pytest.mark.jitted
 
 SIZES = {"N": 2, "J": 5, "L": 7, "H": 8, "W": 12, "h": 4, "w": 6, "A": 6}
 SIZES |= {"p": 1, "q": 3, "r": 2, "s": 1, "t": 1, "u": 2}  # of further references
-THOUSANDS = ("unet", "mmdit", "wan", "controlnet")  # the components whose timesteps count to 1000
+THOUSANDS = ("unet", "mmdit", "wan", "ltx2", "controlnet")  # the components whose timesteps count to 1000
 EOS = 49  # the last of the small vocabularies
 IMAGE = 7  # id of a token that stands for a part of a picture
 
@@ -100,6 +101,7 @@ PAGES = {
     ),
     "krea2": krea2.krea2,
     "minimax-h3": minimax_h3.minimax_h3,
+    "ltx2": ltx2.ltx2,
     "ernie-image": lambda m, context_mask, **given: ernie_image.ernie_image(
         m, **given, lengths=context_mask.sum(axis=1)
     ),
@@ -189,7 +191,7 @@ def inputs_for(name, m):
         elif argument == "positions":
             given[argument] = rng.integers(0, 40, shape).astype(np.float64)
         elif wanted.kind is POSITION:
-            given[argument] = np.array([0.8, 0.3]) * (1000 if name in THOUSANDS else 1)
+            given[argument] = np.resize([0.8, 0.3], shape) * (1000 if name in THOUSANDS else 1)
         else:
             given[argument] = rng.standard_normal(shape)
     if "pictures" in given:
@@ -304,6 +306,7 @@ LOSSLESS = (
     "ernie-image",
     "ideogram4",
     "minimax-h3",
+    "ltx2",
     "qwen-image21",
     "flux-vae",
     "t5xxl",

@@ -112,6 +112,8 @@ def test_quiet_weights_show_a_wrong_eps(model_files, name):
         ("qwen3-vl-8b-vision/qwen3_vision/wide", "Qwen3-VL's last merger normalises four patches as one"),
         ("minimax-h3/minimax-h3/keyframes", "MiniMax-H3's q, k and v are read head by head"),
         ("minimax-h3/minimax-h3/keyframes", "MiniMax-H3's sound has the video's time"),
+        ("ltx2/ltx2/video", "LTX-2's gates between the streams have a thousandth of the time"),
+        ("ltx23/ltx2/video", "LTX-2's heads have the same frequencies"),
         ("clip-l/clip/ended", "GELU is quick GELU, or the reverse"),
         ("qwen3-4b/qwen3/quiet", "eps is ten times too small"),
         ("qwen3-4b/qwen3/padded", "heads of keys are taken in turn, not in groups"),

@@ -29,6 +29,7 @@ NAMES = (
     "ernie-image/ernie-image/masked",
     "lone/ideogram4/ideogram4/masked",
     "minimax-h3/minimax-h3/keyframes",
+    "ltx23/ltx2/video",
     "lone/zimage-control/zimage/controlled",
     "lone/qwen-image-control/qwen-image/controlled",
     "flux-vae/vae-encoder/tall",

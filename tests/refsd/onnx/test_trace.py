@@ -62,6 +62,8 @@ def errors(case, tmp_path):
         "lone/ideogram4/ideogram4/masked",
         "minimax-h3/minimax-h3/keyframes",
         "lone/minimax-h3-pruned/minimax-h3/curve",
+        "ltx2/ltx2/frames",
+        "ltx23/ltx2/video",
         "anima/anima/whole",
         "anima-conditioner/anima-conditioner/masked",
         "flux3-distilled/flux3/jump",

@@ -205,6 +205,7 @@ def test_a_model_that_refsd_does_not_have():
         "ernie-image",
         "ideogram4",
         "minimax-h3",
+        "ltx2",
         "qwen-image21",
     ],
 )

@@ -42,6 +42,7 @@ from refsd.models.ip_adapter.network import (
     ip_adapter_size,
 )
 from refsd.models.krea2.network import KREA2, Krea2Size, krea2_shapes, krea2_size
+from refsd.models.ltx2.network import LTX2, LTX23, LTX2Size, ltx2_shapes, ltx2_size
 from refsd.models.lumina2.network import LUMINA2, Lumina2Size, lumina2_shapes, lumina2_size
 from refsd.models.minimax_h3.network import MINIMAX_H3, PRUNED, MiniMaxH3Size, minimax_h3_shapes, minimax_h3_size
 from refsd.models.mistral.network import MINISTRAL_3B, MistralSize, mistral_shapes, mistral_size
@@ -303,6 +304,12 @@ TABLES = {
         MINIMAX_H3,
         sizes(MiniMaxH3Size, layers=few, refiners=few, curve=st.just(0)),
     ),
+    "ltx2": Table(
+        ltx2_shapes,
+        ltx2_size,
+        LTX2,
+        sizes(LTX2Size, layers=few, gates=st.just(0), audio_gates=st.just(0), prompts=st.just(False)),
+    ),
     "krea2": Table(
         krea2_shapes,
         krea2_size,
@@ -435,6 +442,8 @@ def test_hostile_names_make_no_large_table(name, number):
         (ideogram4_shapes, IDEOGRAM4, 9_279_288_448),
         (minimax_h3_shapes, MINIMAX_H3, 33_122_992_896),
         (minimax_h3_shapes, PRUNED, 20_111_438_728),
+        (ltx2_shapes, LTX2, 18_876_174_592),
+        (ltx2_shapes, LTX23, 18_988_838_144),
         (qwen_image21_shapes, QWEN_IMAGE21, 7_115_124_736),
         (flux2_shapes, FLUX2_DEV, 32_223_281_152),
         (flux2_shapes, FLUX2_KLEIN_4B, 3_875_544_576),

@@ -20,6 +20,7 @@ DENOISERS = {
     "ernie-image": "ernie-image",
     "ideogram4": "ideogram4",
     "minimax-h3": "minimax-h3",
+    "ltx2": "ltx2",
     "qwen-image21": "qwen-image21",
     "wan": "wan",
     "qwen-image": "qwen-image",

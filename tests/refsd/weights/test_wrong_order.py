@@ -26,6 +26,7 @@ def _narrow_bigg(monkeypatch):
         "ernie-image",
         "ideogram4",
         "minimax-h3",
+        "ltx2",
         "qwen-image",
         "qwen-image21",
         "flux-dev",

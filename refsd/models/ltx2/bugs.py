@@ -1,0 +1,139 @@
+"""Functions of LTX-2's model with bugs that its ports had, or that a shared page may have."""
+
+import numpy as np
+
+from refsd.golden.judge import Mutant
+from refsd.models import ltx2
+from refsd.module import Module
+from refsd.networks.bugs import Change, dropping, replacing
+
+_ANGLES, _POSITIONS, _TABLE, _TURN = ltx2.angles, ltx2.positions, ltx2.table, ltx2.turn
+_ACROSS, _ATTENTION, _CROSS_TIMES, _GATES = ltx2.across, ltx2.attention, ltx2.cross_times, ltx2.gates
+_BETWEEN = ltx2.between
+
+
+def _heads_alike(m: Module, places, extent, channels, theta, heads):
+    return np.repeat(_ANGLES(m, places, extent, channels // heads, theta, 1), heads, axis=2)
+
+
+def _in_order(reorder):
+    """Return `angles` whose turns of the axes, [L, frequencies, axes], and the rest before them are changed."""
+
+    def angles(m: Module, places, extent, channels, theta, heads):
+        right = _ANGLES(m, places, extent, channels, theta, 1)
+        rest = channels // 2 % places.shape[1]
+        turns = right[0, :, 0, rest:].reshape(len(places), -1, places.shape[1])
+        return reorder(right[0, :, 0, :rest], turns).reshape(1, len(places), heads, -1)
+
+    return angles
+
+
+def _axes_one_by_one(rest, turns):
+    return np.concatenate([rest, turns.swapaxes(1, 2).reshape(len(rest), -1)], axis=1)
+
+
+def _rest_last(rest, turns):
+    return np.concatenate([turns.reshape(len(rest), -1), rest], axis=1)
+
+
+def _not_centred(m: Module, places, extent, *more):
+    """The places of which a share of the extent, doubled and less 1, is the share itself"""
+    return _ANGLES(m, (places + np.array(extent)) / 2, extent, *more)
+
+
+def _rows_and_columns_swapped(*sizes):
+    return _POSITIONS(*sizes)[:, [0, 2, 1]]
+
+
+def _begin(n, steps):
+    return np.maximum(np.arange(n) * steps + 1.0 - steps, 0)
+
+
+def _table_of(part: str, change):
+    """Return `table` with the modulations that are read from weights with `part` in their name changed."""
+
+    def table(m: Module, name, time):
+        mod = _TABLE(m, name, time)
+        return change(mod) if part in name else mod
+
+    return table
+
+
+def _scale_first(mod):
+    """Shift and scale begin every three; the five between the streams are as they should be."""
+    order = {2: (1, 0), 6: (1, 0, 2, 4, 3, 5), 9: (1, 0, 2, 4, 3, 5, 7, 6, 8)}
+    return [mod[i] for i in order.get(len(mod), range(len(mod)))]
+
+
+def _text_after_self(mod):
+    return mod[:3] + mod[6:] + mod[3:6]
+
+
+def _after_the_other(m: Module, v, a, *more):
+    seen, _ = _ACROSS(m, v, a, *more)
+    return seen, _ACROSS(m, seen, a, *more)[1]
+
+
+def _skipped(m: Module, x, *more):
+    values_only = len(more) == 6 and more[5]
+    return np.zeros_like(x) if values_only else _ATTENTION(m, x, *more)
+
+
+def _thousandth(m: Module, name, gate, t, gate_scale):
+    return _CROSS_TIMES(m, name, gate, t, gate_scale / 1000)
+
+
+def _one_time(inputs):
+    return {**inputs, "audio_timesteps": inputs["timesteps"]} if "audio_context" in inputs else None
+
+
+BUGS = (
+    Mutant("LTX-2's sound has the video's time", Change(inputs=_one_time)),
+    Mutant("LTX-2's frames have the step's time", dropping("frame_timesteps")),
+    *replacing(
+        ltx2,
+        (
+            "LTX-2's streams see each other by the other time of the two",
+            "between",
+            lambda own, time, audio_time, cross: _BETWEEN(own, time, audio_time, not cross),
+        ),
+        ("LTX-2's heads have the same frequencies", "angles", _heads_alike),
+        ("LTX-2's frequencies are those of one axis after the other", "angles", _in_order(_axes_one_by_one)),
+        ("LTX-2's last channels are not turned, not the first", "angles", _in_order(_rest_last)),
+        ("LTX-2's positions are not centred", "angles", _not_centred),
+        ("LTX-2's rows and columns are swapped", "positions", _rows_and_columns_swapped),
+        ("LTX-2's frames have one rate", "positions", lambda F, H, W, fps: _POSITIONS(F, H, W, ltx2.FPS)),
+        ("LTX-2's positions are where tokens begin", "middle", _begin),
+        ("LTX-2's first latent is as long as the others", "middle", lambda n, steps: steps * (np.arange(n) + 0.5)),
+        ("LTX-2's RoPE turns the other pairs", "turn", lambda m, x, angle, split: _TURN(m, x, angle, not split)),
+        (
+            "LTX-2's modulation between the streams has shift before scale",
+            "table",
+            _table_of("a2v_ca", lambda mod: [mod[i] for i in (1, 0, 3, 2, 4)]),
+        ),
+        (
+            "LTX-2's modulations of the two directions are exchanged",
+            "table",
+            _table_of("a2v_ca", lambda mod: [mod[i] for i in (2, 3, 0, 1, 4)]),
+        ),
+        (
+            "LTX-2's modulation has scale before shift",
+            "table",
+            _table_of("scale_shift_table", _scale_first),
+        ),
+        (
+            "LTX-2.3's texts are not modulated",
+            "table",
+            _table_of("prompt_", lambda mod: [np.zeros_like(each) for each in mod]),
+        ),
+        (
+            "LTX-2.3's modulation has the text's part before the MLP's",
+            "table",
+            _table_of("scale_shift_table", lambda mod: _text_after_self(mod) if len(mod) == 9 else mod),
+        ),
+        ("LTX-2's sound sees the video that has seen it", "across", _after_the_other),
+        ("LTX-2's gates between the streams have a thousandth of the time", "cross_times", _thousandth),
+        ("LTX-2.3's gates of heads are 0..1", "gates", lambda m, x: 0.5 * _GATES(m, x)),
+        ("LTX-2's blocks without attention skip its values, too", "attention", _skipped),
+    ),
+)
