@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 12_790,
+    "golden": 12_800,
     "kernels": 11_350,
     "numerics": 1_700,
     "refsd": 1_150,
