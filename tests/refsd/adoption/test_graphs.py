@@ -99,7 +99,10 @@ def test_wrong_weights_are_named_by_the_graph_s_own_names(tmp_path):
     case = adopted(block(tmp_path / "block.onnx"), "--dim", "tokens=5")
     right = ModelJudge().reference_taps(case, case.realize())
     bias = case.realize()["mlp.up.bias"].values()
-    wrong = {"norm": np.float32(right["norm"]), "mlp.up": np.float32(right["mlp.up"] - bias)}
+    wrong = {
+        "norm": np.asarray(right["norm"], np.float32),
+        "mlp.up": np.asarray(right["mlp.up"] - bias, np.float32),
+    }
     save_file(wrong, tmp_path / "d.safetensors")
     done = run("compare", tmp_path / "d.safetensors", tmp_path / "block")
     assert done.exit_code == 1 and "at mlp.up" in done.output and "bias" in done.output, done.output
