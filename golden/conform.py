@@ -27,7 +27,7 @@ from refsd.golden.explanation import Explanation
 from refsd.golden.forcing import wrong_alone
 from refsd.golden.fusions import wrong_fusion
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
-from refsd.golden.repeated_requests import LEFT_OVER, asked_last, causes_of_changes, changes, conforms_alone
+from refsd.golden.repeated_requests import LEFT_OVER, asked_last, causes_of_changes, changes, conforms_alone, copied
 from refsd.golden.report import RIGHT, UNSEEN, WRONG, Result, Step
 from refsd.golden.unwritten_memory import foreign_outputs
 from refsd.golden.waivers import Waiver, apply, waive
@@ -160,7 +160,7 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     def result(status: str, **rest) -> Result:
         return with_waivers(runner, Result(engine.name, case.name, case.op, status, **rest))
 
-    handed = {name: tensor._replace(data=tensor.data.copy()) for name, tensor in inputs.items()}
+    handed = copied(inputs)
     judge = honest.judge
     begun = time.perf_counter()
     try:
@@ -185,7 +185,8 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     except Exception as error:  # a fault in one adapter must not stop the other engines
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=f"{type(error).__name__}: {_line(error)}")
     rest = {"numerics": numerics.name, "seconds": seconds}
-    spoiled = [name for name in inputs if handed[name].data.tobytes() != inputs[name].data.tobytes()]
+    own = handed if handed is not inputs else ()
+    spoiled = [name for name in own if handed[name].data.tobytes() != inputs[name].data.tobytes()]
     if spoiled:
         reason = f"the engine wrote into its inputs: {', '.join(spoiled)}"
         return result(verdict.FAIL, margin=verdict.INFINITE, criterion="output", reason=reason, **rest)

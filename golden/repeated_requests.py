@@ -88,7 +88,7 @@ def conforms_alone(engine: ServingEngine, judge: Judge, standard: Standard, tapp
 def _ask_alone(engine: ServingEngine, judge: Judge, standard: Standard, tapped: bool) -> tuple[Answer, bool]:
     """Ask a fresh process -> its answer, whether that conforms."""
     try:
-        found, taps = engine.run_alone(standard.case, _copied(standard.inputs), tapped)
+        found, taps = engine.run_alone(standard.case, copied(standard.inputs), tapped)
     except EngineFailure:
         return {}, False
     return {**taps, **found}, examine(judge, standard, found, taps).verdict.passed
@@ -96,7 +96,7 @@ def _ask_alone(engine: ServingEngine, judge: Judge, standard: Standard, tapped: 
 
 def _ask(engine: Engine, standard: Standard, tapped: bool) -> Answer:
     """Return the outputs, with the taps if they are asked for. Raises EngineFailure for any failure."""
-    inputs = _copied(standard.inputs)
+    inputs = copied(standard.inputs)
     try:
         if tapped and isinstance(engine, TappedEngine):
             found, taps = engine.run_tapped(standard.case, inputs)
@@ -155,5 +155,8 @@ def _same_bits(one: Answer, other: Answer) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(y, other[n], equal_nan=True) for n, y in one.items())
 
 
-def _copied(inputs: Inputs) -> Inputs:
+def copied(inputs: Inputs) -> Inputs:
+    """Return tensors that an engine may write into. Those that are read where they are used stay as they are."""
+    if not isinstance(inputs, dict):
+        return inputs
     return {name: tensor._replace(data=tensor.data.copy()) for name, tensor in inputs.items()}

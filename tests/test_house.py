@@ -33,15 +33,15 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 12_820,
+    "golden": 12_850,
     "kernels": 11_350,
     "numerics": 1_700,
     "refsd": 1_150,
-    "refsd/adoption": 2_410,
+    "refsd/adoption": 2_660,
     "refsd/bench": 2_000,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 8_740,
+    "refsd/causes": 8_770,
     "refsd/cli": 4_510,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,

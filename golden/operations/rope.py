@@ -66,13 +66,13 @@ def turned_as_one_axis(op, inputs, params):
     return turned_by(ids * f, op, inputs, params)
 
 
-def turned_by(angles, op, inputs, params):
-    """Rotate x by angles [N, L, D/2] or [N, L, H, D/2]."""
+def turned_by(angles, op, inputs, params, sign=-1):
+    """Rotate x by angles [N, L, D/2] or [N, L, H, D/2]. sign: of the second channel in the first one's sum"""
     x, turned = inputs["x"].values(), sum(params["axes_dim"])
     angles = angles if angles.ndim == 4 else angles[:, :, None]
     parts = (_halves if params["halves"] else _neighbours)(x[..., :turned].astype(np.float64))
     c, s = np.cos(angles), np.sin(angles)
-    y = parts[0] * c - parts[1] * s, parts[0] * s + parts[1] * c
+    y = parts[0] * c + sign * parts[1] * s, parts[0] * s + parts[1] * c
     y = np.concatenate(y, axis=-1) if params["halves"] else np.stack(y, axis=-1).reshape(*x.shape[:-1], turned)
     return np.concatenate([y, x[..., turned:]], axis=-1).astype(np.float32)
 
@@ -88,6 +88,15 @@ def _angles(inputs, params, dtype=np.float64):
 
 def angles_in(dtype) -> Wrong:
     return lambda op, inputs, params: turned_by(_angles(inputs, params, dtype), op, inputs, params)
+
+
+def with_angles(change, sign=-1) -> Wrong:
+    return lambda op, inputs, params: turned_by(change(_angles(inputs, params)), op, inputs, params, sign)
+
+
+def first_half_alone(angles: np.ndarray) -> np.ndarray:
+    """Turn the first half of the pairs alone."""
+    return angles * (np.arange(angles.shape[-1]) < angles.shape[-1] // 2)
 
 
 def angles_of_heads(op, inputs, params):
@@ -153,6 +162,9 @@ ROPE = Operation(
     mutants=(
         Mutant("RoPE turns the other pairing of channels", other_params(halves=lambda halves: not halves)),
         Mutant("turned the other way", other_input("ids", np.negative)),
+        Mutant("cosine and sine exchanged", with_angles(lambda angles: np.pi / 2 - angles)),
+        Mutant("no channel of a pair is negated", with_angles(lambda angles: angles, sign=1)),
+        Mutant("only the first half of the pairs turned", with_angles(first_half_alone)),
         Mutant("positions from one", other_input("ids", lambda ids: ids + 1)),
         Mutant("theta 10000 always", other_params(theta=lambda theta: 10000.0)),
         Mutant("axes in the other order", other_input("ids", lambda ids: ids[..., ::-1])),

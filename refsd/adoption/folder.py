@@ -120,7 +120,8 @@ class AdoptedCase(Case, frozen=True, dict=True):
         """Return the inputs; large weights are read from the folder where they are used."""
         given, names, file = self.__dict__["tensors"]
         inputs = Inputs(self, given, names, file)
-        return inputs if file is not None else dict(inputs)
+        kept = sum(given[name].data.nbytes for name in names)
+        return inputs if file is not None or kept >= LARGEST_DRAWN else dict(inputs)
 
 
 class Adopted(NamedTuple):

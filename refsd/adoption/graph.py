@@ -9,6 +9,7 @@ import onnx
 
 from refsd.adoption.operations import OPERATIONS, Compute
 from refsd.adoption.recognition import DOMAIN, parameters, recognised
+from refsd.adoption.rotations import CALLS
 from refsd.adoption.taps import MOVES, taps_of
 from refsd.adoption.tidying import NEAR
 from refsd.causes.model.following import Following
@@ -124,7 +125,8 @@ class _Run(Evaluation):
         step, a = self._graph.steps[self._at], self._m.arithmetic
         if not self._needed[self._at]:
             if step.computes and isinstance(a, Observed):
-                a.pass_over("apply")
+                for _ in range(CALLS if step.label == "rope" else 1):
+                    a.pass_over("apply")
             known = self._given(step)
             if known is not None:
                 self._record(step, proto, scope, np.asarray(known, a.numerics.storage_dtype), self._graph.number)

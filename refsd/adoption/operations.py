@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from refsd.adoption.rotations import turned
 from refsd.numerics.arithmetic import Arithmetic
 
 Array = np.ndarray
@@ -74,6 +75,7 @@ OPERATIONS: dict[str, Compute] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "attention": _attention,
+    "rope": turned,
     "embedding": lambda a, p, weight, ids: a.embedding(ids, weight),
     "gelu": lambda a, p, x: a.gelu(np.ascontiguousarray(x), p["approximate"]),
     "negate": lambda a, p, x: a.multiply(np.ascontiguousarray(x), np.array(-1.0, x.dtype)),

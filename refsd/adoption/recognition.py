@@ -1,18 +1,28 @@
 """Recognise operations that an exporter has spelled out as nodes, and replace them by one of refsd's domain."""
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from refsd.adoption.rotations import PARTNERS
 from refsd.adoption.tidying import exact, numbers_of
+from refsd.onnx.evaluate import evaluate
 from refsd.onnx.evaluate.file import Model
 
 DOMAIN = "refsd"
 # Nodes through which a value passes unchanged, whatever its width.
 _PASSED = ("Cast", "CastLike", "Identity")
+# Nodes that move numbers, or turn their signs; what they have beside the numbers is constant.
+_MOVING = (
+    *("Reshape", "Transpose", "Slice", "Split", "Gather", "Unsqueeze", "Squeeze", "Flatten", "Expand"),
+    *("Concat", "Neg", "Identity", "Cast"),
+)
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
 
@@ -37,7 +47,7 @@ def recognised(model: Model) -> Model:
     """Return the model with its operations recognised; it computes the same."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    view = _View(proto.graph, numbers_of(proto))
+    view = _View(proto)
     made: dict[str, onnx.NodeProto] = {}
     swallowed: set[str] = set()
     for node in view.nodes:
@@ -66,8 +76,9 @@ def recognised(model: Model) -> Model:
 class _View:
     """A graph by its values: which node makes each, which read it, and the tensors among them."""
 
-    def __init__(self, graph: onnx.GraphProto, numbers: Mapping[float, float]):
-        self.nodes, self.numbers = list(graph.node), numbers
+    def __init__(self, model: onnx.ModelProto):
+        self._model, graph = model, model.graph
+        self.nodes, self.numbers = list(graph.node), numbers_of(model)
         self.maker = {name: node for node in self.nodes for name in node.output}
         self._readers: dict[str, list[str]] = {}
         for node in self.nodes:
@@ -79,14 +90,59 @@ class _View:
         values = (*graph.value_info, *graph.input, *graph.output)
         self._types = {value.name: value.type.tensor_type.elem_type for value in values}
         self._types |= {name: tensor.data_type for name, tensor in self._tensors.items()}
-        self._ranks = {
-            value.name: len(value.type.tensor_type.shape.dim)
+        self._dims = {
+            value.name: tuple(d.dim_value or -1 for d in value.type.tensor_type.shape.dim)
             for value in values
             if value.type.tensor_type.HasField("shape")
-        } | {name: len(tensor.dims) for name, tensor in self._tensors.items()}
+        } | {name: tuple(tensor.dims) for name, tensor in self._tensors.items()}
+        self._ways: dict[Any, bool] = {}
 
     def rank(self, name: str) -> int:
-        return self._ranks.get(name, -1)
+        return len(self._dims[name]) if name in self._dims else -1
+
+    def dims(self, name: str) -> tuple[int, ...]:
+        """Return a value's shape, -1 for an axis whose size is not known; () if nothing is known."""
+        return self._dims.get(name, ())
+
+    def stands_as(self, name: str, source: str, wanted: Callable[[np.ndarray], np.ndarray]) -> bool:
+        """Return True if a value is moved from another alone, and is `wanted` of it: tried with numbers."""
+        nodes: dict[str, onnx.NodeProto] = {}
+        tensors: dict[str, onnx.TensorProto] = {}
+
+        def visit(name: str) -> bool:
+            if name in self._tensors:
+                tensors[name] = self._tensors[name]
+            if not name or name == source or name in nodes or name in tensors:
+                return True
+            node = self.maker.get(name)
+            if node is None or node.op_type not in _MOVING or not all(map(visit, node.input)):
+                return False
+            nodes.update(dict.fromkeys(node.output, node))
+            return True
+
+        dims = self.dims(source)
+        if len(dims) < 2 or min(dims) < 1 or dims[-1] % 2 or not visit(name) or not nodes:
+            return False
+        # The way of another block is the same but for the names.
+        names = {"": ""} | {name: str(i) for i, name in enumerate((source, *tensors, *nodes))}
+        graph = onnx.GraphProto(name="way", output=[onnx.ValueInfoProto(name=names[name])])
+        graph.input.append(helper.make_tensor_value_info(names[source], TensorProto.DOUBLE, dims))
+        for tensor in tensors.values():
+            graph.initializer.append(tensor)
+            graph.initializer[-1].name = names[tensor.name]
+        for node in {node.output[0]: node for node in nodes.values()}.values():
+            step = helper.make_node(node.op_type, [names[n] for n in node.input], [names[n] for n in node.output])
+            step.attribute.extend(node.attribute)
+            graph.node.append(step)
+        key = graph.SerializeToString(), wanted
+        if key not in self._ways:
+            rows = np.arange(np.prod(dims[:-1], dtype=np.int64)).reshape(*dims[:-1], 1)
+            x = rows % 997 * dims[-1] + np.arange(1, dims[-1] + 1)
+            versions = {"ir_version": self._model.ir_version, "opset_import": self._model.opset_import}
+            way = Model(Path("the graph"), onnx.ModelProto(graph=graph, **versions))
+            (y,) = evaluate(way, {names[source]: x}, exact=True).outputs.values()
+            self._ways[key] = np.array_equal(y, wanted(x))
+        return self._ways[key]
 
     def is_float(self, name: str) -> bool:
         return self._types.get(name, TensorProto.FLOAT) in _FLOATS
@@ -277,6 +333,54 @@ def _gelu(view: _View, node: onnx.NodeProto) -> Found | None:
     return Found("gelu", node.input, {"approximate": view.attribute(node, "approximate", "none")})
 
 
+def _rope(view: _View, node: onnx.NodeProto) -> Found | None:
+    """x cos + r sin, where r has each channel's partner in its pair, one of the two negated."""
+    for one, other in view.either(node):
+        plain, crossed = view.made_by(one, "Mul"), view.made_by(other, "Mul")
+        if plain is None or crossed is None:
+            continue
+        for (x, cos), (partner, sin) in itertools.product(view.either(plain), view.either(crossed)):
+            source = view.origin(x)
+            for halves, partners in PARTNERS.items():
+                if view.stands_as(partner, source, partners):
+                    return Found("rope", [source, cos, sin], {"halves": halves})
+    return None
+
+
+def _rope_of_pairs(view: _View, node: onnx.NodeProto) -> Found | None:
+    """Pairs of neighbours, joined: (a cos - b sin, a sin + b cos), or (cos, sin) a + (-sin, cos) b."""
+    joined = view.made_by(node.input[0], "Concat", "Add")
+    if joined is None or len(joined.input) != 2:
+        return None
+    columns = joined.op_type == "Add"
+    ends = [view.made_by(name, op) for name, op in zip(joined.input, ("Sub", "Add"), strict=True)]
+    of = [joined] if columns else [end for end in ends if end is not None]
+    found = [view.made_by(name, "Mul") for end in of for name in end.input]
+    products = [product for product in found if product is not None]
+    if len(products) != (2 if columns else 4):
+        return None
+    crossed = sorted(sorted(product.input) for product in products[2:])
+    for (a, cos), (b, sin) in itertools.product(*map(view.either, products[:2])):
+        if not columns and crossed != sorted([sorted([a, sin]), sorted([b, cos])]):
+            continue
+        part = view.made_by(a, "Slice", "Gather")
+        pairs = view.made_by(part.input[0], "Reshape") if part is not None else None
+        x = view.origin(pairs.input[0]) if pairs is not None else ""
+        if view.dims(x) == view.dims(node.output[0]) and all(
+            view.stands_as(name, x, which) for name, which in ((a, _evens), (b, _odds))
+        ):
+            return Found("rope", [x, cos, sin], {"halves": False, "columns": columns})
+    return None
+
+
+def _evens(x: np.ndarray) -> np.ndarray:
+    return x[..., ::2, None]
+
+
+def _odds(x: np.ndarray) -> np.ndarray:
+    return x[..., 1::2, None]
+
+
 def _plain(op: str) -> Callable[[_View, onnx.NodeProto], Found | None]:
     return lambda view, node: Found(op, node.input, {}) if view.is_float(node.input[0]) else None
 
@@ -286,7 +390,8 @@ _MATCHES: dict[str, tuple[Callable[[_View, onnx.NodeProto], Found | None], ...]]
     "Conv": (_conv,),
     "Gemm": (_gemm,),
     "MatMul": (_product,),
-    "Add": (_biased, _plain("add")),
+    "Reshape": (_rope_of_pairs,),
+    "Add": (_rope, _biased, _plain("add")),
     "Mul": (_spelled_rms_norm, _silu, _plain("multiply")),
     "GroupNormalization": (_group_norm,),
     "LayerNormalization": (_norm("layer_norm"),),

@@ -10,9 +10,12 @@ import onnx
 import pytest
 import torch
 from adopted_ports import BUGS, adopted, first_changed, judged, ports_of
+from torch.overrides import TorchFunctionMode
 from typer.testing import CliRunner
+from wrong_ropes import BUILT, WRONG, pictures_from_one
 
 from refsd.cli import app
+from refsd.components import COMPONENTS
 from refsd.judges.model import ModelJudge
 from tests.refsd.adoption.conftest import ROOT, forgotten  # noqa: F401
 
@@ -96,6 +99,56 @@ def test_wrong_ports_are_placed_and_named(tmp_path, name, nameless):
         assert not result.conforms and result.place == first_changed(case, port), bug
         named |= {bug for cause in result.causes if re.search(BUGS[bug].named, cause)}
     assert ports.keys() == BUGS.keys() == named | nameless and not named & nameless
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_ropes_are_recognised_and_wrong_ones_are_named(tmp_path, name):
+    """In FLUX.1's stacks, Z-Image's and Qwen-Image's complex numbers and Qwen3's halves.
+
+    Torch's own float64 run of Z-Image has tables of complex64.
+    """
+    build, calls = BUILT[name]
+    case, port = adopted(name, tmp_path, build, 1e-5 if name == "zimage" else 1e-12)
+    assert [step.label for step in COMPONENTS[case.name].run.graph.steps].count("rope") == calls
+    assert judged(case, port).conforms
+    for bug, port.bug in {
+        **WRONG,
+        **({"positions from one": pictures_from_one} if name == "qwen_image" else {}),
+    }.items():
+        result = judged(case, port)
+        assert not result.conforms and result.place == first_changed(case, port), bug
+        assert any("rope" in cause and bug in cause for cause in result.causes), (bug, result.causes)
+
+
+@pytest.mark.parametrize("name", ["flux", "qwen3"])
+def test_a_wrong_rope_is_placed_at_itself(tmp_path, name):
+    """In a port that gives what it turned: after RoPE, before attention."""
+    case, port = adopted(name, tmp_path, BUILT[name][0])
+    whole = port.run_tapped
+    part = {"flux": "transformer_blocks.0.attn", "qwen3": "layers.0.self_attn"}[name]
+
+    def run_tapped(*asked):
+        with Attended() as attended:
+            y, taps = whole(*asked)
+        q, k = (t.transpose(1, 2) if name == "flux" else t for t in attended.first[:2])
+        return y, {**taps, f"{part}.rope": q.numpy(), f"{part}.rope.1": k.numpy()}
+
+    port.run_tapped = run_tapped
+    assert judged(case, port).conforms
+    for bug, port.bug in WRONG.items():
+        result = judged(case, port)
+        assert result.place == f"{part}.rope" and any(bug in cause for cause in result.causes), (bug, result)
+
+
+class Attended(TorchFunctionMode):
+    """Keeps the arguments of the first attention, heads not repeated."""
+
+    first: tuple = ()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.nn.functional.scaled_dot_product_attention and not self.first:
+            self.first = (*args, *(kwargs or {}).values())
+        return func(*args, **(kwargs or {}))
 
 
 def test_what_is_no_module_is_refused(tmp_path):

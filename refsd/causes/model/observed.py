@@ -253,6 +253,11 @@ def _applied(kernel: Callable[..., np.ndarray], arrays: Sequence[Any], params: M
     return Call(page.name, inputs, named)
 
 
+def _one_turn(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return True for angles that an engine may round to one another; a graph has theirs within a turn."""
+    return one.shape == other.shape and bool(np.abs(np.exp(1j * one) - np.exp(1j * other)).max(initial=0) < 1e-3)
+
+
 class Observed(Arithmetic):
     """Arithmetic that records its calls, and can replace the result of one of them.
 
@@ -264,16 +269,16 @@ class Observed(Arithmetic):
     losses:  what an honest float32 engine may lose in each call, as a share of the result's RMS. The loss of a norm
              comes from its own bound, but only if `instead` is None
     results: the result of each call, as far as `keeps` bytes hold them; then None
-    at:      index of the call that is shown to `instead`
+    at:      index of the call that is shown to `instead`; or indices of several
     instead: call -> its replaced result; None: compute the right one
-    before:  results of an earlier run, which are taken for the calls before `at`
+    before:  results of an earlier run, which are taken for the calls before the first of `at`
     """
 
     def __init__(
         self,
         numerics,
         deviations=(),
-        at: int = -1,
+        at: int | Sequence[int] = -1,
         instead: Callable[[Call], Any] | None = None,
         before: Sequence[np.ndarray | None] = (),
         keeps: int = 0,
@@ -282,7 +287,8 @@ class Observed(Arithmetic):
         self.ops: list[str] = []
         self.losses: list[float] = []
         self.results: list[np.ndarray | None] = []
-        self._at, self._instead, self._before, self._room = at, instead, before, keeps
+        self._at = (at,) if isinstance(at, int) else at
+        self._instead, self._before, self._room = instead, before, keeps
         self._inside = False
         self._measures = instead is None
         # An engine that rounds nothing between operations, and sums as the declared one does.
@@ -292,25 +298,25 @@ class Observed(Arithmetic):
         )
         # Half a unit of float16, for sums that accumulate in it; longer steps round less often.
         self._summed = {op: 2.0**-11 / math.sqrt(how.step) for op, how in numerics.sums.items()}
-        self._angles: list[tuple[np.ndarray, dict[str, Any]]] = []
+        self._angles: dict[Any, tuple[np.ndarray, dict[str, Any]]] = {}
 
     def rope_angles(self, ids, axes_dim, theta):
         """Return the angles, and remember their arguments: the page of RoPE takes these instead of angles."""
         angle = super().rope_angles(ids, axes_dim, theta)
         made_of = {"ids": np.asarray(ids), "axes_dim": tuple(axes_dim), "theta": theta}
-        self._angles.append((np.asarray(angle), made_of))
+        self._angles[made_of["ids"].tobytes(), tuple(axes_dim), theta] = np.asarray(angle), made_of
         return angle
 
     def _with_ids(self, method: str, arguments: Arguments) -> Arguments:
         """Add the angles' arguments to RoPE's; the angles may be two results concatenated along the tokens."""
         angle = np.asarray(arguments["angle"])
-        for one, made_of in self._angles:
-            if np.array_equal(one, angle):
+        for one, made_of in self._angles.values():
+            if _one_turn(one, angle):
                 return {**arguments, **made_of, "halves": method == "rope_halves"}
-        for one, made_of in self._angles:
-            for other, more in self._angles:
+        for one, made_of in self._angles.values():
+            for other, more in self._angles.values():
                 alike = one.shape[0] == other.shape[0] and one.shape[2:] == other.shape[2:]
-                if alike and np.array_equal(np.concatenate([one, other], axis=1), angle):
+                if alike and _one_turn(np.concatenate([one, other], axis=1), angle):
                     ids = np.concatenate([made_of["ids"], more["ids"]], axis=-2)
                     return {**arguments, **made_of, "ids": ids, "halves": method == "rope_halves"}
         return arguments
@@ -323,10 +329,10 @@ class Observed(Arithmetic):
         unit = self._summed.get(_SUMS.get(method, ""), _UNIT)
         self.losses.append(unit * math.sqrt(_ROWS[method].terms(arguments) / 2))
         index = len(self.ops) - 1
-        known = self._before[index] if index < min(self._at, len(self._before)) else None
+        known = self._before[index] if index < min(*self._at, len(self._before)) else None
         if known is not None:
             return known.copy()
-        shown = index == self._at and self._instead is not None
+        shown = index in self._at and self._instead is not None
         if shown and _ROWS[method].op == "rope":
             arguments = self._with_ids(method, arguments)
         call = call_of(method, arguments) if shown else None

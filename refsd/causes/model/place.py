@@ -23,6 +23,7 @@ from refsd.causes.stage.candidates import numbers
 from refsd.golden.explanation import Nearest, Scene
 from refsd.golden.judge import Mutant
 from refsd.golden.metrics import channel_axis
+from refsd.golden.operations import OPERATIONS
 from refsd.golden.search_cuts import TimeLimit
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge
@@ -251,24 +252,40 @@ class Place(NamedTuple):
         return self.run(Observed(self.numerics, at=at, instead=lambda call: y, before=self.known), Change())
 
     def _operations(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (bug, tap) for known bugs and precisions of each operation here, and other weights in the last."""
+        """Yield (bug, tap) for known bugs and precisions of each operation here, and other weights in the last.
+
+        Then for known bugs of RoPE in several of its calls: one function turns queries and keys, with one table.
+        """
+        tables: dict[bytes, tuple[int, list[int]]] = {}
         for at, call in self.calls():
+            if call.op == "rope":
+                ids = call.inputs["ids"]
+                tables.setdefault(ids.values().tobytes(), (ids.shape[-2], []))[1].append(at)
             wrong = ((mutant.name, call.wrong(mutant)) for mutant in call.mutants)
             yield from self._after(at, ((name, y) for name, y in wrong if y is not None))
             yield from self._after(at, call.in_precisions(self.numerics))
             if at == self.segment.last - 1:
                 yield from self._after(at, self._other_weights(call))
+        turns = {"each rope": [at for _, own in tables.values() for at in own]}
+        turns |= {f"each rope of {n} tokens": own for n, own in tables.values() if len(tables) > 1}
+        for words, own in turns.items():
+            for mutant in OPERATIONS["rope"].mutants if len(own) > 1 else ():
+                every = Observed(self.numerics, at=own, instead=lambda call, bug=mutant: call.wrong(bug))
+                moved = self.run(every, Change())
+                if moved is not None:
+                    yield f"{words} before it: {mutant.name}", moved
 
     def _after(self, at: int, answers: Iterator[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, tap): propagate each wrong result of call `at` to the tap."""
         for name, y in answers:
-            if at == self.segment.last - 1:
+            last = at == self.segment.last - 1
+            if last and y.shape == self.found.shape:
                 yield name, y
                 continue
             op = self.segment.ops[at - self.segment.first]
             moved = self._moved(at, y)
             if moved is not None:
-                yield f"{op} before it: {name}", moved
+                yield name if last else f"{op} before it: {name}", moved
 
     def _other_weights(self, call: Call) -> Iterator[tuple[str, np.ndarray]]:
         own = call.inputs.get("weight")

@@ -41,7 +41,6 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
 
     cos, sin, half = np.cos(angle), np.sin(angle), angle.shape[-1] // 2
     yield "turned the other way: the sine has the other sign", by(cos, -sin)
-    yield "sine and cosine swapped", by(sin, cos)
     yield "angles in pairs (each twice), channels in halves", full(np.repeat(angle, 2, -1), True)
     yield "angles in halves (all, then all), channels in pairs", full(np.tile(angle, 2), False)
     yield (

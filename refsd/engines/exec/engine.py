@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import safetensors
-import safetensors.numpy
 
 from refsd.engines.exec.description import Description, read_description
 from refsd.engines.exec.program import Program
 from refsd.engines.exec.served import ServedProgram
 from refsd.engines.relocation import command
 from refsd.engines.work_folder import WorkFolder
+from refsd.files.writers import Spec, write_safetensors
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.judges import judges
@@ -180,8 +180,14 @@ class ServingEngine(ExecEngine):
 
 
 def _write_tensors(tensors: Mapping[str, StoredTensor], path: Path) -> None:
-    """Write the inputs as safetensors: scalar types unchanged, block types as U8 [rows, bytes in a row]."""
-    safetensors.numpy.save_file({name: tensor.storable() for name, tensor in tensors.items()}, path)
+    """Write the inputs as safetensors, one at a time: scalar types as they are, block types as U8 [rows, bytes].
+
+    Those of wide numbers come first, so that each lies at a multiple of its width.
+    """
+    stores = ((name, stored(tensor.storable())) for name, tensor in tensors.items())
+    specs = {name: Spec(tensor.type, tensor.shape) for name, tensor in stores}
+    specs = dict(sorted(specs.items(), key=lambda item: -SCALAR_TYPES[item[1].type].itemsize))
+    write_safetensors(path, specs, (stored(tensors[name].storable()) for name in specs))
 
 
 def _read_tensors(data: bytes, file: str) -> dict[str, np.ndarray]:

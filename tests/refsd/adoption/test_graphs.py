@@ -1,5 +1,9 @@
 """Graphs in ONNX that somebody wrote: adopted without torch; what cannot be is refused in one message."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -95,10 +99,49 @@ def test_wrong_weights_are_named_by_the_graph_s_own_names(tmp_path):
     case = adopted(block(tmp_path / "block.onnx"), "--dim", "tokens=5")
     right = ModelJudge().reference_taps(case, case.realize())
     bias = case.realize()["mlp.up.bias"].values()
-    wrong = {"norm": np.float32(right["norm"]), "mlp.up": np.float32(right["mlp.up"] - bias)}
+    wrong = {
+        "norm": np.asarray(right["norm"], np.float32),
+        "mlp.up": np.asarray(right["mlp.up"] - bias, np.float32),
+    }
     save_file(wrong, tmp_path / "d.safetensors")
     done = run("compare", tmp_path / "d.safetensors", tmp_path / "block")
     assert done.exit_code == 1 and "at mlp.up" in done.output and "bias" in done.output, done.output
+
+
+# Its own peak: ru_maxrss begins with that of the process that starts it.
+PEAK = """
+import sys
+from pathlib import Path
+
+from refsd.adoption import folder
+from refsd.engines.exec.engine import _write_tensors
+from refsd.engines.reference import Reference
+from refsd.golden import conform
+from refsd.goldens.judging import runner
+
+folder.LARGEST_DRAWN = 1 << 20
+case = folder.read(Path(sys.argv[1]))
+truth = Reference().run(case, case.realize())
+(result,) = conform.run(runner(lambda case: truth), [Reference()], [case])
+assert result.conforms
+_write_tensors(case.realize(), Path(sys.argv[1]) / "asked.safetensors")
+print(*[line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="tells a process's peak")
+def test_weights_are_judged_one_at_a_time(tmp_path):
+    """A graph of twelve layers more, 48 MiB of float32, takes no more memory to judge, and to hand to an engine."""
+    peaks = []
+    for layers in (2, 14):
+        nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(layers)]
+        weights = {f"w{i}": draw(i, 1024, 1024) / 32 for i in range(layers)}
+        path = saved(tmp_path / f"g{layers}.onnx", nodes, weights, [("x0", (3, 1024))], f"x{layers}")
+        adopted(path)
+        command = [sys.executable, "-P", "-c", PEAK, str(path.with_suffix(""))]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout.split()[-1]) / 1024)
+    assert peaks[1] - peaks[0] < 16, peaks
 
 
 def test_operators_that_refsd_does_not_run_are_listed_at_once(tmp_path):
