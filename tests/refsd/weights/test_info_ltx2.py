@@ -32,11 +32,20 @@ def info(path):
 
 @pytest.mark.parametrize("prefix", ["", "diffusion_model.", "model.diffusion_model."])
 def test_one_file(tmp_path, variant, prefix):
-    """Lightricks' files have the connectors beside the transformer."""
+    """Lightricks' files have the connectors beside the transformer, whole ones the sound's other networks, too."""
     name, arrays = variant
     more = {f"{stream}_embeddings_connector.learnable_registers": np.ones((4, 8), "f") for stream in STREAMS}
-    save_file({prefix + key: array for key, array in {**arrays, **more}.items()}, tmp_path / "a.safetensors")
+    named = {prefix + key: array for key, array in {**arrays, **more}.items()}
+    beside = (
+        "audio_vae.decoder.conv_in.conv.weight",
+        "vocoder.conv_pre.weight",
+        "text_embedding_projection.weight",
+    )
+    rng = np.random.default_rng(1)
+    named |= {key: rng.standard_normal((4, 8), np.float32) for key in beside if prefix}
+    save_file(named, tmp_path / "a.safetensors")
     read = info(tmp_path / "a.safetensors")
+    assert not read["unknown"] and len(read["ignored"]) == len(more) + (len(beside) if prefix else 0)
     assert read["family"] == name and read["components"].keys() == {"ltx2"}
     assert all(read["components"]["ltx2"][what] == [] for what in ("missing", "unused", "misshapen"))
     weights = open_checkpoint(tmp_path / "a.safetensors").components["ltx2"].weights
