@@ -181,7 +181,7 @@ def test_wan():
 
 
 def test_a_model_that_refsd_does_not_have():
-    found = survey_adapter(lora("diffusion_model.patchify_proj", 4096, 128))
+    found = survey_adapter(lora("diffusion_model.double_stream_blocks.0.block.attn1.to_q", 2560, 2560))
     assert found.models == () and not found.runs
     assert found.title == "a LoRA for no model that refsd knows"
 
