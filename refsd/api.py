@@ -231,6 +231,8 @@ def forward(
     Traceback (most recent call last):
     refsd.numerics.errors.BadInput: inputs: tensor z has shape [4, 8, 8], expected [N, Z, H, W]: reshape it
     """
+    if not isinstance(taps, str | None):
+        raise BadInput(f"taps {taps!r}: a glob of blocks expected, such as '*'")
     if component not in offered():
         meant = did_you_mean(component, offered())
         raise BadInput(f"no component {component!r}{meant}; there are {', '.join(offered())}")

@@ -15,8 +15,8 @@ PINS = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if 
 
 # The module that a package installs, where its name is another.
 MODULES = {"pillow": "PIL", "apache_tvm": "tvm", "iree_base_compiler": "iree", "iree_base_runtime": "iree"}
-# Numba's compiler and the messages of onnx, always beside these.
-BESIDE = {"llvmlite", "google"}
+# Numba's compiler and the messages of onnx, always beside these; and whose tensors are in a module that is watched.
+BESIDE = {"llvmlite", "google", "torchao"}
 
 
 def package(requirement: str) -> str:

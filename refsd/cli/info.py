@@ -24,7 +24,8 @@ def info(
 
     Family, components, types and sizes. Tensors that are transposed, swapped, renamed, missing or foreign, by what
     the others say. NaN, zeros, lost scales, copied and exchanged layers, by a sample of each tensor's values. Of an
-    adapter: kind, ranks, alpha over rank, trainer, layers.
+    adapter: kind, ranks, alpha over rank, trainer, layers. Two tensors of one shape that are exchanged, a square
+    one that is transposed, and a wrong scale show beside a good copy alone: `refsd diff GOOD FILE`.
 
     Exit code 0: nothing wrong. 1: something odd that somebody may have meant so. 2: the file cannot be right, or
     cannot be read. Storage that refsd recognises but cannot expand is named, and is nothing wrong.
@@ -181,6 +182,7 @@ def _remarks(found: dict[str, Any]):
     if found["verdict"] == "healthy":
         more = "" if found["values"] == "all" else "; --values reads all"
         yield "values", f"nothing wrong in {found['values']}{more}"
+        yield "", "exchanged or transposed weights of one shape show beside a good copy: refsd diff GOOD THIS"
     if found["zeros"]:
         shares = [f"{_quoted(name)} ({100 * share:.0f} %)" for name, share in found["zeros"].items()]
         yield "zeros", f"half or more is exactly zero in {_few(shares)}"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from refsd.golden.wording import needing
 from refsd.numerics.errors import BadInput
 from refsd.watching.layers import Judged, Report, watch_layers
 from refsd.watching.report import Operations
@@ -119,7 +120,8 @@ def watch(
         with watch_layers(module, calls, causes, show, numerics) as report:
             yield report
         return
-    watched = importlib.import_module("refsd.watching.mode").watched
+    with needing(["torch"], "torch", "refsd.watch"):
+        watched = importlib.import_module("refsd.watching.mode").watched
     with watched(module, (modules, every, unique, seconds, memory, rows), folder, show) as report:
         yield report
 

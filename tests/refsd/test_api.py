@@ -172,3 +172,15 @@ def test_half_precision_is_judged_as_it_comes():
     assert refsd.judge(SILU, y.astype(np.float16), "torch-f16")
     assert refsd.judge(SILU, y.astype(ml_dtypes.bfloat16), "torch-bf16")
     assert not refsd.judge(SILU, y.astype(ml_dtypes.bfloat16), "torch-f16")
+
+
+def test_taps_are_a_glob():
+    with pytest.raises(BadInput, match=r"taps True: a glob of blocks expected"):
+        refsd.forward("recipe:taesd:tiny", "tae-decoder", z=np.zeros((1, 4, 8, 8)), taps=True)
+
+
+def test_watch_says_that_it_needs_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "refsd.watching.mode", raising=False)
+    with pytest.raises(BadInput, match="needs torch: in refsd's clone: uv sync --extra torch"), refsd.watch():
+        pass
