@@ -5,8 +5,9 @@ the answer comes nearest to the engine's, and report it, and the usual constants
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ _ROUNDS = 40
 # Try the usual constants within this many decades of the best value.
 _NEAR = 0.1
 _NOTHING = 1e-6
+# Decades within which two numbers are told as one.
+_SAME = 2e-5
 _FLAT = 1e-4
 # The best value must leave less than this share of the error.
 _CLEARLY = 0.3
@@ -42,6 +45,7 @@ class Knob(NamedTuple):
     turned: value -> the operation's answer
     grid:   values at which the search starts
     usual:  value -> its name: constants that engines are likely to have there
+    plain_roots: the same of roots of lengths that are plain numbers: 1/sqrt(L) = 0.25
     """
 
     phrase: str
@@ -49,6 +53,7 @@ class Knob(NamedTuple):
     turned: Callable[[float], np.ndarray]
     grid: np.ndarray
     usual: dict[float, str]
+    plain_roots: Mapping[float, str] = MappingProxyType({})
 
 
 def fitted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -83,15 +88,25 @@ def _turned(knobs: Iterable[Knob], found: np.ndarray) -> Iterator[tuple[str, np.
         # A usual number that agrees in fewer digits than the best is another number.
         near = [value for value in near if error(value) <= 2 * error(best) + _NOTHING * error(knob.own)]
         unsure = _apart(knob.own, best) * error(best) / (error(knob.own) or 1.0)
-        for value in dict.fromkeys([*near, best]):
-            if value != knob.own:
-                called = knob.usual.get(value) or _told_apart(value, knob.own)
-                if "sqrt" in called and not is_certain(len(knob.usual), unsure):
-                    called = _told_apart(value, knob.own)
-                y = knob.turned(value)
-                if y.shape == found.shape:
-                    fits.append((value not in knob.usual and not is_plain(value), knob.phrase.format(called), y))
+        for value in _distinct([value for value in (*near, best) if value != knob.own], knob.usual):
+            called = knob.usual.get(value) or _told_apart(value, knob.own)
+            if "sqrt" in called and not is_certain(len(knob.usual), unsure):
+                called = _told_apart(value, knob.own)
+            y = knob.turned(value)
+            if y.shape == found.shape:
+                fits.append((value not in knob.usual and not is_plain(value), knob.phrase.format(called), y))
+                roots = [root for plain, root in knob.plain_roots.items() if _apart(plain, value) < _SAME]
+                fits.extend((True, knob.phrase.format(root), y) for root in roots)
     yield from ((phrase, y) for _, phrase, y in sorted(fits, key=lambda fit: fit[0]))
+
+
+def _distinct(values: list[float], usual: Mapping[float, str]) -> list[float]:
+    """Leave out numbers that are another's in all digits that are told, roots of lengths before plain numbers."""
+    kept: list[float] = []
+    for value in sorted(values, key=lambda value: "sqrt" not in usual.get(value, "")):
+        if not any(_apart(value, other) < _SAME for other in kept):
+            kept.append(value)
+    return sorted(kept, key=values.index)
 
 
 def _told_apart(value: float, own: float) -> str:
@@ -114,12 +129,14 @@ def _parameters(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]
         own = _own(op, inputs, name, value)
         if own is None:
             continue
-        usual = _usual(own) | (_roots(sizes) if name == "scale" and op.name in ("attention", "softmax") else {})
+        roots = _roots(sizes) if name == "scale" and op.name in ("attention", "softmax") else {}
+        usual = _usual(own) | {value: root for value, root in roots.items() if not is_plain(value)}
+        plain = {value: root for value, root in roots.items() if is_plain(value)}
 
         def turned(v, name=name):
             return answer(op, inputs, {**params, name: v})
 
-        yield Knob(f"{name} is {{}}, not {own:.4g}", own, turned, _around(own), usual)
+        yield Knob(f"{name} is {{}}, not {own:.4g}", own, turned, _around(own), usual, plain)
 
 
 def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
@@ -163,7 +180,7 @@ def _sizes(op: Operation, inputs: Inputs) -> dict[str, int]:
 def _roots(sizes: dict[str, int]) -> dict[float, str]:
     """Return the powers of one axis's length, or of the product of two, such as 1/sqrt(H D), with their names.
 
-    A plain number is left out: it needs no formula. Of axes of one length the batch is the unlikelier.
+    Of axes of one length the batch is the unlikelier.
     """
     called: dict[float, str] = {}
     likely = sorted(sizes, key=lambda letter: letter in _BATCH)
@@ -172,7 +189,7 @@ def _roots(sizes: dict[str, int]) -> dict[float, str]:
             n, text = math.prod(sizes[letter] for letter in chosen), " ".join(chosen)
             for how, power in _POWERS.items():
                 called.setdefault(float(n) ** power, f"{how.format(text)} = {float(n) ** power:.4g}")
-    return {value: name for value, name in called.items() if not is_plain(value)}
+    return called
 
 
 def _usual(own: float) -> dict[float, str]:
@@ -184,7 +201,8 @@ def _usual(own: float) -> dict[float, str]:
 
 
 def _factors(sizes: dict[str, int]) -> dict[float, str]:
-    return _usual(1.0) | _roots(sizes) | {-1.0: "-1 (its sign is the other)"}
+    roots = {value: root for value, root in _roots(sizes).items() if not is_plain(value)}
+    return _usual(1.0) | roots | {-1.0: "-1 (its sign is the other)"}
 
 
 def _around(own: float) -> np.ndarray:

@@ -73,6 +73,8 @@ def test_a_formula_is_one_cause_whatever_it_comes_to_in_each_case():
     answers = fails("a/1", text.format(0.2236, 0.1768)), fails("a/2", text.format(0.3162, 0.1581), SCALE)
     assert _titles(*answers) == [(CAUSE, 2, "scale is 1/sqrt(L)")]
     assert _titles(answers[0]) == [(CAUSE, 1, text.format(0.2236, 0.1768))]
+    plain = fails("a/3", "scale is 0.25, not 0.08839", text.format(0.25, 0.08839))
+    assert _titles(*answers, plain) == [(CAUSE, 3, "scale is 1/sqrt(L)")], "a length that makes a plain number"
     assert len(_titles(answers[0], fails("a/2", "scale is 1/(L) = 0.1, not 0.1581"))) == 2
 
 

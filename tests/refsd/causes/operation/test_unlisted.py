@@ -70,6 +70,12 @@ def times(name, factor):
             other(scale=80**-0.5),
             "scale is 1/sqrt(H D) = 0.1118, not 0.1581",
         ),
+        # sqrt(2) / sqrt(D), too
+        (
+            "attention/f32/cross-b2-l20-j77-h2-d40",
+            other(scale=20**-0.5),
+            "scale is 1/sqrt(L) = 0.2236, not 0.1581",
+        ),
         # H D is 80, and 12 / 110 is near its root; O1 is 4, and 1 over its root is a half.
         (SELF, other(scale=0.109), "scale is 0.109, not 0.1581"),
         (LOKR, times("w1", 0.5), "the result is multiplied by 0.5"),
@@ -87,6 +93,12 @@ def times(name, factor):
 )
 def test_constants_are_fitted_and_named(case, wrong, cause):
     assert named(case, wrong)[0] == cause
+
+
+def test_a_root_that_is_a_plain_number_is_told_as_both_and_each_number_once():
+    causes = named("attention/f32/wide-b1-l16-j132-h1-d128", other(scale=0.25))
+    assert causes[:2] == ["scale is 0.25, not 0.08839", "scale is 1/sqrt(L) = 0.25, not 0.08839"]
+    assert causes[2:] == ["q is multiplied by 2.828", "k is multiplied by 2.828"]
 
 
 def _q_of_k(op, inputs, params):
