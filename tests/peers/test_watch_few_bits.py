@@ -1,6 +1,7 @@
 """refsd.watch of models whose weights torchao, bitsandbytes and diffusers' GGUF keep in few bits."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import bitsandbytes
 import gguf
@@ -168,12 +169,15 @@ def test_codes_are_torchaos(dtype):
     assert np.array_equal(read.scale, np.where(read.scale == 0, 0, own.scale.numpy()))
 
 
-def test_bitsandbytes_on_a_cpu_lets_no_block_cross_rows():
-    """docs/findings/bitsandbytes-cpu-rows.md"""
+def test_bitsandbytes_on_a_cpu_with_avx512_lets_no_block_cross_rows():
+    """docs/findings/bitsandbytes-cpu-rows.md; on other CPUs it is right."""
     model = by_bitsandbytes("nf4", False)(flux(torch.float32, 32))
     with refsd.watch(model, show=None, causes=False) as report:
         called(model, torch.float32, 32)
-    assert report.first is not None and report.first.place == FIRST, str(report)
+    if "avx512f" in Path("/proc/cpuinfo").read_text():
+        assert report.first is not None and report.first.place == FIRST, str(report)
+    else:
+        assert report.passed, str(report)
 
 
 def test_weights_are_what_the_tool_computes_with():
