@@ -207,8 +207,8 @@ COMFY_FP8 = replace(TORCH_BF16, name="comfy-fp8", activations=_FP8)
 _W4A4 = MappingProxyType({"nvfp4_comfy": NVFP4, "mxfp8": MXFP8})
 NVFP4_W4A4 = replace(TORCH_BF16, name="nvfp4-w4a4", activations=_W4A4)
 
-# torchao 0.18.0, Int8DynamicActivationInt8WeightConfig: workflows/int8/int8_tensor.py, choose_qparams_affine. Rows
-# whose largest number is below 1.5e-5 have that one's scale there.
+# torchao 0.18.0, Int8DynamicActivationInt8WeightConfig: workflows/int8/int8_tensor.py, choose_qparams_affine. Its
+# scales are never below 1.2e-7; here they are, in rows whose largest number is below 1.5e-5.
 TORCHAO_ROWS = Quantization("int8", "row", largest=127.5, quotient="compute")
 TORCHAO_INT8 = replace(TORCH_BF16, name="torchao-int8", activations=MappingProxyType({"i8": TORCHAO_ROWS}))
 

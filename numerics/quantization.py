@@ -22,8 +22,8 @@ class Quantization:
     rounding: of ties, "even" or "away"; "zero": every number toward zero
     largest:  the number to which max |x| is mapped; 0: the type's largest
     rotation: size of the groups in which a Hadamard matrix first rotates rows (kernels/quant/convrot.py); 0: none
-    quotient: "storage": x / scale is in the storage dtype, and its scale too, while the scale of products is not;
-              "compute": x times 1 / scale is in `compute`, by a scale in the storage dtype, which products have too
+    quotient: "storage": x / scale is rounded to the storage dtype, as is this scale, but not the products' scale;
+              "compute" (without blocks): x times 1 / scale is not, but the scale is, for the products, too
     """
 
     type: str

@@ -2,28 +2,18 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from refsd.adoption.rotations import PARTNERS
-from refsd.adoption.tidying import exact, numbers_of
-from refsd.onnx.evaluate import evaluate
+from refsd.adoption.view import View
 from refsd.onnx.evaluate.file import Model
 
 DOMAIN = "refsd"
-# Nodes through which a value passes unchanged, whatever its width.
-_PASSED = ("Cast", "CastLike", "Identity")
-# Nodes that move numbers, or turn their signs; what they have beside the numbers is constant.
-_MOVING = (
-    *("Reshape", "Transpose", "Slice", "Split", "Gather", "Unsqueeze", "Squeeze", "Flatten", "Expand"),
-    *("Concat", "Neg", "Identity", "Cast"),
-)
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
 
 def parameters(node: onnx.NodeProto) -> dict[str, Any]:
@@ -47,7 +37,7 @@ def recognised(model: Model) -> Model:
     """Return the model with its operations recognised; it computes the same."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    view = _View(proto)
+    view = View(proto)
     made: dict[str, onnx.NodeProto] = {}
     swallowed: set[str] = set()
     for node in view.nodes:
@@ -73,135 +63,7 @@ def recognised(model: Model) -> Model:
     return Model(model.path, proto)
 
 
-class _View:
-    """A graph by its values: which node makes each, which read it, and the tensors among them."""
-
-    def __init__(self, model: onnx.ModelProto):
-        self._model, graph = model, model.graph
-        self.nodes, self.numbers = list(graph.node), numbers_of(model)
-        self.maker = {name: node for node in self.nodes for name in node.output}
-        self._readers: dict[str, list[str]] = {}
-        for node in self.nodes:
-            for name in node.input:
-                self._readers.setdefault(name, []).append(node.output[0])
-        self._outputs = {o.name for o in graph.output}
-        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
-        self.inputs = {value.name for value in graph.input}
-        values = (*graph.value_info, *graph.input, *graph.output)
-        self._types = {value.name: value.type.tensor_type.elem_type for value in values}
-        self._types |= {name: tensor.data_type for name, tensor in self._tensors.items()}
-        self._dims = {
-            value.name: tuple(d.dim_value or -1 for d in value.type.tensor_type.shape.dim)
-            for value in values
-            if value.type.tensor_type.HasField("shape")
-        } | {name: tuple(tensor.dims) for name, tensor in self._tensors.items()}
-        self._ways: dict[Any, bool] = {}
-
-    def rank(self, name: str) -> int:
-        return len(self._dims[name]) if name in self._dims else -1
-
-    def dims(self, name: str) -> tuple[int, ...]:
-        """Return a value's shape, -1 for an axis whose size is not known; () if nothing is known."""
-        return self._dims.get(name, ())
-
-    def stands_as(self, name: str, source: str, wanted: Callable[[np.ndarray], np.ndarray]) -> bool:
-        """Return True if a value is moved from another alone, and is `wanted` of it: tried with numbers."""
-        nodes: dict[str, onnx.NodeProto] = {}
-        tensors: dict[str, onnx.TensorProto] = {}
-
-        def visit(name: str) -> bool:
-            if name in self._tensors:
-                tensors[name] = self._tensors[name]
-            if not name or name == source or name in nodes or name in tensors:
-                return True
-            node = self.maker.get(name)
-            if node is None or node.op_type not in _MOVING or not all(map(visit, node.input)):
-                return False
-            nodes.update(dict.fromkeys(node.output, node))
-            return True
-
-        dims = self.dims(source)
-        if len(dims) < 2 or min(dims) < 1 or dims[-1] % 2 or not visit(name) or not nodes:
-            return False
-        # The way of another block is the same but for the names.
-        names = {"": ""} | {name: str(i) for i, name in enumerate((source, *tensors, *nodes))}
-        graph = onnx.GraphProto(name="way", output=[onnx.ValueInfoProto(name=names[name])])
-        graph.input.append(helper.make_tensor_value_info(names[source], TensorProto.DOUBLE, dims))
-        for tensor in tensors.values():
-            graph.initializer.append(tensor)
-            graph.initializer[-1].name = names[tensor.name]
-        for node in {node.output[0]: node for node in nodes.values()}.values():
-            step = helper.make_node(node.op_type, [names[n] for n in node.input], [names[n] for n in node.output])
-            step.attribute.extend(node.attribute)
-            graph.node.append(step)
-        key = graph.SerializeToString(), wanted
-        if key not in self._ways:
-            rows = np.arange(np.prod(dims[:-1], dtype=np.int64)).reshape(*dims[:-1], 1)
-            x = rows % 997 * dims[-1] + np.arange(1, dims[-1] + 1)
-            versions = {"ir_version": self._model.ir_version, "opset_import": self._model.opset_import}
-            way = Model(Path("the graph"), onnx.ModelProto(graph=graph, **versions))
-            (y,) = evaluate(way, {names[source]: x}, exact=True).outputs.values()
-            self._ways[key] = np.array_equal(y, wanted(x))
-        return self._ways[key]
-
-    def is_float(self, name: str) -> bool:
-        return self._types.get(name, TensorProto.FLOAT) in _FLOATS
-
-    def is_weighted(self, name: str) -> bool:
-        """Return True if a value is multiplied by a vector, and no other node reads it."""
-        readers = [self.maker[reader] for reader in self._readers.get(name, ())]
-        if len(readers) != 1:
-            return False
-        if readers[0].op_type in _PASSED:
-            return self.is_weighted(readers[0].output[0])
-        return readers[0].op_type == "Mul" and any(
-            self.rank(other) == 1 for other in readers[0].input if other != name
-        )
-
-    def attribute(self, node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-        """Return an attribute, floats exact."""
-        value = next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
-        if isinstance(value, float):
-            return exact(value, self.numbers)
-        return value.decode() if isinstance(value, bytes) else value
-
-    def number(self, name: str) -> float | None:
-        """Return the value of a constant that is one number."""
-        tensor = self._tensors.get(self.origin(name))
-        if tensor is None or any(n != 1 for n in tensor.dims):
-            return None
-        return float(numpy_helper.to_array(tensor).reshape(()))
-
-    def origin(self, name: str) -> str:
-        """Return the value that passes unchanged to this one."""
-        return self.maker[chain[-1]].input[0] if (chain := self.between(name)) else name
-
-    def between(self, name: str) -> list[str]:
-        """Return the values on the way from its origin to this one, without the origin."""
-        names = []
-        while name in self.maker and self.maker[name].op_type in _PASSED and self.is_float(name):
-            names.append(name)
-            name = self.maker[name].input[0]
-        return names
-
-    def made_by(self, name: str, *ops: str) -> onnx.NodeProto | None:
-        """Return the node that makes a value, or its origin, if it is one of these."""
-        node = self.maker.get(self.origin(name))
-        return node if node is not None and node.op_type in ops else None
-
-    def either(self, node: onnx.NodeProto) -> Iterator[tuple[str, str]]:
-        """Yield both orders of a node's two inputs."""
-        first, second = node.input[:2]
-        yield first, second
-        yield second, first
-
-    def is_private(self, inner: Sequence[str], last: onnx.NodeProto, group: Sequence[str] = ()) -> bool:
-        """Return True if nothing but these nodes, the last and those of `group` reads these values."""
-        names = {*inner, *group, last.output[0]}
-        return all(name not in self._outputs and names.issuperset(self._readers.get(name, ())) for name in inner)
-
-
-def _conv(view: _View, node: onnx.NodeProto) -> Found | None:
+def _conv(view: View, node: onnx.NodeProto) -> Found | None:
     axes = view.rank(node.input[1]) - 2
     if axes not in (1, 2, 3) or view.attribute(node, "auto_pad", "NOTSET") != "NOTSET":
         return None
@@ -214,7 +76,7 @@ def _conv(view: _View, node: onnx.NodeProto) -> Found | None:
     return Found("conv", node.input, params)
 
 
-def _gemm(view: _View, node: onnx.NodeProto) -> Found | None:
+def _gemm(view: View, node: onnx.NodeProto) -> Found | None:
     plain = all(view.attribute(node, name, 1.0) == 1 for name in ("alpha", "beta"))
     bias = [*node.input[2:]]
     if not plain or view.attribute(node, "transA", 0) or any(view.rank(name) != 1 for name in bias):
@@ -222,7 +84,7 @@ def _gemm(view: _View, node: onnx.NodeProto) -> Found | None:
     return Found("linear", node.input, {} if view.attribute(node, "transB", 0) else {"transposed": True})
 
 
-def _product(view: _View, node: onnx.NodeProto) -> Found | None:
+def _product(view: View, node: onnx.NodeProto) -> Found | None:
     """x W' or x W, with W a weight."""
     x, weight = node.input
     turned = view.made_by(weight, "Transpose")
@@ -233,7 +95,7 @@ def _product(view: _View, node: onnx.NodeProto) -> Found | None:
     return None
 
 
-def _biased(view: _View, node: onnx.NodeProto) -> Found | None:
+def _biased(view: View, node: onnx.NodeProto) -> Found | None:
     """A product with a weight, plus a vector."""
     for y, bias in view.either(node):
         product = view.maker.get(y)
@@ -245,22 +107,22 @@ def _biased(view: _View, node: onnx.NodeProto) -> Found | None:
     return None
 
 
-def _group_norm(view: _View, node: onnx.NodeProto) -> Found | None:
+def _group_norm(view: View, node: onnx.NodeProto) -> Found | None:
     params = {"num_groups": view.attribute(node, "num_groups"), "eps": view.attribute(node, "epsilon", 1e-5)}
     return Found("group_norm", node.input, params)
 
 
-def _norm(op: str) -> Callable[[_View, onnx.NodeProto], Found | None]:
+def _norm(op: str) -> Callable[[View, onnx.NodeProto], Found | None]:
     """A norm over the last axis, whose mean and deviation are not read."""
 
-    def match(view: _View, node: onnx.NodeProto) -> Found | None:
+    def match(view: View, node: onnx.NodeProto) -> Found | None:
         last = view.attribute(node, "axis", -1) in (-1, view.rank(node.input[0]) - 1) and not any(node.output[1:])
         return Found(op, node.input, {"eps": view.attribute(node, "epsilon", 1e-5)}) if last else None
 
     return match
 
 
-def _spelled_rms_norm(view: _View, node: onnx.NodeProto) -> Found | None:
+def _spelled_rms_norm(view: View, node: onnx.NodeProto) -> Found | None:
     """w (x r) or x r, with r = 1 / sqrt(mean(x^2) + eps)."""
     for y, weight in view.either(node):
         inner = view.made_by(y, "Mul")
@@ -273,7 +135,7 @@ def _spelled_rms_norm(view: _View, node: onnx.NodeProto) -> Found | None:
     return None if weighted else found
 
 
-def _unit_rms(view: _View, node: onnx.NodeProto) -> Found | None:
+def _unit_rms(view: View, node: onnx.NodeProto) -> Found | None:
     for x, r in view.either(node):
         inverse = view.made_by(r, "Reciprocal")
         root = view.made_by(inverse.input[0], "Sqrt") if inverse is not None else None
@@ -298,7 +160,7 @@ def _unit_rms(view: _View, node: onnx.NodeProto) -> Found | None:
     return None
 
 
-def _attention(view: _View, node: onnx.NodeProto) -> Found | None:
+def _attention(view: View, node: onnx.NodeProto) -> Found | None:
     plain = view.attribute(node, "softcap", 0.0) == 0 and not any(node.input[4:]) and len(node.output) == 1
     if not plain or any(view.rank(name) != 4 for name in node.input[:3]):
         return None
@@ -306,14 +168,14 @@ def _attention(view: _View, node: onnx.NodeProto) -> Found | None:
     return Found("attention", node.input[:4], params)
 
 
-def _embedding(view: _View, node: onnx.NodeProto) -> Found | None:
+def _embedding(view: View, node: onnx.NodeProto) -> Found | None:
     table = node.input[0]
     if view.origin(table) not in view.inputs or view.rank(table) != 2 or view.attribute(node, "axis", 0) != 0:
         return None
     return Found("embedding", node.input, {}) if view.rank(node.input[1]) > 0 else None
 
 
-def _silu(view: _View, node: onnx.NodeProto) -> Found | None:
+def _silu(view: View, node: onnx.NodeProto) -> Found | None:
     """x sigmoid(x), or x sigmoid(1.702 x)."""
     for x, y in view.either(node):
         gate = view.made_by(y, "Sigmoid")
@@ -329,11 +191,11 @@ def _silu(view: _View, node: onnx.NodeProto) -> Found | None:
     return None
 
 
-def _gelu(view: _View, node: onnx.NodeProto) -> Found | None:
+def _gelu(view: View, node: onnx.NodeProto) -> Found | None:
     return Found("gelu", node.input, {"approximate": view.attribute(node, "approximate", "none")})
 
 
-def _rope(view: _View, node: onnx.NodeProto) -> Found | None:
+def _rope(view: View, node: onnx.NodeProto) -> Found | None:
     """x cos + r sin, where r has each channel's partner in its pair, one of the two negated."""
     for one, other in view.either(node):
         plain, crossed = view.made_by(one, "Mul"), view.made_by(other, "Mul")
@@ -347,7 +209,7 @@ def _rope(view: _View, node: onnx.NodeProto) -> Found | None:
     return None
 
 
-def _rope_of_pairs(view: _View, node: onnx.NodeProto) -> Found | None:
+def _rope_of_pairs(view: View, node: onnx.NodeProto) -> Found | None:
     """Pairs of neighbours, joined: (a cos - b sin, a sin + b cos), or (cos, sin) a + (-sin, cos) b."""
     joined = view.made_by(node.input[0], "Concat", "Add")
     if joined is None or len(joined.input) != 2:
@@ -381,12 +243,12 @@ def _odds(x: np.ndarray) -> np.ndarray:
     return x[..., 1::2, None]
 
 
-def _plain(op: str) -> Callable[[_View, onnx.NodeProto], Found | None]:
+def _plain(op: str) -> Callable[[View, onnx.NodeProto], Found | None]:
     return lambda view, node: Found(op, node.input, {}) if view.is_float(node.input[0]) else None
 
 
 # Type of the node that ends an operation -> what it may be, the largest first.
-_MATCHES: dict[str, tuple[Callable[[_View, onnx.NodeProto], Found | None], ...]] = {
+_MATCHES: dict[str, tuple[Callable[[View, onnx.NodeProto], Found | None], ...]] = {
     "Conv": (_conv,),
     "Gemm": (_gemm,),
     "MatMul": (_product,),

@@ -182,7 +182,7 @@ def _remarks(found: dict[str, Any]):
     if found["verdict"] == "healthy":
         more = "" if found["values"] == "all" else "; --values reads all"
         yield "values", f"nothing wrong in {found['values']}{more}"
-        yield "", "exchanged or transposed weights of one shape show beside a good copy: refsd diff GOOD THIS"
+        yield "", "exchanged or transposed weights of one shape show beside a good copy only: refsd diff GOOD THIS"
     if found["zeros"]:
         shares = [f"{_quoted(name)} ({100 * share:.0f} %)" for name, share in found["zeros"].items()]
         yield "zeros", f"half or more is exactly zero in {_few(shares)}"

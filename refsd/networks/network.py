@@ -106,6 +106,7 @@ class Network(NamedTuple):
     config:   reads hyper-parameters that shapes do not reveal
     nested:   fields of config.json that hold further fields
     unread:   globs of tensor names that the original's files may hold and its forward never reads
+    beside:   globs of tensor names that a whole file may hold beside it, and refsd never reads
     kind:     one of KINDS
     before:   networks whose tensor names also occur in this network's files; this network is tried before them
     adapters: naming schemes of its modules in adapter files
@@ -124,6 +125,7 @@ class Network(NamedTuple):
     config: ReadConfig = lambda path, shapes, given: {}
     nested: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     adapters: tuple[Naming, ...] = ()
     usual: Any = None

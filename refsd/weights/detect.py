@@ -77,14 +77,11 @@ KNOWN_EXTRAS = (
     "embedding_manager.*",
     "safety_checker.*",
     "depth_model.*",
-    # LTX-2's whole files: the sound's autoencoder and vocoder, and the layer before the text's connectors.
-    "audio_vae.*",
-    "vocoder.*",
-    "text_embedding_projection.*",
     "low_scale_model.*",
     "noise_augmentor.*",
     "embedder.model.*",
     "*.text_model.encoder.layers.*.self_attn.causal_mask",
+    *(name for network in NETWORKS.values() for name in network.beside),
 )
 
 

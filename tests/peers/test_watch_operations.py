@@ -198,6 +198,9 @@ def test_an_honest_program_is_right(name):
         ("ones", lambda: torch.ones(3, 2), lambda y: y[:, :1].clone()),
         ("relu", lambda: torch.ones(3).relu(), lambda y: y[:0].clone()),
         ("mm", lambda: torch.ones(3, 4) @ torch.ones(4, 2), lambda y: y[:0].clone()),
+        ("view", lambda: torch.ones(3, 4).view(torch.int16), lambda y: y[:, 1:]),
+        ("__rshift__", lambda: torch.tensor([8, 16]) >> 1, lambda y: y + 1),
+        ("_int_mm", lambda: torch._int_mm(*(torch.ones(32, 32, dtype=torch.int8),) * 2), lambda y: y - 1),
     ],
 )
 def test_another_length_or_order_is_wrong(op, run, change):

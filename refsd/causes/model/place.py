@@ -87,7 +87,12 @@ class Place(NamedTuple):
     again: Collection[str] = ()
     params: Mapping[str, Any] = MappingProxyType({})
 
-    def explain(self, of_outputs=lambda _: [], limit=_UNLIMITED, held=lambda bugs: bugs) -> list[str]:
+    def explain(
+        self,
+        of_outputs: Callable[..., list[str]] = lambda _: [],
+        limit=_UNLIMITED,
+        held: Callable[[list[str]], list[str]] = lambda bugs: bugs,
+    ) -> list[str]:
         """Return the causes, the likeliest first.
 
         Tries in turn: known bugs, precisions and other weights in the operations here; known bugs of whole models;

@@ -60,7 +60,7 @@ class StateDict(Weights):
 
 def _header(tensor, place: int) -> Header:
     nbytes = tensor.numel() * tensor.element_size()
-    if hasattr(tensor, "quant_type"):  # diffusers' GGUFParameter: bytes of whole blocks
+    if type(tensor).__name__ == "GGUFParameter":  # diffusers': bytes of whole blocks
         return Header(gguf_types.TYPES[int(tensor.quant_type)].name, tuple(tensor.quant_shape), place, nbytes)
     return Header(_TYPES.get(str(tensor.dtype), str(tensor.dtype)), tuple(tensor.shape), place, nbytes)
 

@@ -169,7 +169,7 @@ def angles(m: Module, places, extent, channels, theta, heads):
     """Return the angles of RoPE, in radians, [1, L, heads, channels / heads / 2].
 
     The axes share each frequency, and the frequencies go on from head to head: no head has all of them. What the
-    axes leave of the channels comes first and is not turned. Angles reach 15,000 radians, and the originals round
+    axes leave of the channels comes first and is not turned. Angles reach 15,708 radians, and the originals round
     each step to float32, so theirs are a thousandth off; here they are as exact as what is computed with.
 
     places: [L, A]; extent: of each axis

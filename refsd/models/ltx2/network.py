@@ -244,6 +244,8 @@ LTX2_NETWORK = Network(
     computed={field: (value,) for field, value in _FIXED.items()},
     config=_read_config,
     unread=("video_embeddings_connector.*", "audio_embeddings_connector.*"),
+    # The sound's autoencoder and vocoder, and the layer before the texts' connectors.
+    beside=("audio_vae.*", "vocoder.*", "text_embedding_projection.*"),
     adapters=DENOISER_NAMINGS,
 )
 NETWORKS = (LTX2_NETWORK,)
