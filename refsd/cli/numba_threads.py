@@ -16,8 +16,5 @@ def import_numba_for(cases: Sequence[str]) -> None:
     large = any(case.startswith("full/") or Path(case).exists() for case in cases)
     if large or "numba" in sys.modules or "NUMBA_NUM_THREADS" in os.environ:
         return
-    os.environ["NUMBA_NUM_THREADS"] = "1"
-    try:
-        importlib.import_module("numba")
-    finally:
-        del os.environ["NUMBA_NUM_THREADS"]
+    # Not by the environment: Numba reads that again before it compiles, and would find the setting gone.
+    importlib.import_module("numba").config.NUMBA_NUM_THREADS = 1

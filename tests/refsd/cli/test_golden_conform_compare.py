@@ -363,6 +363,8 @@ import os, sys
 from refsd.cli.numba_threads import import_numba_for
 import_numba_for(sys.argv[1:])
 import numba
+numba.get_num_threads()  # starts them
+numba.njit(lambda x: x + 1)(1)  # which has Numba read the environment again
 print(numba.config.NUMBA_NUM_THREADS, os.environ.get("NUMBA_NUM_THREADS"))
 """
 
