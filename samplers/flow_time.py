@@ -1,6 +1,7 @@
 """Convert a rectified flow to x = data + sigma noise, so that solvers for that form run on it unchanged."""
 
 import functools
+import inspect
 from collections.abc import Callable
 
 import numpy as np
@@ -43,8 +44,8 @@ def in_flow_time(solver: Callable[..., np.ndarray], opening: float = OPENING) ->
     The solver computes with y and sigma'. The model, `noise` and `callback` get x and sigma of the flow. Options of
     the solver, such as sa_solver's tau, get sigma'.
 
-    opening: replaces a first sigma of 1, where no signal is left; x is not changed. For a flow shifted by s ComfyUI
-             uses shift_snr(OPENING, s).
+    opening: replaces a first sigma of 1, where no signal is left; x is not changed. The solver takes another as an
+             option of this name: for a flow shifted by s ComfyUI uses shift_snr(OPENING, s)
     ComfyUI's formulas with alpha = 1 - sigma are equivalent (dpmpp_sde, dpmpp_2m_sde, dpmpp_3m_sde, er_sde, seeds,
     SA-Solver), and so are diffusers' schedulers with use_flow_sigmas.
     Source: ComfyUI k_diffusion/sampling.py, sigma_to_half_log_snr, offset_first_sigma_for_snr.
@@ -58,6 +59,7 @@ def in_flow_time(solver: Callable[..., np.ndarray], opening: float = OPENING) ->
         sigmas: np.ndarray,
         noise: StepNoise = no_noise,
         callback: Callback | None = None,
+        opening: float = opening,
         **options,
     ) -> np.ndarray:
         sigmas = opened(np.asarray(sigmas, np.float64), opening)
@@ -69,4 +71,7 @@ def in_flow_time(solver: Callable[..., np.ndarray], opening: float = OPENING) ->
         y = solver(asked, x / (1 - float(sigmas[0])), exploding(sigmas), drawn, heard, **options)
         return y * (1 - float(sigmas[-1]))
 
+    own = inspect.signature(solver)
+    option = inspect.Parameter("opening", inspect.Parameter.KEYWORD_ONLY, default=opening)
+    sampled.__signature__ = own.replace(parameters=[*own.parameters.values(), option])  # type: ignore[attr-defined]
     return sampled

@@ -122,40 +122,39 @@ def _of_model(
     size: tuple[int, int],
 ):
     """Return what `txt2img` takes for a flow model. -> schedule, sigmas, levels, factor of the first noise"""
-    from refsd.conventions import OF_ALL_MODELS
+    from refsd.conventions import CONVENTIONS
     from refsd.families import VARIANTS
     from refsd.golden.wording import did_you_mean
     from refsd.numerics.errors import BadInput
     from refsd.pipelines.noise_levels import scheduled, truncated
-    from refsd.samplers.schedules import SCHEDULES
-    from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 
     flows = {name: variant for name, variant in VARIANTS.items() if variant.flow is not None}
     if model not in flows:
         raise BadInput(f"--model {model}: no flow model{did_you_mean(model, flows)}; there are {', '.join(flows)}")
-    if like.value not in OF_ALL_MODELS:
-        raise BadInput(
-            f"--model: refsd has the models' rules of {' and '.join(OF_ALL_MODELS)}, not of {like.value}"
-        )
-    convention, variant = OF_ALL_MODELS[like.value], flows[model]
+    known = {name: of for name, of in CONVENTIONS.items() if of.draws is None or model in of.draws}
+    if like.value not in known:
+        raise BadInput(f"--model {model}: refsd has its rules of {' and '.join(known)}, not of {like.value}")
+    convention, variant = known[like.value], flows[model]
     flow = variant.flow
     assert flow is not None
     name = scheduler or convention.default_schedule(sampler, variant.schedule)
-    if name not in {*SCHEDULES, *FLOW_SCHEDULES}:
-        known = ", ".join([*FLOW_SCHEDULES, *SCHEDULES])
-        raise BadInput(f"--scheduler {name}: with --model there are {known}; leave it out for the model's own")
+    schedules = convention.known_schedules(sdxl=False, flow=True)
+    if name not in schedules:
+        raise BadInput(
+            f"--scheduler {name}: with --model there are {', '.join(schedules)}; leave it out for the model's own"
+        )
     tokens = _tokens(convention, variant, size)
 
     def levels_of(steps: int):
         shift = convention.row(flow.shift)(tokens, steps) if flow_shift is None else flow.from_flag(flow_shift)
-        return flow.levels(shift)
+        return flow.of_engine.get(convention.name, flow.levels)(shift)
 
     values = truncated(
         name,
         steps,
         strength,
         convention.flow_truncation,
-        lambda n: scheduled(name, n, levels_of(n), variant.title),
+        lambda n: scheduled(name, n, levels_of(n), variant.title, schedules),
     )
     return name, values, levels_of(steps), 1.0 if flow.of_pipeline and strength == 1 else float(values[0])
 

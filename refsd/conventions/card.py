@@ -36,6 +36,7 @@ def cards(sampling: Card, prompts: PromptCard, masks: MaskCard | None = None) ->
         "truncation": sampling.truncation,
         "flow_truncation": sampling.truncation_of(FlowLevels(1.0)),
         "first_noise": sampling.first,
+        "flow_schedules": sampling.of_flows,
         "latent_mask": masks and masks.pooled,
         "masks_input": masks is not None and masks.before,
     }

@@ -1,20 +1,47 @@
 """ComfyUI: conventions of its own nodes."""
 
 from dataclasses import replace
+from typing import Any
 
 from refsd.conventions import sdcpp
 from refsd.conventions.card import EngineCard, cards
 from refsd.conventions.masks import MaskCard, grey, middle_of_square
 from refsd.conventions.prompts import PromptCard, negative
 from refsd.conventions.sampling import BROWNIAN, Card, named, one_stream, stretched, unit_data_at_the_top
-from refsd.samplers.levels import NearestLevels
+from refsd.samplers.dpmpp_2s_ancestral import middle_below_one
+from refsd.samplers.flow_time import OPENING, exploding
+from refsd.samplers.levels import NearestLevels, shift_snr
 from refsd.samplers.noise import TorchAvx2
+from refsd.samplers.sa_solver import tau_between
 from refsd.samplers.schedules import timesteps
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 from refsd.tokenizers.chunking import by_parts
 from refsd.tokenizers.comfyui_prompt import parse_weights
 from refsd.tokenizers.emphasis import from_the_empty_prompt
 from refsd.tokenizers.textual_inversion import behind_a_prefix
+
+
+def flow_ending(sampler: str, sigma: float) -> float:
+    """Return 1 / (1 - sigma): the picture's share is made whole. UniPC overwrites a last sigma of 0 by 0.001.
+
+    Source: ComfyUI comfy/model_sampling.py, CONST.inverse_noise_scaling; comfy/extra_samplers/uni_pc.py.
+    """
+    last = 1e-3 if sampler in ("uni_pc", "uni_pc_bh2") and sigma == 0 else sigma
+    return 1 / (1 - last) if last < 1 else 1.0
+
+
+def flow_options(shift: float) -> dict[str, Any]:
+    """Return where a first sigma of 1 goes, when SA-Solver adds noise, and DPM-Solver++(2S)'s middle.
+
+    Source: ComfyUI comfy/k_diffusion/sampling.py, with percent_to_sigma of comfy/model_sampling.py.
+    """
+    high, low = (exploding(shift_snr(share, shift)) for share in (0.8, 0.2))
+    return {
+        "opening": shift_snr(OPENING, shift),
+        "tau": tau_between(high, low),
+        "middle": middle_below_one,
+    }
+
 
 FLOWS = {
     "normal": FLOW_SCHEDULES["flow_linspace"],
@@ -54,6 +81,7 @@ PROMPTS = PromptCard(
     negative,
     behind_a_prefix,
     "ComfyUI comfy/sd1_clip.py, nodes.py",
+    joins=False,
 )
 MASKS = MaskCard(
     grey,
@@ -81,13 +109,20 @@ SAMPLERS = {name: name for name in _SAME} | {
 # The default workflow: EmptyLatentImage, CLIPTextEncode, KSampler, VAEDecode; with a picture VAEEncode and
 # SetLatentNoiseMask. Sources: ComfyUI nodes.py; comfy/sample.py; comfy/samplers.py; comfy/sdxl_clip.py;
 # comfy/model_base.py, SDXL.encode_adm; comfy/ldm/models/autoencoder.py, DiagonalGaussianRegularizer;
-# comfy/k_diffusion/sampling.py, default_noise_sampler, on a GPU.
+# comfy/k_diffusion/sampling.py, default_noise_sampler, on a GPU. Of transformers the workflows with
+# EmptySD3LatentImage, without ModelSampling nodes. Z-Image is younger than the code that was run: of it
+# comfy/text_encoders/z_image.py and comfy/supported_models.py were read.
 # Fields that are not named concern models that it does not draw here.
 PICTURES = replace(
     sdcpp.PICTURES,
     name="comfyui",
+    family_rows="comfyui",
     **cards(SAMPLING, PROMPTS, MASKS),
-    draws=("sd15", "sd2", "sdxl"),
+    draws=(
+        *("sd15", "sd2", "sdxl", "sd3", "sd35-medium", "sd35-large"),
+        *("flux-dev", "flux-schnell", "qwen-image", "zimage"),
+    ),
+    pads_patches=False,
     weighs_together=False,
     zeros_empty=False,
     unet_multiple=1,
@@ -99,6 +134,8 @@ PICTURES = replace(
     brownian=frozenset({*BROWNIAN, "dpm++2m_sde"}),
     sampler_schedules={},
     schedules=SAMPLING.schedules,
+    flow_ending=flow_ending,
+    flow_options=flow_options,
     hires_truncation=None,
     rng="cpu",
     step_rng="nv",

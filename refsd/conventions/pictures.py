@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from refsd.conventions.prompts import PromptCard
 from refsd.conventions.sampling import Truncation
-from refsd.samplers.levels import Levels
+from refsd.samplers.levels import FlowLevels, Levels
 from refsd.samplers.schedules import SCHEDULES, Schedule
+from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 from refsd.tokenizers.textual_inversion import Find
 
 T = TypeVar("T")
@@ -20,7 +21,8 @@ class Convention:
     """What one engine does in each case where engines differ.
 
     name:              value of --like
-    family_rows:       key of its rows in the families' tables: text rules, default schedule, flow shift
+    family_rows:       key of its rows in the families' tables: text rules, default schedule, flow shift; tables
+                       without such a row are read in stable-diffusion.cpp's
     draws:             variants of which refsd knows this engine's rules; None: all
 
     prompt:            how it parses, chunks and weighs a prompt; how it counts clip skip, and for which prompts
@@ -38,15 +40,16 @@ class Convention:
     pads_patches:      True if transformers pad the last patches with zeros; False: sides must be whole patches
     rounds_size_up:    True if other sizes are rounded up to the next multiple; False: rounded down if the family
                        has rounds_size_down, else refused
-    rounds_size_down:  True if other sizes of every family are rounded down
+    rounds_size_down:  True if other sizes of UNets are rounded down, and those of transformers refused
 
-    cfg_scale:         default of --cfg-scale; None: the family's
+    cfg_scale:         default of --cfg-scale for UNets; None: the family's
     sampler:           default sampler; None: the family's
     samplers:          samplers that it has -> refsd's name of its algorithm; None: all, under refsd's names
     brownian:          samplers whose noise is that of a Brownian motion
     sampler_schedules: default schedules of samplers that have their own
     schedules:         schedules whose names mean something else in refsd, or that refsd lacks
     sdxl_schedules:    the same for SDXL alone
+    flow_schedules:    the same for rectified flows alone
     discarding:        samplers for which the last sigma above 0 is left out
     levels:            a UNet's sigmas -> noise levels, and the network's timestep at each
     reads_scheduler:   True if scheduler_config.json sets the noise levels and the flow shift; False: a UNet of
@@ -54,6 +57,8 @@ class Convention:
     truncation:        sigmas that --strength leaves
     flow_truncation:   the same for a rectified flow
     hires_truncation:  the same for a hires pass; None: it has no such pass
+    flow_ending:       (sampler, last sigma) -> factor of a flow's last latents
+    flow_options:      a flow's shift -> options of the solvers that take them; none: the solvers' own
     first_noise:       (sigma_0, highest sigma) -> factor of a UNet's initial noise
     first_noise_on_image: True if that factor also holds for noise on an initial latent; False: sigma_0
     sigma_schedules:   schedules whose initial noise is multiplied by sigma_0 instead
@@ -104,12 +109,15 @@ class Convention:
     sampler_schedules: Mapping[str, str]
     schedules: Mapping[str, Schedule]
     sdxl_schedules: Mapping[str, Schedule]
+    flow_schedules: Mapping[str, Callable[[int, FlowLevels], np.ndarray]]
     discarding: frozenset[str]
     levels: Callable[[np.ndarray], Levels]
     reads_scheduler: bool
     truncation: Truncation
     flow_truncation: Truncation
     hires_truncation: Truncation | None
+    flow_ending: Callable[[str, float], float]
+    flow_options: Callable[[float], Mapping[str, Any]]
     first_noise: Callable[[float, float], float]
     first_noise_on_image: bool
     sigma_schedules: tuple[str, ...]
@@ -131,12 +139,14 @@ class Convention:
 
     def row(self, rows: Mapping[str, T]) -> T:
         """Return this engine's row of a family's table."""
-        return rows[self.family_rows]
+        return rows[self.family_rows] if self.family_rows in rows else rows["sdcpp"]
 
     def default_schedule(self, sampler: str, rows: Mapping[str, str]) -> str:
         """Return the schedule of a sampler without the user's. rows: default schedules of a family"""
         return self.sampler_schedules.get(sampler, self.row(rows))
 
-    def known_schedules(self, sdxl: bool) -> Mapping[str, Schedule]:
-        """Return the schedules for a UNet, by name. sdxl: True for SDXL"""
+    def known_schedules(self, sdxl: bool, flow: bool) -> Mapping[str, Callable[[int, Any], np.ndarray]]:
+        """Return the schedules, by name. sdxl: True for SDXL; flow: for a rectified flow"""
+        if flow:
+            return {**SCHEDULES, **FLOW_SCHEDULES, **self.schedules, **self.flow_schedules}
         return {**SCHEDULES, **self.schedules, **(self.sdxl_schedules if sdxl else {})}

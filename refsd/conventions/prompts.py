@@ -24,6 +24,7 @@ class PromptCard(NamedTuple):
     find:      how the name of a learned embedding is found in a prompt
     source:    the engine's files that this follows
     negative:  True if clip skip applies to the negative prompt too
+    joins:     True if neighbouring parts of one weight are one text for a language model's tokenizer
     """
 
     engine: str
@@ -34,6 +35,7 @@ class PromptCard(NamedTuple):
     find: Find
     source: str = ""
     negative: bool = True
+    joins: bool = True
 
 
 def never(prompt: str) -> bool:

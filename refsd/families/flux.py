@@ -4,8 +4,19 @@ import math
 from collections.abc import Mapping
 
 from refsd.families.editing import rounded_down, sdcpp_references
-from refsd.families.family import ENGINES, Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
-from refsd.families.text_encoders import CLIP, T5, T5_CHUNKS
+from refsd.families.family import (
+    ENGINES,
+    Condition,
+    EncodedPrompt,
+    Family,
+    Flow,
+    TextEncoder,
+    Variant,
+    shift_of_comfyui,
+    ten_thousand_levels,
+    unit_time,
+)
+from refsd.families.text_encoders import CLIP, T5, T5_CHUNKS, T5_COMFYUI
 from refsd.models.clip.network import CLIP_L
 from refsd.models.flux.network import FLUX_CONTROL, FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize
 from refsd.models.t5.network import T5_XXL
@@ -38,17 +49,26 @@ def shift_by_tokens(tokens: int, steps: int) -> float:
     return math.exp(flux_mu(tokens))
 
 
-SCHEDULE = dict.fromkeys(ENGINES, "flow_uniform")
-FLOW = Flow(dict.fromkeys(ENGINES, shift_by_tokens), math.exp, unit_time)
+def no_shift(tokens: int, steps: int) -> float:
+    return 1.0
+
+
+SCHEDULE = dict.fromkeys(ENGINES, "flow_uniform") | {"comfyui": "simple"}
+FLOW = Flow(
+    dict.fromkeys(ENGINES, shift_by_tokens) | {"comfyui": shift_of_comfyui},
+    math.exp,
+    unit_time,
+    of_engine={"comfyui": ten_thousand_levels},
+)
 # schnell and Chroma were trained without a shift, but stable-diffusion.cpp's schedule `flux` shifts their times.
-UNSHIFTED = FLOW._replace(shift={"sdcpp": shift_by_tokens, "diffusers": lambda tokens, steps: 1.0})
+UNSHIFTED = Flow({"sdcpp": shift_by_tokens, "diffusers": no_shift, "comfyui": no_shift}, math.exp, unit_time)
 
 DEV = Variant(
     "flux-dev",
     "FLUX.1 dev or Kontext",
     {
         "clip": TextEncoder({"diffusers": CLIP, "sdcpp": CLIP}),
-        "t5": TextEncoder({"diffusers": T5, "sdcpp": T5_CHUNKS}),
+        "t5": TextEncoder({"diffusers": T5, "sdcpp": T5_CHUNKS, "comfyui": T5_COMFYUI}),
     },
     join,
     SCHEDULE,

@@ -10,9 +10,19 @@ import numpy as np
 
 from refsd.families.editing import LAYERED as LAYERED_EDITING
 from refsd.families.editing import QWEN_IMAGE_EDITINGS
-from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
+from refsd.families.family import (
+    Condition,
+    EncodedPrompt,
+    Family,
+    Flow,
+    TextEncoder,
+    Variant,
+    shift_of_comfyui,
+    ten_thousand_levels,
+    unit_time,
+)
 from refsd.families.text_encoders import QWEN_IMAGE as RULE
-from refsd.families.text_encoders import QWEN_IMAGE_EDIT, QWEN_IMAGE_SDCPP
+from refsd.families.text_encoders import QWEN_IMAGE_COMFYUI, QWEN_IMAGE_EDIT, QWEN_IMAGE_SDCPP
 from refsd.models.qwen_image.network import QWEN_IMAGE, QWEN_IMAGE_LAYERED, ZERO_COND_T
 from refsd.models.qwen_image_controlnet.network import QWEN_IMAGE_CONTROL, TINY_CONTROL
 from refsd.models.qwen_vl.network import QWEN2_5_VL_7B
@@ -63,11 +73,16 @@ def shift_of_layers(tokens: int, steps: int) -> float:
 QWEN = Variant(
     "qwen-image",
     "Qwen-Image or Qwen-Image-Edit",
-    {"qwen2_5_vl": TextEncoder({"diffusers": RULE, "sdcpp": QWEN_IMAGE_SDCPP})},
+    {"qwen2_5_vl": TextEncoder({"diffusers": RULE, "sdcpp": QWEN_IMAGE_SDCPP, "comfyui": QWEN_IMAGE_COMFYUI})},
     join,
-    {"sdcpp": "discrete", "diffusers": "flow_terminal"},
-    Flow({"sdcpp": lambda tokens, steps: 3.0, "diffusers": shift_by_tokens}, levels=unit_time),
+    {"sdcpp": "discrete", "diffusers": "flow_terminal", "comfyui": "simple"},
+    Flow(
+        {"sdcpp": lambda tokens, steps: 3.0, "diffusers": shift_by_tokens, "comfyui": shift_of_comfyui},
+        levels=unit_time,
+        of_engine={"comfyui": ten_thousand_levels},
+    ),
     guide={"sdcpp": guide, "diffusers": guide_tokens},
+    params={"sdcpp": {}, "diffusers": {}, "comfyui": {"middle_at_0": True}},
     steps=50,
     cfg_scale=4.0,
     rounds_size_down=True,

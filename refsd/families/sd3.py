@@ -5,7 +5,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, constant_shift
-from refsd.families.text_encoders import CLIP_L, DIFFUSERS, OPEN_CLIP, SDCPP, T5, T5_CHUNKS, side_by_side
+from refsd.families.text_encoders import (
+    CLIP_L,
+    DIFFUSERS,
+    OPEN_CLIP,
+    SDCPP,
+    T5,
+    T5_CHUNKS,
+    T5_COMFYUI,
+    side_by_side,
+)
 from refsd.models.clip.network import CLIP_G
 from refsd.models.clip.network import CLIP_L as CLIP_L_SIZE
 from refsd.models.mmdit.network import SD3_MEDIUM, MMDiTSize
@@ -17,7 +26,7 @@ from refsd.networks.recipe import alone
 from refsd.numerics.errors import BadInput
 
 # Engine -> number of zero tokens that replace T5's hidden states.
-WITHOUT_T5 = {"sdcpp": 77, "diffusers": 256}
+WITHOUT_T5 = {"sdcpp": 77, "diffusers": 256, "comfyui": 0}
 
 
 def identify(shapes: Mapping[str, Shape]) -> tuple[str, str]:
@@ -51,6 +60,7 @@ def join(prompt: EncodedPrompt) -> Condition:
 _T5 = {
     "diffusers": T5._replace(length=256, source=DIFFUSERS + "stable_diffusion_3, _get_t5_prompt_embeds"),
     "sdcpp": T5_CHUNKS._replace(length=77, source=SDCPP + "SD3CLIPEmbedder"),
+    "comfyui": T5_COMFYUI._replace(least=77, source="ComfyUI comfy/text_encoders/sd3_clip.py, T5XXLTokenizer"),
 }
 SD3 = Variant(
     "sd3",
@@ -61,7 +71,7 @@ SD3 = Variant(
         "t5": TextEncoder(_T5, optional=True),
     },
     join,
-    {"sdcpp": "discrete", "diffusers": "flow_linspace"},
+    {"sdcpp": "discrete", "diffusers": "flow_linspace", "comfyui": "sgm_uniform"},
     Flow(constant_shift(3.0)),
     clip_layer=2,
     final_norm=False,

@@ -15,6 +15,10 @@ CLIP_L = TextEncoder({"diffusers": CLIP, "sdcpp": CLIP_CHUNKS})
 OPEN_CLIP = TextEncoder({"diffusers": CLIP._replace(pad=0), "sdcpp": CLIP_CHUNKS._replace(pad=0)})
 
 T5 = TextRule(512, cut_off, eos=True, source=DIFFUSERS + "flux, _get_t5_prompt_embeds")
+# ComfyUI encodes the whole prompt in one row, and reads weights for CLIP and T5, not for language models.
+T5_COMFYUI = TextRule(
+    None, as_long_as_it_is, eos=True, least=256, source="ComfyUI comfy/text_encoders/flux.py, T5XXLTokenizer"
+)
 T5_CHUNKS = TextRule(256, in_chunks, eos=True, source=SDCPP + "FluxCLIPEmbedder")
 
 USER, ASSISTANT = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
@@ -33,6 +37,9 @@ QWEN_IMAGE = TextRule(
     drop=34,
     fill=False,
     source=DIFFUSERS + "qwenimage, _get_qwen_prompt_embeds",
+)
+QWEN_IMAGE_COMFYUI = QWEN_IMAGE._replace(
+    length=None, over=as_long_as_it_is, plain=True, source="ComfyUI comfy/text_encoders/qwen_image.py"
 )
 QWEN_IMAGE_SDCPP = QWEN_IMAGE._replace(length=None, over=as_long_as_it_is, source=SDCPP + "LLMEmbedder")
 # Edit and Edit Plus: the words of the images to edit stand before the prompt.
@@ -60,6 +67,14 @@ GEMMA2_NEGATIVE = TextRule(
 )
 GEMMA2 = GEMMA2_NEGATIVE._replace(around=(ILLUSTRATE, ""))
 
+QWEN3_COMFYUI = TextRule(
+    None,
+    as_long_as_it_is,
+    mask=True,
+    around=(USER, ASSISTANT),
+    plain=True,
+    source="ComfyUI comfy/text_encoders/z_image.py",
+)
 QWEN3_SDCPP = TextRule(None, as_long_as_it_is, mask=True, around=(USER, ASSISTANT), source=SDCPP + "LLMEmbedder")
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, constant_shift
-from refsd.families.text_encoders import QWEN3, QWEN3_SDCPP
+from refsd.families.text_encoders import QWEN3, QWEN3_COMFYUI, QWEN3_SDCPP
 from refsd.models.qwen3.network import QWEN3_4B
 from refsd.models.zimage.network import ZIMAGE as SIZE
 from refsd.models.zimage_controlnet.network import TINY_CONTROL, ZIMAGE_CONTROL_21, control_names
@@ -41,9 +41,9 @@ TO_DATA = Prediction("to-data", lambda sigma: (1.0, sigma, 1.0))
 ZIMAGE = Variant(
     "zimage",
     "Z-Image",
-    {"qwen3": TextEncoder({"diffusers": QWEN3, "sdcpp": QWEN3_SDCPP}, "penultimate")},
+    {"qwen3": TextEncoder({"diffusers": QWEN3, "sdcpp": QWEN3_SDCPP, "comfyui": QWEN3_COMFYUI}, "penultimate")},
     join,
-    {"sdcpp": "discrete", "diffusers": "flow_uniform"},
+    {"sdcpp": "discrete", "diffusers": "flow_uniform", "comfyui": "simple"},
     Flow(constant_shift(3.0), levels=TimeFromNoise, prediction=TO_DATA),
     steps=9,
     cfg_scale=1.0,

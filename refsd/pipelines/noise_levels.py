@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from refsd.pipelines.prediction import PREDICTIONS
 from refsd.pipelines.scheduler_config import ConfiguredSchedule, ScheduledLevels, SchedulerConfig
 from refsd.pipelines.settings import Settings
 from refsd.samplers.levels import SD_LEVELS, DiscreteLevels, FlowLevels, Levels, shift_snr
-from refsd.samplers.schedules import SCHEDULES, Schedule
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 
 
@@ -64,7 +63,8 @@ def noise_levels(
 
     def levels_of(steps: int) -> Levels:
         if flow is not None:
-            return flow.levels(_shift(pipe, convention, settings, rule.scheduler, latent_shape, steps))
+            of = flow.of_engine.get(convention.name, flow.levels)
+            return of(_shift(pipe, convention, settings, rule.scheduler, latent_shape, steps))
         return unet_levels(convention, rule.scheduler, rule.prediction or "eps")
 
     ignored = convention.full_strength_ignores_init and own.extra_channels == "inpaint" and settings.strength == 1
@@ -81,7 +81,10 @@ def noise_levels(
 
     unit_noise, last_scale = schedule not in convention.sigma_schedules, 1.0
     if isinstance(levels, DiscreteLevels):
-        method = method.of_schedule(levels, None if folder is None else steps)
+        method = method.with_options(levels=levels, steps=None if folder is None else steps)
+    elif isinstance(levels, FlowLevels):
+        method = method.with_options(**convention.flow_options(levels.shift))
+        last_scale = convention.flow_ending(rule.sampler, float(sigmas[-1]))
     if folder is not None:
         schedule, unit_noise = folder.name, folder.unit_noise
         last_scale = 1 / math.sqrt(1 + float(sigmas[-1]) ** 2)
@@ -156,7 +159,7 @@ def _sigmas(
         levels = levels_of(steps)
         if rule.preset and isinstance(levels, FlowLevels):
             return np.append(shift_snr(np.array(rule.preset), levels.shift), 0.0)
-        rule_of = convention.known_schedules(pipe.variant.latent_format == "sdxl")
+        rule_of = convention.known_schedules(pipe.variant.latent_format == "sdxl", isinstance(levels, FlowLevels))
         found = lambda n, levels: scheduled(rule.schedule, n, levels, pipe.variant.title, rule_of)
         return (without_penultimate(found) if rule.sampler in convention.discarding else found)(steps, levels)
 
@@ -164,14 +167,12 @@ def _sigmas(
 
 
 def scheduled(
-    name: str, steps: int, levels: Levels, title: str, schedules: Mapping[str, Schedule] = SCHEDULES
+    name: str, steps: int, levels: Levels, title: str, schedules: Mapping[str, Callable[[int, Any], np.ndarray]]
 ) -> np.ndarray:
     """Return a schedule's sigmas, [n + 1]. Raises BadInput for a flow's schedule of a model that is none."""
-    if name not in FLOW_SCHEDULES:
-        return schedules[name](steps, levels)
-    if not isinstance(levels, FlowLevels):
+    if name in FLOW_SCHEDULES and not isinstance(levels, FlowLevels):
         raise BadInput(f"--scheduler {name}: {title} is no rectified flow")
-    return FLOW_SCHEDULES[name](steps, levels)
+    return schedules[name](steps, levels)
 
 
 def truncated(

@@ -43,7 +43,7 @@ def drawn_size(
     down = width // multiple * multiple, height // multiple * multiple
     if (width, height) == up:
         return width, height, ()
-    rounds_down = convention.rounds_size_down or pipe.variant.rounds_size_down
+    rounds_down = pipe.variant.flow is None if convention.rounds_size_down else pipe.variant.rounds_size_down
     if not convention.rounds_size_up and (not rounds_down or 0 in down):
         raise BadInput(
             f"{width}x{height}: {convention.name} draws {pipe.variant.title} in multiples of {multiple} only: "

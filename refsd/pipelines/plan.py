@@ -218,7 +218,8 @@ def _sampling_rule(pipe: Pipeline, convention: Convention, settings: Settings) -
 def _guidance(pipe: Pipeline, convention: Convention, settings: Settings, method: sampling.Method) -> _Guidance:
     """Settle the scales of guidance. Raises BadInput for a rule of guidance without effect."""
     own, notice = pipe.variant, ""
-    cfg_scale = next(s for s in (settings.cfg_scale, convention.cfg_scale, own.cfg_scale) if s is not None)
+    usual = convention.cfg_scale if own.flow is None else None
+    cfg_scale = next(s for s in (settings.cfg_scale, usual, own.cfg_scale) if s is not None)
     image_cfg_scale = None
     if own.extra_channels == "edit":
         scales = settings.image_cfg_scale, convention.image_cfg_scale, cfg_scale

@@ -178,9 +178,11 @@ def _language(
     read: Encoded | None = None,
 ) -> Encoded:
     """Encode a prompt with T5, a language model, or what reads another encoder's output; BREAKs are dropped."""
-    parts = [pair for pair in card.parse(rule.text(prompt)) if pair]
+    text = rule.text(prompt)
+    parts = [(text, 1.0)] if rule.plain else [pair for pair in card.parse(text) if pair]
     before, after = rule.around
-    ids, weights = _weighted_ids(tokenizer.encode, [(before, 1.0), *parts, (after, 1.0)])
+    joins = card.joins or rule.plain
+    ids, weights = _weighted_ids(tokenizer.encode, [(before, 1.0), *parts, (after, 1.0)], joins)
     source = f"{tokenizer.source}, {encoder.name}"
     rows, mask = token_rows(lambda _: ids, tokenizer.ends, [""], rule, source)
     all_weights = np.ones(rows.shape, np.float32)
@@ -190,8 +192,8 @@ def _language(
         start = int(np.argmax(seen)) + rule.bos
         row[start : start + len(mine)] = mine
     card = card if own.weigh is None or card.weigh is None else card._replace(weigh=own.weigh)
-    answers = []
-    for row, seen, weight in zip(rows, mask, all_weights, strict=True):
+
+    def state(row: np.ndarray, seen: np.ndarray) -> np.ndarray:
         inputs = {"input_ids": row[None]} | ({"attention_mask": seen[None]} if rule.mask else {})
         inputs |= {"positions": rule.positions(seen[None])} if rule.positions else {}
         inputs |= {"context": read.hidden, "context_mask": read.mask} if read is not None else {}
@@ -203,7 +205,16 @@ def _language(
         outputs = encoder(inputs, "prompt", also=True, **params)
         if own.output not in outputs:
             raise BadInput(f"{encoder.path}: {encoder.name} has too few layers for this family")
-        answers.append(_weighted([outputs[own.output]], weight, card, encoder)[0])
+        return outputs[own.output]
+
+    if card.weigh is from_the_empty_prompt and (all_weights != 1).any():
+        alone = rule._replace(length=rows.shape[1], fill=True)
+        (nothing,), (seen,) = token_rows(lambda _: [], tokenizer.ends, [""], alone, source)
+        card = card._replace(weigh=partial(from_the_empty_prompt, empty=state(nothing, seen)))
+    answers = [
+        _weighted([state(row, seen)], weight, card, encoder)[0]
+        for row, seen, weight in zip(rows, mask, all_weights, strict=True)
+    ]
     start, places = int(first_taken(mask, rule)[0]), ()
     if shown is not None:
         places = tuple(place - start for place in shown.places(rows, pad_of(tokenizer)))
@@ -213,11 +224,11 @@ def _language(
     return Encoded(states, None, seen, places)
 
 
-def _weighted_ids(encode: Callable[[str], list[int]], parts: list) -> tuple[list[int], list[float]]:
-    """Return tokens and their weights; adjacent parts of equal weight are encoded as one text."""
+def _weighted_ids(encode: Callable[[str], list[int]], parts: list, joins: bool) -> tuple[list[int], list[float]]:
+    """Return tokens and their weights. joins: True if adjacent parts of equal weight are encoded as one text"""
     joined: list[tuple[str, float]] = []
     for text, weight in parts:
-        if joined and joined[-1][1] == weight:
+        if joins and joined and joined[-1][1] == weight:
             joined[-1] = (joined[-1][0] + text, weight)
         elif text:
             joined.append((text, weight))

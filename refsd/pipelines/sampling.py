@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.brownian import brownian_noise
 from refsd.samplers.brownian_sdcpp import bridge_noise, seed_of
 from refsd.samplers.distilled import tcd_sdcpp
-from refsd.samplers.levels import Levels
 from refsd.samplers.noise import RNGS, Noise, independent
 from refsd.samplers.step import StepNoise
 
@@ -46,10 +45,10 @@ class Method(NamedTuple):
     cfg_pp: bool
     brownian: bool = False
 
-    def of_schedule(self, levels: Levels, steps: int | None) -> "Method":
-        """Return the sampler with `levels` and `steps` bound, if it takes them, as DDIM and PNDM do."""
+    def with_options(self, **options: Any) -> "Method":
+        """Return the sampler with those options bound that it takes, as DDIM and PNDM take `levels` and `steps`."""
         takes = inspect.signature(self.run).parameters
-        known = {name: value for name, value in {"levels": levels, "steps": steps}.items() if name in takes}
+        known = {name: value for name, value in options.items() if name in takes}
         return self._replace(run=partial(self.run, **known)) if known else self
 
     def noise(self, rng: Noise, x: np.ndarray, sigmas: np.ndarray, seed: int) -> StepNoise:

@@ -99,7 +99,8 @@ def sample(
     guide = plan.convention.row(pipe.variant.guide)
     network = GuidedNetwork(pipe.denoiser_of(plan.convention), plan, conditioning, start, tell, guide)
     model = _told_sigma(network, plan)
-    model = unmasked_kept(unmasked_noised(model, start) if plan.convention.masks_input else model, start)
+    noised = unmasked_noised(model, start, pipe.variant.flow is not None) if plan.convention.masks_input else model
+    model = unmasked_kept(noised, start)
     x = start.first_x(plan, pipe.dtype)
     try:
         noise = _step_noise(plan, rng, x, seed)
@@ -140,9 +141,10 @@ def unmasked_kept(model: Denoiser, start: InitialLatent) -> Denoiser:
     return denoised
 
 
-def unmasked_noised(model: Denoiser, start: InitialLatent) -> Denoiser:
+def unmasked_noised(model: Denoiser, start: InitialLatent, flow: bool) -> Denoiser:
     """Wrap a model so that outside the mask it sees the initial latent with the first noise at the step's level.
 
+    flow: True for a rectified flow, whose latent has the share 1 - sigma
     Source: ComfyUI comfy/samplers.py, KSamplerX0Inpaint.
     """
     if start.mask is None or start.latent is None:
@@ -150,7 +152,9 @@ def unmasked_noised(model: Denoiser, start: InitialLatent) -> Denoiser:
     mask, latent, noise = start.mask, start.latent, start.noise
 
     def denoised(x: np.ndarray, sigma: float) -> np.ndarray:
-        return model((x * mask + (latent + sigma * noise.astype(x.dtype)) * (1 - mask)).astype(x.dtype), sigma)
+        signal = 1 - sigma if flow else 1.0
+        outside = signal * latent + sigma * noise.astype(x.dtype)
+        return model((x * mask + outside * (1 - mask)).astype(x.dtype), sigma)
 
     return denoised
 

@@ -32,6 +32,7 @@ class TextRule(NamedTuple):
 
     length: tokens per row, BOS and EOS included; None: as long as the longest prompt
     fill:   False: longer prompts are cut to the length, shorter ones are not padded to it
+    least:  rows are padded to so many tokens at least
     over:   what to do with longer prompts: (ids, room) -> rows
     bos, eos: True if a row begins with BOS, ends with EOS
     pad:    id of the padding; None: the tokenizer's padding, else its EOS
@@ -44,6 +45,7 @@ class TextRule(NamedTuple):
     positions: mask [N, L] -> the positions that the encoder receives, [N, L, 3]; None: none, a token's place counts
     drop:   tokens at the start, of the template, whose hidden states the denoiser does not take
     empty:  text in the place of an empty prompt
+    plain:  True if brackets are plain text in the encoder's prompts, whatever weights the engine reads elsewhere
     final_norm: False if the denoiser takes the output of the encoder's last layer before its norm
     source: code that this rule follows
     """
@@ -61,6 +63,8 @@ class TextRule(NamedTuple):
     empty: str = ""
     final_norm: bool = True
     fill: bool = True
+    least: int = 1
+    plain: bool = False
     multiple: int = 1
     positions: Callable[[np.ndarray], np.ndarray] | None = None
     source: str = ""
@@ -92,7 +96,7 @@ def token_rows(
         end = len(words) - rule.kept
         room = (rule.length or MAX_LENGTH) - around - rule.kept
         rows += [before + row + words[end:] + behind for row in rule.over(words[:end], room)]
-    longest = max([rule.length if rule.length and rule.fill else 1, *map(len, rows)])
+    longest = max([rule.length if rule.length and rule.fill else rule.least, *map(len, rows)])
     length = min(-(-longest // rule.multiple) * rule.multiple, max(longest, rule.length or MAX_LENGTH))
     mask = np.zeros((len(rows), length), np.int64)
     ids = np.zeros_like(mask)

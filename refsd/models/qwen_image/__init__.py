@@ -31,6 +31,7 @@ def qwen_image(
     reference: Sequence[np.ndarray] = (),
     zero_cond_t=False,
     axes_dim=AXES_DIM,
+    middle_at_0=False,
     control: Callable[..., Sequence[np.ndarray]] | None = None,
 ):
     """Predict the velocity, noise minus picture, of a noisy latent.
@@ -42,6 +43,7 @@ def qwen_image(
     reference:    [N, C, h, w] each, h and w even: the latents of the pictures to edit
     zero_cond_t:  True for Edit 2511: the references' tokens are modulated as at time 0
     axes_dim:     rotary channels of a head for each axis; their sum is head_dim
+    middle_at_0:  True to count an odd number of rows or columns from the middle one, as ComfyUI does
     control:      (x, timesteps, axes_dim) -> what a ControlNet adds, [N, L, D] each; goes without references
     -> v:         [N, C, H, W]
 
@@ -52,7 +54,10 @@ def qwen_image(
     H, W = x.shape[2:]
     pictures = [x, *reference]
     ids = np.concatenate([centred_ids(*picture.shape[2:], index=k) for k, picture in enumerate(pictures)])
-    ids = np.concatenate([text_ids(context.shape[1], ids[:, 1:].max() + 1), ids])
+    text = text_ids(context.shape[1], ids[:, 1:].max() + 1)
+    if middle_at_0:
+        ids += [0, H // 2 % 2, W // 2 % 2]
+    ids = np.concatenate([text, ids])
     tokens = np.concatenate([pack(picture) for picture in pictures], axis=1)
     hints = () if control is None else control(x, timesteps, axes_dim)
     y = transformer(

@@ -91,7 +91,7 @@ COMPONENTS = {
             **_HINT,
         },
         {"out": "N C H W"},
-        {"zero_cond_t": False, "axes_dim": [*AXES_DIM], "control_strength": 1.0},
+        {"zero_cond_t": False, "axes_dim": [*AXES_DIM], "middle_at_0": False, "control_strength": 1.0},
         _fits,
         beside={"qwen-image-controlnet": _controlnet_beside},
         stack=Stack(("transformer_blocks",), picture=1),

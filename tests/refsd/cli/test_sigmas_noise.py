@@ -65,6 +65,8 @@ MUS = [
     ("flux3", "diffusers", (1024, 1024), 50, np.log(6.93)),
     ("flux3-distilled", "diffusers", (512, 768), 16, np.log(6.93)),
     ("krea2", "diffusers", (1024, 1024), 28, 0.5 + 3840 * 0.65 / 6144),
+    ("flux-dev", "comfyui", (512, 512), 20, 1.15),
+    ("qwen-image", "comfyui", (512, 512), 8, 1.15),
     ("zimage", "diffusers", (512, 512), 9, np.log(3)),
 ]
 
@@ -97,7 +99,7 @@ def test_a_flag_and_a_strength_of_a_model():
     [
         (["--model", "fluxdev"], 'did you mean "flux-dev"'),
         (["--model", "sdxl"], "no flow model"),
-        (["--model", "flux-dev", "--like", "comfyui"], "not of comfyui"),
+        (["--model", "flux2-klein", "--like", "comfyui"], "of sdcpp and diffusers, not of comfyui"),
         (["--model", "flux-dev", "--scheduler", "flux2"], "leave it out for the model's own"),
         (["--model", "flux-dev", "--sdxl"], "--sdxl does not go with it"),
         (["--scheduler", "flux2"], "size name it with --model"),

@@ -22,15 +22,16 @@ def test_every_denoiser_has_a_family_and_every_variant_one():
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_names_what_there_is(name):
     variant = VARIANTS[name]
+    rows = {*ENGINES}, {*ENGINES, "comfyui"}
     for component, encoder in variant.encoders.items():
         kind = "text conditioner" if encoder.reads else "text encoder"
-        assert NETWORKS[component].kind == kind and encoder.rules.keys() == {*ENGINES}
+        assert NETWORKS[component].kind == kind and encoder.rules.keys() in rows
         known = {**COMPONENTS[component].outputs, **COMPONENTS[component].also}
         assert encoder.output in ({"hidden_states"} if encoder.layers else known)
-    assert variant.schedule.keys() == {*ENGINES}
+    assert variant.schedule.keys() in rows
     assert {*variant.schedule.values()} <= {*SCHEDULES, *(FLOW_SCHEDULES if variant.flow else ())}
     assert not variant.draws or variant.extra_channels in {None, *EXTRA_CHANNELS}
-    assert variant.flow is None or variant.flow.shift.keys() == {*ENGINES}
+    assert variant.flow is None or variant.flow.shift.keys() in rows
 
 
 def test_latents_are_the_familys():
