@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refsd.golden import verdict
+from refsd.golden.repeated_requests import LEFT_OVER
 from refsd.golden.report import Baseline, Report, Result
 from refsd.golden.wording import counted
 from refsd.reports.cells import ORDER, margin_text
@@ -98,14 +99,23 @@ def _is_explained(r: Result) -> bool:
     return r.status == verdict.FAIL and bool(r.causes)
 
 
-def shrink_command(group: Group, asked: Mapping[str, str], folder: Path) -> str:
+def next_command(report: Report, group: Group, asked: Mapping[str, str], folder: Path) -> str:
     """Return the command that reduces the group's worst failure.
+
+    Of an answer that earlier requests spoil: one that asks the case after the one before it, for alone it conforms.
 
     asked:  engine -> the argument that names it
     folder: of the report
     """
-    report = () if folder == FOLDER else ("--report", str(folder))
-    return shlex.join(("refsd", "shrink", asked[group.engine], group.results[0].case, *report))
+    first = group.results[0]
+    if LEFT_OVER in first.causes:
+        answered = [r.case for r in report.of(group.engine) if r.status != verdict.REFUSED]
+        at = answered.index(first.case)  # the first one is asked again as the last
+        pair = (answered[at - 1], first.case) if at else (first.case, answered[-1])
+        cases = chain(*(("--cases", case) for case in dict.fromkeys(pair)))
+        return f"{shlex.join(('refsd', 'conform', asked[group.engine], *cases))}  (alone it conforms)"
+    where = () if folder == FOLDER else ("--report", str(folder))
+    return shlex.join(("refsd", "shrink", asked[group.engine], first.case, *where))
 
 
 def case_list(results: Sequence[Result], most: int) -> str:
