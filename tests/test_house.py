@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 12_850,
+    "golden": 12_900,
     "kernels": 11_350,
     "numerics": 1_700,
     "refsd": 1_150,
@@ -50,7 +50,7 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_180,
     "refsd/disagreement": 1_100,
-    "refsd/engines": 11_210,
+    "refsd/engines": 11_220,
     "refsd/export": 350,
     "refsd/families": 2_210,
     "refsd/files": 4_050,
@@ -61,9 +61,9 @@ BUDGETS = {
     "refsd/networks": 1_150,
     "refsd/onnx": 3_850,
     "refsd/pipelines": 4_050,
-    "refsd/profiling": 1_810,
+    "refsd/profiling": 1_820,
     "refsd/progress": 250,
-    "refsd/reports": 2_000,
+    "refsd/reports": 2_060,
     "refsd/requests": 200,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_700,
