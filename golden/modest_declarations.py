@@ -6,6 +6,7 @@ from statistics import median
 
 from refsd.golden import verdict
 from refsd.golden.metrics import Metrics
+from refsd.golden.operations import OPERATIONS
 from refsd.golden.report import Result
 from refsd.golden.wording import counted
 
@@ -18,11 +19,13 @@ _CASES = 3
 def modest_declarations(results: Iterable[Result], asked: Mapping[str, str]) -> list[str]:
     """Return a line for each of an engine's numerics whose every answer is far nearer to the truth than declared.
 
+    Of operations alone: `refsd profile` asks about no others.
+
     asked: engine -> the argument that names it
     """
     nearer: dict[tuple[str, str], list[float]] = {}
     for r in results:
-        if r.status == verdict.PASS:
+        if r.status == verdict.PASS and r.op in OPERATIONS:
             ratios = nearer.setdefault((r.engine, r.numerics), [])
             ratios += [_ratio(m) for m in r.outputs if m.honest_relative_l2]
     lines = []

@@ -87,8 +87,15 @@ def _waived(report: Report) -> str:
 
 
 def refusals(report: Report, engine: str) -> list[tuple[str, int]]:
-    """List the reasons why an engine refused cases, with counts, the most frequent first."""
-    return Counter(r.reason for r in report.of(engine) if r.status == verdict.REFUSED).most_common()
+    """List the reasons why an engine refused cases, with counts.
+
+    Those in operations of which it answered a case come first, of each the most frequent.
+    """
+    results = report.of(engine)
+    answered = {r.op for r in results if r.status != verdict.REFUSED}
+    refused = [r for r in results if r.status == verdict.REFUSED]
+    own = {r.reason for r in refused if r.op in answered}
+    return sorted(Counter(r.reason for r in refused).items(), key=lambda one: (one[0] not in own, -one[1]))
 
 
 def refusals_in_short(report: Report, engine: str) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 from refsd.golden import verdict
 from refsd.golden.repeated_requests import LEFT_OVER
 from refsd.golden.report import Report, Result
+from refsd.reports.cells import refusals
 from refsd.reports.terminal import print_report
 
 LONG = ("onnxruntime@WebGpuExecutionProvider", "stable-diffusion.cpp-flash@Vulkan0")
@@ -83,6 +84,7 @@ def test_cases_of_an_engines_own_operations_that_it_does_not_take_stand_first(pr
     said = printed(one)
     assert "\ngo does not take 2 of 8 cases of its operations: takes no q8_0 (2)\n" in said
     assert "\ngo does not take 1 other operation (9 cases)\n" in said and "has no rope" not in said
+    assert refusals(one, "go") == [("go takes no q8_0", 2), ("go has no rope", 9)], "as in the other forms"
 
 
 def test_what_earlier_requests_spoil_is_asked_after_the_one_before_not_shrunk(printed):

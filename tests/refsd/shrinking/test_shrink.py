@@ -257,6 +257,9 @@ def test_the_issue_has_the_title_under_which_the_run_reported_the_failure(tmp_pa
     for known, first in ((tmp_path, "the maximum is sought from -10000 on"), (report, NO_MAXIMUM)):
         run(engine, "softmax/f32/low-x20x77", "--report", known, "-o", tmp_path / "out")
         assert (tmp_path / "out" / "issue.md").read_text().startswith(f"# softmax: {first}")
+    program.write_text(EXAMPLE.read_text())
+    now = run(engine, "softmax/f32/low-x20x77", "--report", report, "-o", tmp_path / "out")
+    assert now.exit_code == 0 and f"nothing to shrink; in the report it failed: {NO_MAXIMUM}" in now.output
 
 
 def test_its_script_fails_as_the_engine_does_and_passes_another(written):
