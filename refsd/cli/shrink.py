@@ -85,7 +85,7 @@ def shrink(
                 f"{asked.name}: nothing can be judged: the case does not fit, or its numerics are too coarse"
             )
         if failure_of(result) is None:
-            _print_conforming(result, json)
+            _print_conforming(result, named, json)
             return
         shrunk = reduce(
             question,
@@ -105,11 +105,12 @@ def _sizes(case) -> str:
     return ", ".join(f"{name} {'x'.join(map(str, recipe.shape))}" for name, recipe in case.inputs.items())
 
 
-def _print_conforming(result, json: bool) -> None:
+def _print_conforming(result, named: str, json: bool) -> None:
     if json:
         print_json({"status": result.status, "engine": result.engine, "case": result.case})
     else:
-        typer.echo(f"{result.engine} conforms in {result.case}: there is nothing to shrink")
+        before = f"; in the report it failed: {named}" if named else ""
+        typer.echo(f"{result.engine} conforms in {result.case}: there is nothing to shrink{before}")
 
 
 def _print(shrunk, out: Path, files: list[str], json: bool) -> None:

@@ -22,6 +22,7 @@ from refsd.golden.case import Case
 from refsd.golden.conform import Answered, Runner, with_shared_causes
 from refsd.golden.engine import PartialEngine
 from refsd.golden.input_file import note_input
+from refsd.golden.modest_declarations import modest_declarations
 from refsd.golden.output_file import Outputs, write_file
 from refsd.golden.report import Missing, Pair, Report, Result
 from refsd.golden.shared_traits import shared_traits
@@ -336,9 +337,9 @@ def report_of(
     short = [] if partial else shortages(names, results, request.min_cases, whole)
     versions = {engine.name: engine.version for engine in found}
     shared = shared_traits(results, {case.name: case for case in chosen})
-    report = Report(
-        __version__, versions, [*engines.missing], results, short, shared, partial, notes=[*judged.notes]
-    )
+    argument_of = {engine.name: argument for argument, group in engines.groups.items() for engine in group}
+    report = Report(__version__, versions, [*engines.missing], results, short, shared, partial)
+    report.notes = [*judged.notes, *modest_declarations(results, argument_of)]
     report.date, report.profile = datetime.date.today().isoformat(), request.profile or ""
     report.devices = {engine.name: request.device or device_of(engine) for engine in found}
     if request.profile and not partial:

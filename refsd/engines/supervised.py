@@ -188,26 +188,32 @@ def late(timeout: float, printed: bytes) -> EngineDied:
 
 def last_lines(printed: bytes) -> list[str]:
     """Return the last lines that are not blank, 20 at most."""
+    return _lines(printed)[-20:]
+
+
+def _lines(printed: bytes) -> list[str]:
     lines = [" ".join(line.split()) for line in printed.decode(errors="replace").splitlines()]
-    return [printable(line[:300]) for line in lines if line][-20:]
+    return [printable(line[:300]) for line in lines if line]
 
 
 # A line of a stack: "at Engine.main(Engine.java:134)", "... 3 more".
 _STACK = re.compile(r"(?:at .*\(.*\)|at \S+:\d+:\d+|\.\.\. \d+ more)$")
+# Go, Rust, C++: the line that begins with the reason, however long the stack below it is.
+_REASONS = ("^panic: ", "^fatal error: ", "panicked at", r"what\(\):", "terminate called")
 
 
 def last_words(printed: bytes) -> str:
     """Return the line that says why a program ended, where a runtime prints one; else the last, if any.
 
-    Rust prints the reason in the line after "panicked at", C++ after "what():"; Java and JavaScript above the lines
-    of the stack, which begin with "at", the last cause last; Python prints it last.
+    Go prints the reason after "panic:", Rust in the line after "panicked at", C++ after "what():"; Java and
+    JavaScript above the lines of the stack, which begin with "at", the last cause last; Python prints it last.
     """
-    lines = last_lines(printed)
-    if lines and _STACK.match(lines[-1]):
-        return next((line for line in reversed(lines) if not _STACK.match(line)), lines[-1])
-    for words in ("panicked at", "what():", "terminate called"):
+    lines = _lines(printed)
+    for words in _REASONS:
         for i, line in enumerate(lines):
-            if words in line:
+            if re.search(words, line):
                 after = lines[i + 1 : i + 2] if line.endswith(":") else []
                 return " ".join([line, *after])
+    if lines and _STACK.match(lines[-1]):
+        return next((line for line in reversed(lines) if not _STACK.match(line)), lines[-1])
     return lines[-1] if lines else "it said nothing"

@@ -15,11 +15,13 @@ from refsd.fuzzing.draw_models import MODEL, bases, components, draw_model
 from refsd.golden import verdict
 from refsd.golden.case import Case
 from refsd.golden.conform import Runner
+from refsd.golden.engine import ServingEngine
 from refsd.golden.operations import OPERATIONS
+from refsd.golden.repeated_requests import LEFT_OVER
 from refsd.golden.report import Result
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
-from refsd.requests.isolated_engine import IsolatedEngine
+from refsd.requests.isolated_engine import IsolatedEngine, IsolatedServing
 from refsd.requests.random_case import RandomCase, name_of, parse
 from refsd.shrinking.failure import Failure, ask, cut, failure_of
 from refsd.shrinking.shrink import Shrunk, shrink
@@ -170,6 +172,10 @@ class Fuzzer(Tally):
     ):
         super().__init__()
         self.engine, self.runner, self._keep = engine, runner, keep
+        # Earlier requests may have spoilt a first answer; a reduction asks too often to look again each time.
+        served = isinstance(engine.engine, ServingEngine)
+        self._watched = IsolatedServing(engine.engine) if served else engine
+        self._before = ""
 
     def try_case(self, case: RandomCase) -> Find | None:
         """Ask one case -> a new find, or None."""
@@ -185,15 +191,19 @@ class Fuzzer(Tally):
         refusal = self.engine.refuses(case)
         if refusal is not None:
             return Asked(refusal)
-        self.engine.layout = case.layout
-        result = self._ask(case)
-        return Asked(self.engine.refused, None) if result is None else Asked("", result)
+        before, self._before = self._before, case.name
+        self._watched.layout = case.layout
+        result = self._ask(case, self._watched)
+        if result is not None and LEFT_OVER in result.causes:
+            result = replace(result, reason=f"{result.reason}; asked before it: {before}")
+        return Asked(self._watched.refused, None) if result is None else Asked("", result)
 
-    def _ask(self, case: Case) -> Result | None:
+    def _ask(self, case: Case, engine: IsolatedEngine | None = None) -> Result | None:
         """The verdict; None where there is none, or where the engine refused the case when it was asked."""
-        self.engine.refused = ""
-        result = ask(self.runner, self.engine, case)
-        return None if result is not None and result.status == verdict.ERROR and self.engine.refused else result
+        asked = engine or self.engine
+        asked.refused = ""
+        result = ask(self.runner, asked, case)
+        return None if result is not None and result.status == verdict.ERROR and asked.refused else result
 
     def _in_order(self, case: RandomCase, failure: Failure) -> tuple[RandomCase, Result] | None:
         """The case in the usual layout, if it fails there likewise."""
@@ -222,13 +232,17 @@ class Fuzzer(Tally):
             quick=lambda smaller: ask(quick, self.engine, smaller),
             cut=lambda smaller: cut(self.runner, self.engine, smaller),
         )
-        smallest = failure_of(shrunk.result) or failure
+        named = shrunk.titled
         shapes = {name: list(tensor.shape) for name, tensor in shrunk.case.tensors.items()}
-        what = (*smallest.causes, *shrunk.result.looks, smallest.kind)[0]
+        what = (*_causes(named), *named.looks, (failure_of(named) or failure).kind)[0]
         title = f"{failure.place}: {what}" if case.model is not None else what
-        find = Find(case.name, case.layout, case.op, kind_of(failure), title, [*failure.causes], "", shapes, {})
+        find = Find(case.name, case.layout, case.op, kind_of(failure), title, [*_causes(result)], "", shapes, {})
         find.reason, find.params = shrunk.result.reason, dict(shrunk.case.params)
         return find, shrunk
+
+
+def _causes(result: Result) -> tuple[str, ...]:
+    return result.deviations or result.causes
 
 
 def kind_of(failure: Failure) -> str:

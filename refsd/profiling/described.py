@@ -36,7 +36,9 @@ def described(answers: Answers, like: Numerics) -> tuple[Numerics, dict[str, Any
     try:
         numerics = replace(like, name=f"{like.name}, changed" if said else like.name, **said)
     except ValueError:  # sums in float16 of factors that are not: no field says that
-        said.pop("sums")
+        said = {field: value for field, value in said.items() if field != "sums"} | (
+            {"sums": {}} if like.sums else {}
+        )
         numerics = replace(like, name=f"{like.name}, changed" if said else like.name, **said)
     return numerics, {"like": like.name, **{field: _plain(value) for field, value in said.items()}}
 

@@ -105,10 +105,19 @@ def as_lines(report: Report) -> Iterator[str]:
     yield ""
     yield _nearest(report)
     yield from _declared(report.declaration)
-    if len(report.numerics) > 1:
-        yield f"as an exec engine would declare it: {msgspec.json.encode({'numerics': report.numerics}).decode()}"
+    yield _to_declare(report)
     for one in report.unsaid:
         yield f"  which does not say: {_disagreement(one)}"
+
+
+def _to_declare(report: Report) -> str:
+    """The line for an exec engine's description, and where it belongs."""
+    said = report.numerics if len(report.numerics) > 1 else report.numerics["like"]
+    ops = {finding.op for finding in report.findings}
+    place = f"in ops.{ops.pop()}" if len(ops) == 1 else "for all operations, or in ops.NAME for one"
+    return (
+        f'to declare it in an exec engine\'s description, {place}: "numerics": {msgspec.json.encode(said).decode()}'
+    )
 
 
 def _rows(findings: list[Finding]) -> Iterator[tuple[str, str, str]]:

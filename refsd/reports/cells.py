@@ -87,17 +87,35 @@ def _waived(report: Report) -> str:
 
 
 def refusals(report: Report, engine: str) -> list[tuple[str, int]]:
-    """List the reasons why an engine refused cases, with counts, the most frequent first."""
-    return Counter(r.reason for r in report.of(engine) if r.status == verdict.REFUSED).most_common()
+    """List the reasons why an engine refused cases, with counts.
+
+    Those in operations of which it answered a case come first, of each the most frequent.
+    """
+    results = report.of(engine)
+    answered = {r.op for r in results if r.status != verdict.REFUSED}
+    refused = [r for r in results if r.status == verdict.REFUSED]
+    own = {r.reason for r in refused if r.op in answered}
+    return sorted(Counter(r.reason for r in refused).items(), key=lambda one: (one[0] not in own, -one[1]))
 
 
-def refusals_in_short(report: Report, engine: str) -> str:
-    """Say in a line why cases were refused, the most frequent reasons first; "" if none was."""
-    reasons = refusals(report, engine)
-    if not reasons:
-        return ""
-    number, rest = sum(n for _, n in reasons), reasons[_REASONS:]
-    said = [f"{why.removeprefix(f'{engine} ')} ({n})" for why, n in reasons[:_REASONS]]
-    if rest:
-        said.append(f"{counted(len(rest), 'other reason')} ({sum(n for _, n in rest)})")
-    return f"{engine} does not take {number} of {counted(len(report.of(engine)), 'case')}: {', '.join(said)}"
+def refusals_in_short(report: Report, engine: str) -> list[str]:
+    """Say why cases were refused, the most frequent reasons first: of the operations that it answers, then how many
+    others; nothing if none was. Of an engine that answers nothing: why.
+    """
+    results = report.of(engine)
+    answered = {r.op for r in results if r.status != verdict.REFUSED}
+    own = [r for r in results if r.op in answered or not answered]
+    others = [r for r in results if r.op not in answered] if answered else []
+    reasons = Counter(r.reason for r in own if r.status == verdict.REFUSED).most_common()
+    lines = []
+    if reasons:
+        number, rest = sum(n for _, n in reasons), reasons[_REASONS:]
+        why = [f"{reason.removeprefix(f'{engine} ')} ({n})" for reason, n in reasons[:_REASONS]]
+        if rest:
+            why.append(f"{counted(len(rest), 'other reason')} ({sum(n for _, n in rest)})")
+        of = " of its operations" if answered else ""
+        lines.append(f"{engine} does not take {number} of {counted(len(own), 'case')}{of}: {', '.join(why)}")
+    if others:
+        ops = counted(len({r.op for r in others}), "other operation")
+        lines.append(f"{engine} does not take {ops} ({counted(len(others), 'case')})")
+    return lines

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refsd.golden import verdict
+from refsd.golden.repeated_requests import LEFT_OVER
 from refsd.golden.report import Baseline, Report, Result
 from refsd.golden.wording import counted
 from refsd.reports.cells import ORDER, margin_text
@@ -27,6 +28,8 @@ _TAIL = re.compile(
     r"((?:\d+, )*\d+(?: or \d+)?)"
 )
 _SIZE = re.compile(r"(?<=the last whole block of )\d+")
+# Numbers of a cause that are measured in the case: "1.56 roundings", "a factor of its own, 1.0048 to 1.1529".
+_MEASURED = re.compile(r"\d\.\d|\de[+-]?\d| roundings")
 _ELEMENT = re.compile(r"in element \[[^]]*\]")
 _LONGEST = 240  # characters in a title
 
@@ -37,7 +40,7 @@ class Group(NamedTuple):
     kind:    one of _KINDS
     title:   the common cause or appearance: "eps ten times too small"
     results: the worst first
-    failing: of a cause: the failing answers of its operations, explained by it or not
+    failing: of a cause: the failing answers of the engine, explained by it or not
     """
 
     engine: str
@@ -67,11 +70,8 @@ def groups(report: Report) -> list[Group]:
         odd = [r for r in report.of(engine) if r.status not in (verdict.PASS, verdict.REFUSED)]
         odd.sort(key=lambda r: (ORDER.index(r.status), -r.margin, r.case))
         explained = list(filter(_is_explained, odd))
-        of_ops = Counter(r.op for r in odd if r.status == verdict.FAIL)
-        found += [
-            Group(engine, CAUSE, cause, results, sum(of_ops[op] for op in {r.op for r in results}))
-            for _, cause, results in _by_cause(explained)
-        ]
+        failing = sum(not r.conforms for r in odd)
+        found += [Group(engine, CAUSE, cause, results, failing) for _, cause, results in _by_cause(explained)]
         rest = [r for r in odd if r.status == verdict.FAIL and not r.causes]
         found += _grouped(engine, UNEXPLAINED, rest, lambda r: r.title)
         for status, kind, title in (
@@ -99,14 +99,23 @@ def _is_explained(r: Result) -> bool:
     return r.status == verdict.FAIL and bool(r.causes)
 
 
-def shrink_command(group: Group, asked: Mapping[str, str], folder: Path) -> str:
+def next_command(report: Report, group: Group, asked: Mapping[str, str], folder: Path) -> str:
     """Return the command that reduces the group's worst failure.
+
+    Of an answer that earlier requests spoil: one that asks the case after the one before it, for alone it conforms.
 
     asked:  engine -> the argument that names it
     folder: of the report
     """
-    report = () if folder == FOLDER else ("--report", str(folder))
-    return shlex.join(("refsd", "shrink", asked[group.engine], group.results[0].case, *report))
+    first = group.results[0]
+    if LEFT_OVER in first.causes:
+        answered = [r.case for r in report.of(group.engine) if r.status != verdict.REFUSED]
+        at = answered.index(first.case)  # the first one is asked again as the last
+        pair = (answered[at - 1], first.case) if at else (first.case, answered[-1])
+        cases = chain(*(("--cases", case) for case in dict.fromkeys(pair)))
+        return f"{shlex.join(('refsd', 'conform', asked[group.engine], *cases))}  (alone it conforms)"
+    where = () if folder == FOLDER else ("--report", str(folder))
+    return shlex.join(("refsd", "shrink", asked[group.engine], first.case, *where))
 
 
 def case_list(results: Sequence[Result], most: int) -> str:
@@ -128,18 +137,35 @@ def _by_cause(results: Sequence[Result]) -> list[tuple[str, str, list[Result]]]:
         cause = max(votes, key=lambda cause: (votes[cause], first[cause]))
         own = [r for r in left if any(cause in _kinds(text) for text in r.causes)]
         texts = {text for r in own for text in r.causes if cause in _kinds(text)}
-        alike = " ".join(set.intersection(*({*_kinds(text)} for text in texts)))
-        sizes = " or ".join(sorted(_SIZE.findall(alike), key=int))
-        found.append((cause, texts.pop() if len(texts) == 1 else _SIZE.sub(sizes, cause), own))
+        found.append((cause, texts.pop() if len(texts) == 1 else _words_of(cause, own), own))
         left = [r for r in left if r not in own]
     return found
 
 
+def _words_of(kind: str, results: Sequence[Result]) -> str:
+    """Word the cause that results share: with all sizes of blocks that fit, or the range of what was measured."""
+    texts = [[text for text in r.causes if kind in _kinds(text)] for r in results]
+    if any(_measures(text) for text in chain(*texts)):
+        common = set.intersection(*map(set, texts))
+        return min(common) if common else _merged([_IN_A_CASE.sub(r"\1", fitting[0]) for fitting in texts])
+    alike = " ".join(set.intersection(*({*_kinds(text)} for text in chain(*texts))))
+    return _SIZE.sub(" or ".join(sorted(_SIZE.findall(alike), key=int)), kind)
+
+
+def _measures(cause: str) -> bool:
+    """Return True if a cause tells numbers that each case has for itself."""
+    return _TAIL.search(cause) is None and _MEASURED.search(_IN_A_CASE.sub(r"\1", cause)) is not None
+
+
 def _kinds(cause: str) -> list[str]:
-    """Return a cause without what its formula or a tail comes to in the case, once for each size of blocks."""
+    """Return a cause without what was measured in the case or its formula or tail comes to there.
+
+    Once for each size of blocks that a tail fits.
+    """
     tail = _TAIL.search(cause)
     if tail is None:
-        return [_IN_A_CASE.sub(r"\1", cause)]
+        plain = _IN_A_CASE.sub(r"\1", cause)
+        return [_NUMBER.sub("#", plain) if _measures(cause) else plain]
     of = "the slices of an axis" if tail[1].startswith("axis") else tail[1]
     return [_TAIL.sub(f"{of} after the last whole block of {b}", cause) for b in _NUMBER.findall(tail[2])]
 

@@ -14,7 +14,7 @@ from refsd.golden import verdict
 from refsd.golden.report import Report, Result
 from refsd.numerics.printable import printable
 from refsd.reports.cells import SCALE, cell, grid, refusals_in_short, verdict_line, worst
-from refsd.reports.groups import CAUSE, DEVIATION, ERROR, UNEXPLAINED, WAIVED, case_list, groups, shrink_command
+from refsd.reports.groups import CAUSE, DEVIATION, ERROR, UNEXPLAINED, WAIVED, case_list, groups, next_command
 
 # With more engines print a line for each instead of a table of operations, unless that is asked for.
 _COLUMNS = 5
@@ -55,7 +55,7 @@ def print_report(
         if group.kind not in (ERROR, WAIVED):
             say(f"    {group.results[0].reason}")
         if group.kind in (CAUSE, UNEXPLAINED, ERROR) and group.engine in asked:
-            say(f"    next: {shrink_command(group, asked, pages)}", style="dim")
+            say(f"    next: {next_command(report, group, asked, pages)}", style="dim")
     if len(found) > _GROUPS:
         say(f"... and {len(found) - _GROUPS} more, in {pages / 'report.html'}")
     for line in report.shared:
@@ -72,8 +72,8 @@ def print_report(
     for name, version in report.engines.items():
         say(f"{name} {version}", style="dim")
     for name in report.engines:
-        if refused := refusals_in_short(report, name):
-            say(refused, style="dim")
+        for line in refusals_in_short(report, name):
+            say(line, style="dim")
     for line in report.shortage:
         say(f"too few: {line}")
     for engine in report.missing:

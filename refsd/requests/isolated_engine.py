@@ -8,7 +8,7 @@ import numpy as np
 
 from refsd.engines.worker import Worker
 from refsd.golden.case import Case
-from refsd.golden.engine import Engine, EngineDied, EngineFailure, TappedEngine
+from refsd.golden.engine import Engine, EngineDied, EngineFailure, ServingEngine, TappedEngine
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import TORCH_F32_CHANNELS_LAST, Numerics
 from refsd.numerics.tensor import StoredTensor
@@ -76,6 +76,15 @@ class IsolatedEngine:
         except EngineFailure as error:
             self.refused = "" if isinstance(error, EngineDied) else str(error)
             raise
+
+
+class IsolatedServing(IsolatedEngine):
+    """One that answers all cases in one process: a case that fails is also asked in a fresh one."""
+
+    engine: ServingEngine
+
+    def run_alone(self, case: Case, inputs: Mapping[str, StoredTensor], tapped: bool) -> tuple[Answer, Answer]:
+        return self.engine.run_alone(case, inputs, tapped)
 
 
 def laid_out(inputs: Mapping[str, StoredTensor], layout: str) -> dict[str, StoredTensor]:

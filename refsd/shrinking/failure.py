@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.causes.operation import row_sums
 from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.case import Case
@@ -19,7 +18,6 @@ from refsd.golden.report import Result
 from refsd.judges.cut import operations_at
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
-from refsd.stages import STAGES
 
 # Of an answer that misses its bound by more than this, the smaller case's must miss it by as much.
 _CLEAR = 4.0
@@ -42,7 +40,8 @@ class Failure(NamedTuple):
     """
     status: of verdict.py: fail, deviates or error
     kind:   "numbers", "not finite", "shape", "missing"; of an error its text without numbers
-    causes: known bugs that explain it, the likeliest first; or the deviations that do
+    causes: known bugs that explain it, the likeliest first, or the deviations that do; without numbers and place,
+            which are others in each case
     place:  the operation, the first wrong tap, or the first wrong output
     margin: how far the verdict is missed
     """
@@ -69,17 +68,21 @@ def failure_of(result: Result) -> Failure | None:
     """How a result fails; None where it conforms, or where nothing can be judged."""
     if result.status not in (verdict.FAIL, verdict.DEVIATES, verdict.ERROR):
         return None
-    causes = [_without_numbers(result.op, cause) for cause in result.deviations or result.causes]
+    causes = result.deviations or tuple(map(_in_any_case, result.causes))
     place = result.place if result.place not in ("", "y") else result.op
     # With another number of steps the wrong one is another.
     place = re.sub(r"\[\d+\]", "", place) if result.op == "trajectory" else place
-    return Failure(result.status, _kind(result), tuple(causes), place, result.margin)
+    return Failure(result.status, _kind(result), causes, place, result.margin)
 
 
-def _without_numbers(op: str, cause: str) -> str:
-    """A cause; of a stage, or of sums, without the numbers that were solved for: another case has others."""
-    solved = op in STAGES or cause.startswith(row_sums.STATISTICS)
-    return re.sub(r"-?\d[\d.]*(e[-+]?\d+)?", "#", cause) if solved else cause
+# Where in the case a cause holds: ", in the last 4 of 20 along axis 1, after the last whole block of 8 alone".
+_PLACE = re.compile(r", (?:in|at|from) .*")
+_NUMBER = re.compile(r"(?<![\w.])-?\d[\d.]*(?:e[-+]?\d+)?")
+
+
+def _in_any_case(cause: str) -> str:
+    """A cause without its place and numbers; another case has others."""
+    return _NUMBER.sub("#", _PLACE.sub("", cause))
 
 
 def _kind(result: Result) -> str:

@@ -10,7 +10,7 @@ from refsd.golden import verdict
 from refsd.golden.case import ModelRecipe
 from refsd.golden.engine import Engine
 from refsd.golden.operations import OPERATIONS
-from refsd.golden.repeated_requests import CHANGING, OF_REQUESTS
+from refsd.golden.repeated_requests import CHANGING, LEFT_OVER, OF_REQUESTS
 from refsd.golden.report import Result
 from refsd.golden.wording import counted
 from refsd.shrinking.failure import Cut
@@ -37,11 +37,12 @@ def text(
     layout:   how the inputs lie in memory
     """
     result, case = shrunk.result, shrunk.case
-    parts = [f"# {title(engine, result)}", "", _symptom(engine, result), "", "## Smallest case", "", *_case(shrunk)]
+    parts = [f"# {title(engine, shrunk.titled)}", "", _symptom(engine, result), "", "## Smallest case", ""]
+    parts += _case(shrunk)
     if layout != "contiguous":
         parts += ["", f"The inputs lie in memory as `{layout}`; contiguous, the answer is right."]
     if case.op in OPERATIONS and "found" in expected and CHANGING not in result.causes:
-        parts += ["", *_answers(expected)]
+        parts += ["", *_answers(expected, {name: tensor.values() for name, tensor in case.tensors.items()})]
     parts += ["", "## Place and cause", "", *_place(shrunk)]
     if shrunk.cut is not None:
         parts += ["", "## At the first wrong place", "", *_at_the_tap(shrunk.cut)]
@@ -103,18 +104,22 @@ def _numbers(values: np.ndarray) -> str:
     return shown + (", ..." if flat.size > _SHOWN else "")
 
 
-def _answers(expected: Mapping[str, np.ndarray]) -> list[str]:
-    """The elements that are furthest off, the worst first."""
+def _answers(expected: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray]) -> list[str]:
+    """The elements that are beyond their bound, the worst first, with the inputs that have their shape."""
     truth, limit, found = (np.asarray(expected[name]) for name in ("truth", "limit", "found"))
     if found.shape != truth.shape:
         return [f"The answer has the shape {list(found.shape)}, expected {list(truth.shape)}."]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         z = np.where(found == truth, 0.0, np.abs(found - truth) / limit)
     z = np.nan_to_num(z, nan=np.inf)
-    rows = ["| element | found | expected | may differ by |", "|---|---|---|---|"]
-    for i in np.argsort(-z, axis=None, kind="stable")[:_SHOWN]:
+    beside = {name: x for name, x in inputs.items() if x.shape == truth.shape}
+    heads = ("element", *beside, "found", "expected", "may differ by")
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    wrong = max(1, int((z > 1).sum()))
+    for i in np.argsort(-z, axis=None, kind="stable")[: min(wrong, _SHOWN)]:
         at = [int(k) for k in np.unravel_index(i, truth.shape)]
-        rows.append(f"| {at} | {found.flat[i]:.9g} | {truth.flat[i]:.12g} | {limit.flat[i]:.3g} |")
+        of = "".join(f"{x.flat[i]:.9g} | " for x in beside.values())
+        rows.append(f"| {at} | {of}{found.flat[i]:.9g} | {truth.flat[i]:.12g} | {limit.flat[i]:.3g} |")
     return rows
 
 
@@ -141,6 +146,8 @@ def _place(shrunk: Shrunk) -> list[str]:
             f"- In `{shrunk.original.name}` it is `{shrunk.tap}`, the first place that is wrong. The operation "
             "alone, on the engine's own inputs to it, is wrong, too."
         )
+    if shrunk.titled is not result:
+        lines.append(f"- In `{shrunk.original.name}`: {(*shrunk.titled.causes, _first(shrunk.titled))[0]}")
     for cause in result.causes:
         same = "" if cause in OF_REQUESTS else " With this bug the reference gives the same answer."
         lines.append(f"- Cause: {cause}.{same}")
@@ -177,14 +184,17 @@ def _reproduce(shrunk: Shrunk, command: str, program: bool) -> list[str]:
     whole = "" if shrunk.whole else "; the time ended before every step was tried"
     again = f"    python {command}"
     of_ggml = "    # or reproduce_ggml.cpp, a program for ggml alone: its first lines say how to build it"
-    reduced = "Not reduced: " if CHANGING in shrunk.result.causes else "Reduced from "
+    reduced = "Not reduced: " if {*OF_REQUESTS} & {*shrunk.result.causes} else "Reduced from "
     return [
         "In the folder where refsd was run, so that the engine's path holds:",
         "",
         f"{again}      # with refsd {__version__}: asks the engine, judges its answer",
         *([of_ggml] if program else []),
         "",
+        "`python` is the one that has refsd: with uv `uv run python`, or `uv run --project PATH/TO/refsd python`.",
+        "",
         *(["Ask several times: some answers may be right.", ""] if CHANGING in shrunk.result.causes else []),
+        *([f"Asked alone it conforms: {LEFT_OVER}.", ""] if LEFT_OVER in shrunk.result.causes else []),
         f"{reduced}`{shrunk.original.name}` ({shapes}) in {counted(shrunk.questions, 'question')}{whole}. "
         "`inputs.safetensors` has the numbers to the last bit.",
     ]

@@ -1,5 +1,6 @@
 """Reduce a failing case step by step; every step is asked of the engine, and kept if it fails in the same way."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 from refsd.golden.case import Case
 from refsd.golden.given_case import GivenCase
 from refsd.golden.operations import OPERATIONS
-from refsd.golden.repeated_requests import CHANGING
+from refsd.golden.repeated_requests import OF_REQUESTS
 from refsd.golden.report import Result
 from refsd.shrinking import moves, named_axes, numbers, pipeline_moves
 from refsd.shrinking.failure import Cut, Cutter, Failure, Question, failure_of
@@ -20,6 +21,10 @@ from refsd.stages import STAGES
 _SECONDS = 60.0
 # Questions on single elements of the inputs, at most.
 _ELEMENTS = 300
+# Of a case that keeps more than this share of its numbers while it fails by the same cause, any failure is reduced.
+_BARELY = 0.25
+# Of so few numbers of an answer a factor, a bias and a zero each say as much.
+_FEW = 3
 
 
 class Moves(NamedTuple):
@@ -73,6 +78,20 @@ class Shrunk(NamedTuple):
     tap: str = ""
     cut: Cut | None = None
 
+    @property
+    def titled(self) -> Result:
+        """The result whose cause names the failure.
+
+        That of the case as it came where the smallest has too few numbers to tell one cause from another, or
+        fails by another cause.
+        """
+        whole, smallest = failure_of(self.first), failure_of(self.result)
+        if self.tap or self.case.op not in OPERATIONS or whole is None or smallest is None:
+            return self.result
+        few = 0 < sum(math.prod(m.shape) for m in self.result.outputs) <= _FEW
+        other = bool(whole.causes) and whole.causes[0] not in smallest.causes[:1]
+        return self.first if few or other else self.result
+
 
 class _Late(Exception):
     """The time is over."""
@@ -87,6 +106,15 @@ class _Search:
         self.questions = 0
         self.until = np.inf
         self._failed: set[bytes] = set()  # cases that do not fail likewise
+
+    @property
+    def explained(self) -> bool:
+        return bool(self._failure.causes)
+
+    def take_any_cause(self) -> None:
+        """Take cases that fail by another cause, too."""
+        self._failure = self._failure._replace(causes=())
+        self._failed.clear()
 
     def takes(self, case: Case) -> bool:
         """Whether the case fails in the same way; then it is the smallest so far."""
@@ -122,7 +150,8 @@ def shrink(
     """Reduce a case whose `result` does not conform.
 
     Of a model, the operation at the first wrong tap takes the model's place if the engine fails it alone too.
-    A case whose answer changes from request to request is not reduced: no smaller one can be told from it.
+    A case whose answer changes from request to request, or depends on earlier ones, is not reduced: no smaller one
+    can be told from it.
 
     ask:   the verdict on a case
     done:  called with every smaller case that is found
@@ -132,7 +161,7 @@ def shrink(
     failure = failure_of(result)
     assert failure is not None, "a case that conforms is not reduced"
     begun = time.monotonic()
-    if CHANGING in failure.causes:
+    if {*OF_REQUESTS} & {*result.causes}:
         return Shrunk(numbers.given(case), result, case, result, 0, 0.0, True)
     operation = case.op in OPERATIONS
     alone = None if operation else _alone(ask, cut(case), failure)
@@ -180,13 +209,21 @@ def _alone(ask: Question, cut: Cut | None, failure: Failure) -> tuple[str, Case,
 def _reduce(search: _Search, values: bool) -> bool:
     """Whether there was time to try every step."""
     operation = search.case.op in OPERATIONS
+    before = _size(search.case)
     try:
         _reduce_shape(search, _OPERATION if operation else _PIPELINE)
+        if operation and search.explained and _size(search.case) > _BARELY * before:
+            search.take_any_cause()
+            _reduce_shape(search, _OPERATION)
         if operation and values:
             _reduce_numbers(search)
     except _Late:
         return False
     return True
+
+
+def _size(case: Case) -> int:
+    return sum(math.prod(recipe.shape) for recipe in case.inputs.values())
 
 
 def _reduce_shape(search: _Search, by: Moves) -> None:

@@ -217,6 +217,20 @@ def test_last_words(program):
             "thread 'main' panicked at 'no field x', engine.rs:51:9",
         ),
         (
+            "thread 'main' (71) panicked at src/main.rs:9:5:\nno kernel\nstack backtrace:\n"
+            "   0: main::run\n             at ./src/main.rs:9:5\n",
+            "thread 'main' (71) panicked at src/main.rs:9:5: no kernel",
+        ),
+        (
+            "panic: runtime error: index out of range [2] with length 0\n\ngoroutine 1 [running]:\nmain.main()\n"
+            "\t/src/main.go:535 +0x454\nexit status 2\n",
+            "panic: runtime error: index out of range [2] with length 0",
+        ),
+        (
+            "fatal error: all goroutines are asleep - deadlock!\n\ngoroutine 1 [chan receive]:\n\t/a.go:5 +0x4\n",
+            "fatal error: all goroutines are asleep - deadlock!",
+        ),
+        (
             "terminate called after throwing an instance of 'std::runtime_error'\n  what():  no kernel\nbye\n",
             "what(): no kernel",
         ),
@@ -234,7 +248,13 @@ def test_last_words(program):
 def test_the_reason_is_found_among_the_last_lines(printed, reason):
     error = died("ended by SIGABRT", b"loading\n" + printed.encode())
     assert str(error) == f"ended by SIGABRT: {reason}"
-    assert error.log == ("loading", *(" ".join(line.split()) for line in printed.splitlines()))
+    assert error.log == ("loading", *(" ".join(line.split()) for line in printed.splitlines() if line))
+
+
+def test_the_reason_is_told_above_a_stack_that_is_longer_than_the_log():
+    stack = "".join(f"main.f{i}()\n\t/src/main.go:{i} +0x1f\n" for i in range(40))
+    error = died("ended with exit code 2", f"panic: no kernel\n\ngoroutine 1 [running]:\n{stack}".encode())
+    assert str(error) == "ended with exit code 2: panic: no kernel" and len(error.log) == 20
 
 
 def test_of_a_long_log_the_last_lines_are_kept():

@@ -19,6 +19,7 @@ from refsd.golden.case import Case
 from refsd.golden.engine import EngineDied, EngineFailure
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.recipe import Recipe, realize
+from refsd.golden.repeated_requests import LEFT_OVER
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
 from refsd.requests.isolated_engine import IsolatedEngine
@@ -188,6 +189,37 @@ def test_two_bugs_are_two_finds():
     answer = Bug(bug.arithmetic, lambda case, i, y: {"y": np.full_like(y["y"], np.nan)} if case.op == "relu" else y)
     finds = fuzzed(answer, ["silu", "relu", "add"], 30).finds
     assert {find.op for find in finds} == {"silu", "relu"}
+
+
+def test_one_bug_is_one_find_wherever_and_however_large_it_is_in_each_case():
+    def tail(self, right, x):
+        y = right(x)
+        y.reshape(-1)[y.size // 8 * 8 :] = 0
+        return y
+
+    fuzzer = fuzzed(wrong_operation(silu=tail), ["silu"], 24)
+    named = [find for find in fuzzer.finds if find.causes]
+    assert len(named) == 1 and named[0].times > 3 and len(fuzzer.finds) <= 2
+
+
+def test_what_earlier_requests_left_is_no_wrong_number():
+    """A process that answers wrongly after its first request, and rightly when it is asked alone."""
+    asked_before = []
+
+    def stale(case, inputs, y):
+        asked_before.append(case.name)
+        return y if len(asked_before) == 1 else {"y": y["y"] + 1}
+
+    asked, honest = engine(Bug(answer=stale)), Injected(Bug(), FLOAT32, None)
+    asked.engine.run_alone = lambda case, inputs, tapped: (honest.run(case, inputs), {})
+    fuzzer = fuzz.Fuzzer(asked, runner_of())
+    cases = list(fuzz.cases(7, ["silu"], 5, 0))
+    for case in cases:
+        fuzzer.try_case(case)
+    (find,) = fuzzer.finds
+    assert (find.causes, find.title, find.times) == ([LEFT_OVER], LEFT_OVER, len(cases) - 1)
+    assert find.reason.endswith(f"asked before it: {cases[0].name}")
+    assert find.shapes == {"x": list(cases[1].inputs["x"].shape)}, "it is not reduced"
 
 
 def raising(error):

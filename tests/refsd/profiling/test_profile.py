@@ -1,14 +1,19 @@
 """Every profile is told apart from outside, written down as Numerics, and a wrong declaration is found."""
 
 import json
+import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import refsd
 from refsd.cli import app
+from refsd.engines.exec.description import read_description
 from refsd.engines.reference import Reference
 from refsd.golden.engine import EngineFailure
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_BF16, TORCH_F16, Float16Sums
@@ -16,7 +21,7 @@ from refsd.profiling import few_bits
 from refsd.profiling.described import described
 from refsd.profiling.few_bits import RULES
 from refsd.profiling.pages import OPS, PROBES
-from refsd.profiling.profile import against, against_declaration, ask_all, expected_of, matches
+from refsd.profiling.profile import Answers, against, against_declaration, ask_all, expected_of, matches
 from refsd.profiling.report import as_lines, conclude
 
 # One storage type of each kind is enough here.
@@ -111,6 +116,16 @@ def test_sums_in_float16_are_counted(step, run):
     probes = [probe for probe in probes_of("linear") if probe.name == "sum"]
     answered = expected_of(replace(TORCH_F16, name="mine", sums=sums), probes)
     assert described(answered, TORCH_F16)[0].sums == sums
+
+
+def test_sums_in_float16_of_factors_that_are_not_are_left_unsaid(answers):
+    """Also where the nearest profile has such sums."""
+    found = [
+        msgspec.structs.replace(f, value="float32") if f.op == "linear" and f.aspect.startswith("activ") else f
+        for f in answers["ggml-vulkan"].findings
+    ]
+    numerics, fragment = described(Answers(found), PROFILES["ggml-vulkan"])
+    assert (numerics.products, numerics.sums, fragment.get("sums")) == (None, {}, {})
 
 
 def test_the_nearest_profile_is_named(answers):
@@ -272,6 +287,37 @@ def test_the_command_names_a_profile():
     done = profile("refsd:torch-tf32", "--ops", "conv2d")
     assert done.exit_code == 0
     assert "agrees with torch-tf32\n" in done.stdout and "1 + 2^-11 came back as 1" in done.stdout
+    where = "to declare it in an exec engine's description, in ops.conv2d: "
+    assert done.stdout.endswith(f'{where}"numerics": "torch-tf32"\n')
+
+
+def _declarations():
+    """The declarations that refsd/engines/exec/protocol.md offers, for what an engine computes in."""
+    page = (Path(refsd.__file__).parent / "engines/exec/protocol.md").read_text(encoding="utf-8")
+    table = page.partition("## numerics")[2].partition("## run")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if "| `" in line]
+    return [(what, said) for what, cell in rows for said in re.findall(r"`([^`]+)`", cell)]
+
+
+@pytest.mark.parametrize(("what", "said"), _declarations())
+def test_what_the_protocol_offers_is_what_an_engine_that_computes_so_is_found_to_do(what, said):
+    """Read as a description's, answered by the reference, and told back by the probes as the same numerics."""
+    told = json.loads(said)
+    ops = {op: {"numerics": told} for op in ("linear", "conv2d", "attention", "layer_norm", "group_norm")}
+    text = {"protocol": 1, "name": "sample", "version": "1", "ops": ops}
+    declared = read_description(json.dumps(text).encode()).numerics_of("linear")
+    assert (declared == FLOAT32) == (told == "float32")
+    op = _ASKED.get(max(told, key=lambda field: field in _ASKED) if isinstance(told, dict) else "", "linear")
+    # silu's result shows the storage type, whatever the sums are rounded to.
+    names = ("order", "subnormal")
+    probes = [probe for probe in PROBES if probe.op in (op, "silu") and not probe.name.startswith(names)]
+    numerics, fragment = described(expected_of(declared, probes), FLOAT32)
+    assert against(expected_of(declared, probes), numerics, probes) == []
+    assert set(told if isinstance(told, dict) else ()) <= {*fragment}, "a field that is not found"
+
+
+# Field of a declaration -> the operation whose answers show it; the others show in linear.
+_ASKED = {"conv": "conv2d", "one_pass": "layer_norm", "flash": "attention"}
 
 
 @pytest.mark.parametrize("arguments", [("refsd:torch-f31",), ("refsd:float32", "--ops", "linaer")])

@@ -33,10 +33,10 @@ def test_cases_of_one_cause_stand_together_worst_first():
     assert group.heading(None) == f"ggml, 2 cases: {EPS}"
 
 
-def test_a_cause_says_in_how_many_failing_cases_of_its_operations_it_holds():
+def test_a_cause_says_in_how_many_failing_cases_it_holds_all_of_one_number():
     answers = fails("a/1", EPS), fails("a/2", EPS), fails("a/3", SCALE), fails("a/4"), fails("b/1", SCALE)
     headings = [group.heading(None) for group in groups(report(*answers)) if group.kind == CAUSE]
-    assert headings == [f"ggml, 2 of 4 failing cases: {EPS}", f"ggml, 2 of 5 failing cases: {SCALE}"]
+    assert headings == [f"ggml, 2 of 5 failing cases: {EPS}", f"ggml, 2 of 5 failing cases: {SCALE}"]
 
 
 def test_the_fewest_causes_explain_all():
@@ -76,6 +76,20 @@ def test_a_formula_is_one_cause_whatever_it_comes_to_in_each_case():
     plain = fails("a/3", "scale is 0.25, not 0.08839", text.format(0.25, 0.08839))
     assert _titles(*answers, plain) == [(CAUSE, 3, "scale is 1/sqrt(L)")], "a length that makes a plain number"
     assert len(_titles(answers[0], fails("a/2", "scale is 1/(L) = 0.1, not 0.1581"))) == 2
+
+
+def test_what_is_measured_in_each_case_is_one_cause_told_as_a_range():
+    grid = "computed in a smaller type: its values are all {} numbers, {} roundings (RMS) from the truth"
+    answers = [fails(f"a/{n}", grid.format("float16", n)) for n in ("1.56", "12", "3.2")]
+    assert _titles(*answers) == [(CAUSE, 3, grid.format("float16", "1.56..12"))]
+    assert _titles(answers[0]) == [(CAUSE, 1, grid.format("float16", "1.56"))]
+    assert len(_titles(*answers, fails("b/1", grid.format("bfloat16", "1.56")))) == 2, "another type"
+    rows = [fails(f"r/{n}", f"each row has a factor of its own, {n} to 1.2: a statistic") for n in (1.01, 1.05)]
+    assert _titles(*rows) == [(CAUSE, 2, "each row has a factor of its own, 1.01..1.05 to 1.2: a statistic")]
+    fits = fails("a/1", "eps is 1e-05", "eps is 1e-12"), fails("a/2", "eps is 1e-04", "eps is 1e-12")
+    assert _titles(*fits) == [(CAUSE, 2, "eps is 1e-12")], "a number that fits all cases is told"
+    lanes = [fails(f"l/{n}", f"sums of lanes that the last of {n} do not fill are lost") for n in (4, 8)]
+    assert len(_titles(*lanes)) == 2, "a number of the code, not of the case"
 
 
 def test_what_whole_blocks_leave_is_one_cause_however_long_it_is_in_each_case():

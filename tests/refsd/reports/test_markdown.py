@@ -73,7 +73,7 @@ def test_six_lines_for_an_issue():
     lines = pasted(report(*odd), {"ggml": "ggml:lib"}).splitlines()
     assert len(lines) == 6
     assert lines[0].startswith("**ggml 1.0 does not conform: 36 answers of 1 engine, 36 not conforming** (refsd ")
-    assert lines[1].startswith("- ggml, 8 cases: cause 8. `op8/0`, ")
+    assert lines[1].startswith("- ggml, 8 of 36 failing cases: cause 8. `op8/0`, ")
     assert " <b>" not in lines[1] and len(lines[1]) < 700
     assert lines[4] == "- ... and 5 other groups"
     assert lines[5] == "- again: `refsd conform ggml:lib --cases op8/0`"
@@ -100,8 +100,8 @@ def test_a_new_failure_comes_first_and_is_the_one_to_ask_again():
     odd = report(*old, fails("b/1", "scale"))
     odd.baseline = Baseline("old.json", new=[("ggml", "b/1")], known=[(r.engine, r.case) for r in old])
     lines = pasted(odd, {"ggml": "ggml"}).splitlines()
-    assert lines[1].startswith("- ggml, 1 case, new: scale. `b/1`, ")
-    assert lines[2].startswith("- ggml, 5 cases, all known from the baseline: ")
+    assert lines[1].startswith("- ggml, 1 of 6 failing cases, new: scale. `b/1`, ")
+    assert lines[2].startswith("- ggml, 5 of 6 failing cases, all known from the baseline: ")
     assert lines[-1].endswith("--cases b/1`")
 
 

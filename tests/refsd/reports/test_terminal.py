@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from refsd.golden import verdict
+from refsd.golden.repeated_requests import LEFT_OVER
 from refsd.golden.report import Report, Result
+from refsd.reports.cells import refusals
 from refsd.reports.terminal import print_report
 
 LONG = ("onnxruntime@WebGpuExecutionProvider", "stable-diffusion.cpp-flash@Vulkan0")
@@ -72,3 +75,25 @@ def test_a_table_that_is_asked_for_shows_every_operation_of_every_engine(printed
 def test_the_folder_of_the_goldens_is_named(printed, store):
     end = "conform.json, junit.xml" + ("; goldens: elsewhere\n" if store else "\n")
     assert printed(report(["jax"]), store=store).endswith(end)
+
+
+def test_cases_of_an_engines_own_operations_that_it_does_not_take_stand_first(printed):
+    one = report(["go"])
+    one.results += [Result("go", f"silu/q{i}", "silu", verdict.REFUSED, reason="go takes no q8_0") for i in (1, 2)]
+    one.results += [Result("go", f"rope/{i}", "rope", verdict.REFUSED, reason="go has no rope") for i in range(9)]
+    said = printed(one)
+    assert "\ngo does not take 2 of 8 cases of its operations: takes no q8_0 (2)\n" in said
+    assert "\ngo does not take 1 other operation (9 cases)\n" in said and "has no rope" not in said
+    assert refusals(one, "go") == [("go takes no q8_0", 2), ("go has no rope", 9)], "as in the other forms"
+
+
+def test_what_earlier_requests_spoil_is_asked_after_the_one_before_not_shrunk(printed):
+    def with_leftovers(at):
+        one = report(["go"])
+        one.results[at] = msgspec.structs.replace(one.results[at], status=verdict.FAIL, causes=(LEFT_OVER,))
+        return printed(one, asked={"go": "exec:./go"})
+
+    last = "attention_with_rope/2"
+    assert "next: refsd conform exec:./go --cases silu/0 --cases silu/1  (alone it conforms)\n" in with_leftovers(1)
+    assert f"next: refsd conform exec:./go --cases silu/0 --cases {last}  (alone" in with_leftovers(0)
+    assert "refsd shrink" not in with_leftovers(1)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from injection import Bug, Injected, wrong_operation
@@ -19,6 +20,7 @@ from refsd.cli import app
 from refsd.cli.find_case import find_case
 from refsd.golden.engine import EngineFailure
 from refsd.golden.operations.softmax import NO_MAXIMUM
+from refsd.golden.report import Result
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
 from refsd.shrinking import folder, ggml_program
@@ -131,6 +133,48 @@ def test_a_case_in_which_another_cause_is_likelier_is_another_failure():
     assert first._replace(causes=()).is_that_of(first)
 
 
+def test_numbers_and_place_of_a_cause_may_be_others_in_a_smaller_case():
+    tail = "nothing is computed: zeros, in the last {} along the flat data, after the last whole block of 8"
+    row = "each row has a factor of its own, {}: a statistic of the row"
+    for text, one, other in ((tail, "5 of 2541", "1 of 9"), (row, "1.004 to 1.15", "1.1 to 2")):
+        result = Result("ggml", "silu/f32/x", "silu", "fail", margin=9.0, causes=(text.format(one),))
+        smaller = msgspec.structs.replace(result, causes=(text.format(other),))
+        assert failure_of(result).is_that_of(failure_of(smaller))
+        assert not failure_of(result).is_that_of(failure_of(msgspec.structs.replace(result, causes=("NaN",))))
+
+
+def test_a_case_that_is_large_while_one_cause_is_likeliest_is_reduced_by_any(runner, tmp_path):
+    """From one row and few columns on the same bug looks like other bugs. The whole case names the issue."""
+
+    def short_tail(case, inputs, y):
+        x, weight = inputs["x"].values(), inputs["weight"].values()
+        out, wide = y["y"].copy(), x.shape[-1] // 16 * 16
+        last = len(weight) // 8 * 8
+        out[..., last:] = x[..., :wide] @ weight[last:, :wide].T
+        return {"y": out}
+
+    bug = Bug(answer=short_tail)
+    found = shrunk(runner, bug, "linear/f32/row-x1x77-o20")
+    assert shapes(found) == {"x": (1, 1), "weight": (1, 1)}
+    whole, smallest = found.first.causes[0], found.result.causes[0]
+    assert found.titled is found.first and whole != smallest
+    folder.write(tmp_path / "out", found, Injected(bug, FLOAT32, None), "injected")
+    issue = (tmp_path / "out" / folder.ISSUE).read_text()
+    assert issue.startswith(f"# linear: {whole}\n") and f"- In `linear/f32/row-x1x77-o20`: {whole}" in issue
+
+
+def test_the_issue_lists_only_elements_beyond_their_bound_with_their_inputs(runner, tmp_path):
+    def beyond(self, right, x):
+        return np.where(np.abs(x - 3) < 0.1, right(x) * 2, right(x))
+
+    bug = wrong_operation(silu=beyond)
+    found = shrunk(runner, bug, "silu/f32/bend-x33x77", values=False)
+    folder.write(tmp_path / "out", found, Injected(bug, FLOAT32, None), "injected")
+    table = (tmp_path / "out" / folder.ISSUE).read_text().partition("| element | x | found | expected |")[2]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| [")]
+    assert rows and all(abs(float(row[1]) - 3) < 0.1 and float(row[2]) > 5 for row in rows)
+
+
 def test_numbers_become_plain(runner):
     """Two, for of one number "constant" says nothing."""
     bug = Bug(answer=lambda case, inputs, y: {"y": np.where(y["y"] > 0.5, 9, y["y"]).astype(np.float32)})
@@ -213,6 +257,9 @@ def test_the_issue_has_the_title_under_which_the_run_reported_the_failure(tmp_pa
     for known, first in ((tmp_path, "the maximum is sought from -10000 on"), (report, NO_MAXIMUM)):
         run(engine, "softmax/f32/low-x20x77", "--report", known, "-o", tmp_path / "out")
         assert (tmp_path / "out" / "issue.md").read_text().startswith(f"# softmax: {first}")
+    program.write_text(EXAMPLE.read_text())
+    now = run(engine, "softmax/f32/low-x20x77", "--report", report, "-o", tmp_path / "out")
+    assert now.exit_code == 0 and f"nothing to shrink; in the report it failed: {NO_MAXIMUM}" in now.output
 
 
 def test_its_script_fails_as_the_engine_does_and_passes_another(written):
@@ -240,6 +287,7 @@ def test_its_script_and_its_issue_say_what_to_run_where(written):
     script, issue = (path / folder.PYTHON).read_text(), (path / folder.ISSUE).read_text()
     assert f"    python {command.partition(' ')[0]} [ENGINE]\n\nin the folder where refsd was run" in script
     assert f"In the folder where refsd was run, so that the engine's path holds:\n\n    python {command}" in issue
+    assert "with uv `uv run python`" in issue
 
 
 def test_a_folder_on_another_drive_is_named_whole_and_a_backslash_is_one(written, monkeypatch):
