@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from refsd.causes.generic.moved_values import other_order
 from refsd.causes.generic.relations import relation
-from refsd.causes.generic.reshaped import other_order
 from refsd.causes.generic.solved_numbers import shown
 from refsd.causes.stage.scene import Scene
 from refsd.golden.evidence import Evidence
