@@ -171,7 +171,8 @@ def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarr
     distances = {}
     for name, y in {**suspects, **{name: change(evidence.truth) for name, change in changes.items()}}.items():
         wrong = y[inside].astype(np.float64)
-        if np.isfinite(wrong).all() and part.fits(wrong):
+        # Where a bit can only be wrong by its inverse, scattered wrong numbers tell nothing more.
+        if (where.phrases or "inverted" not in name) and np.isfinite(wrong).all() and part.fits(wrong):
             distances[name] = float(np.sqrt(np.mean(part.z(wrong) ** 2)))
     least = max(2 * min(distances.values(), default=0.0), 1.0)
     return [name for name, apart in distances.items() if apart <= least]

@@ -104,6 +104,8 @@ def simplest(op: Operation, inputs: Inputs, params: Params) -> Named:
     values = {name: tensor.values() for name, tensor in inputs.items() if tensor.values().dtype.kind == "f"}
     made = [("nothing is computed: zeros", np.zeros_like(right))]
     made += [(f"{op.name} left out: {n} is the result", x) for n, x in values.items() if x.shape == right.shape]
+    cut = "the result is cut off at the smallest and largest number of {}"
+    made += [(cut.format(n), right.clip(x.min(), x.max())) for n, x in values.items() if x.ndim == right.ndim]
     with np.errstate(all="ignore"):
         made += [
             (phrase.format(name), _with(op, inputs, params, {name: change(x)}))
@@ -250,10 +252,8 @@ def _exchanged(op, inputs, params):
 
 
 def _of_results(op, inputs, params, right):
-    """Yield results cut off at the inputs' range, sums that are not cleared, groups and tiles of a convolution."""
+    """Yield sums that are not cleared, groups and tiles of a convolution."""
     x = inputs[next(iter(inputs))].values()
-    if x.dtype.kind == "f" and x.ndim == right.ndim:
-        yield "the result is cut off at the input's smallest and largest", lambda: right.clip(x.min(), x.max())
     if "bias" in inputs and "weight" in inputs and op.family != "norms":
         bare = _with(op, inputs, params, {"bias": 0 * inputs["bias"].values()})
         for axis in range(right.ndim):

@@ -16,7 +16,7 @@ from refsd.golden.operations import OPERATIONS
 from refsd.judges.operation import OperationJudge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
-from refsd.numerics.tensor import stored
+from refsd.numerics.tensor import StoredTensor, stored
 
 # A search has some seconds of CPU.
 pytestmark = pytest.mark.jitted
@@ -655,6 +655,13 @@ INSIDE = {
     "channels a row too near": (CONV, _planes_apart, "axis 1 is sought at a stride of 112 numbers, not 126"),
     "frames in a circle": ("conv3d/f32/3x3x3-n2-c6-k8-d5-h7-w9", _circular_in_time, r"circular.*along axes \[2\]"),
     "an end that is not computed": ("silu/f32/bend-x33x77", _as_it_was, "left out.* elements from 768 on"),
+    "a result cut off": (
+        LINEAR,
+        lambda op, inputs, params: answer(op, inputs, params).clip(
+            inputs["x"].values().min(), inputs["x"].values().max()
+        ),
+        "cut off at the smallest and largest number of x",
+    ),
     # frequencies
     "frequencies of times": (
         TIME,
@@ -694,3 +701,13 @@ def test_rows_that_each_have_a_factor_are_no_blocks():
 
 def _times_rows(factors):
     return lambda op, inputs, params: answer(op, inputs, params) * np.where(factors, factors, 1)
+
+
+def test_a_bit_that_is_wrong_here_and_there_is_not_called_inverted():
+    def wrong(op, inputs, params):
+        x = inputs["x"]
+        data = x.data.copy()
+        data.reshape(-1, 22)[:, 2:6] ^= np.random.default_rng(6).integers(0, 256, (x.data.size // 22, 4), np.uint8)
+        return answer(op, {**inputs, "x": StoredTensor(x.type, x.shape, data)}, params)
+
+    assert not any("inverted" in cause for cause in named("dequantize/q5_0/r33-d512", wrong))

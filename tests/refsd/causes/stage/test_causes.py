@@ -77,13 +77,6 @@ def _without_a_mask(case, values, y):
     return {"cond": cond}
 
 
-def _along_the_inputs(case, values, y):
-    """Each part's change, turned, joined with the others' along the wrong axis."""
-    change = y["merged"] - values["weight"]
-    turned = np.concatenate([part.T for part in np.split(change, 3)])
-    return {"merged": values["weight"] + turned.reshape(change.T.shape).T}
-
-
 def _of_mu(y, mu):
     """The levels of a constant shift, where it should follow the number of tokens."""
     sigmas = np.exp(mu) / (np.exp(mu) + (1 / np.linspace(1, 1 / 5, 5) - 1))
@@ -206,7 +199,6 @@ def test_what_was_found_before_a_search_that_ends_early_is_told(monkeypatch):
             _without_a_mask,
             ", which is 1 throughout",
         ),
-        ("stage/adapter/lora-fused", _along_the_inputs, "what is added to weight stands in another order"),
         (
             "stage/adapter/lora-conv",
             lambda c, v, y: {"merged": v["weight"] + 1.37 * (y["merged"] - v["weight"])},
