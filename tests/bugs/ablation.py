@@ -28,7 +28,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.code_values": ("code_values",),
     "operation.expressions": ("expressions",),
     "operation.fitted_constants": ("fitted",),
-    "operation.function_steps": ("other_functions",),
+    "operation.function_steps": ("other_functions", "straight_lines"),
     "operation.generated_mutants": ("generated", "simplest"),
     "operation.memory_layouts": ("of_strides", "of_other_strides", "of_groups", "of_tokens", "of_slices"),
     "operation.other_entries": ("other_entries",),

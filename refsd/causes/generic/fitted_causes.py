@@ -205,7 +205,6 @@ def _block_of_scales(part: Evidence) -> int | None:
         if n % block or n == block or part.truth.size < 2 * block:
             continue
         scale = _factors(part, block)
-        # Where the blocks of a row have one factor, it is the row's.
         if scale is not None and scale.reshape(-1, n // block).std(axis=1).max() > _VARIED * np.abs(scale).mean():
             return block
     return None

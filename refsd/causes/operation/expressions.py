@@ -1,7 +1,6 @@
 """Find the formula of an answer that joins a few numbers at each place: sums, products, functions of them.
 
-The right formula is one of some ten thousand short ones of the same numbers. All are computed at a few places; what
-agrees there is told, the shortest first.
+All short ones are computed at a few places; what agrees there is told, the shortest first.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from refsd.golden.operation import Params
+from refsd.causes.generic.error_places import joined
+from refsd.golden.operation import Inputs, Operation, Params
 
 Named = Iterator[tuple[str, np.ndarray]]
 
@@ -52,6 +53,8 @@ _OWN = {
 }
 NAMES = tuple(_OWN)
 GATED = ("swiglu", "geglu")
+# Lines may meet at every 1 / _BINS up to _FAR of them; the most lines, and the fewest numbers that tell one.
+_BINS, _FAR, _LINES, _FEW, _SAME = 4, 32, 16, 4, 1e-5
 
 
 def other_functions(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
@@ -65,6 +68,29 @@ def other_functions(name: str, values: dict[str, np.ndarray], params: Params) ->
             yield f"{other} for {own}", function(gate) * value
         exchanged = "gate and value exchanged"
         yield (f"{other} for {own}, {exchanged}" if other != own else exchanged), function(value) * gate
+
+
+def straight_lines(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Named:
+    """Yield (phrase, wrong answer) if an activation, or its gate's, is a table: straight lines between places."""
+    if op.name not in _OWN or not np.isfinite(found).all():
+        return
+    x, value = gate_and_value(op.name, inputs["x"].values().astype(np.float64), params)
+    bins, y, places, before = np.clip(np.floor(x * _BINS), -_FAR, _FAR), np.zeros(x.shape), [], None
+    for k in np.unique(bins):
+        inside = bins == k
+        there = inside & (x * value != 0)
+        own, size = x[there], np.abs(x[there])  # small numbers count as large ones do
+        columns, right = np.stack([1 / size, own / size], axis=-1), found[there] / (value[there] * size)
+        line = np.linalg.lstsq(columns, right, rcond=1e-12)[0]
+        if (np.abs(columns @ line - right) > _SAME * (1 + np.abs(right))).any():
+            return
+        line = line if own.size >= _FEW or before is None else before
+        if before is not None and np.abs(line - before).max() > 10 * _SAME:
+            places.append(f"{k / _BINS:g}")
+        y[inside], before = line[0] + line[1] * x[inside], line
+    if 0 < len(places) < _LINES:
+        phrase = f"{_OWN[op.name]} is made of straight lines, which meet at {joined(places, 'and')}"
+        yield phrase, (value * y).astype(np.float32)
 
 
 def gate_and_value(name: str, x: np.ndarray, params: Params) -> tuple[np.ndarray, np.ndarray]:

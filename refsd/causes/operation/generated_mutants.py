@@ -243,12 +243,6 @@ def _exchanged(op, inputs, params):
             (f"{one} read for {other}", {other: a}),
         ):
             yield phrase, lambda changed=changed: answer(op, {**inputs, **changed}, params)
-        if len(a.shape) < 2 or a.values().dtype.kind != "f":
-            continue
-        for to, of in ((one, other), (other, one)):
-            for part, chosen in _parts_of_last(a.shape[-1]).items():
-                mixed = np.where(chosen, inputs[of].values(), inputs[to].values())
-                yield f"{part} of {to} read from {of}", lambda to=to, y=mixed: _with(op, inputs, params, {to: y})
 
 
 def _of_results(op, inputs, params, right):
@@ -283,13 +277,6 @@ def _of_tiles(op, inputs, params, right, side):
             alone[tile] = x[tile]
             y[tile] = _with(op, inputs, params, {"x": alone})[tile]
     return y
-
-
-def _parts_of_last(n: int) -> dict[str, np.ndarray]:
-    """Return masks of parts of n channels, by name."""
-    i = np.arange(n)
-    parts = {"the first half": i < n // 2, "the second half": i >= n // 2}
-    return parts | {"the even channels": i % 2 == 0, "the odd channels": i % 2 == 1}
 
 
 def _lengths(op, inputs, params):

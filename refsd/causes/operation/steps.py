@@ -49,9 +49,8 @@ def bordered(op: Operation, inputs: Inputs, params: Params) -> Named:
                 yield words, answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": left})
     if x.ndim == 4:
         wide = _next_rows(x, *padding[2:])
-        rest = {**params, "padding": (*padding[:2], 0, 0)}
         phrase = "no border left and right: the rows before and behind are read there, as neighbouring memory"
-        yield phrase, answer(op, {**inputs, "x": stored(wide)}, rest)
+        yield phrase, answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": (*padding[:2], 0, 0)})
 
 
 _BORDERS = {
@@ -219,11 +218,6 @@ def _weights(s: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 _TILES = (8, 16, 32, 64, 128)
 
 
-def _of_softmax(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
-    if "sinks" not in values:
-        yield from _weights(params["scale"] * values["x"] + values.get("mask", 0.0))
-
-
 # What a query that sees no key has: whether its scores count, and the keys that it sees.
 _OF_NO_KEY: dict[str, Callable[[np.ndarray, int], tuple[bool, np.ndarray]]] = {
     "a query that sees no key sees all": lambda j, J: (True, j >= 0),
@@ -271,9 +265,8 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
             yield f"scores rounded to {called}{words}", made(masked=early)
     i, j = np.arange(q.shape[2])[:, None] + params["diagonal"], np.arange(k.shape[2])
     for width in (w for n in _TILES for w in (n, n + 1) if w < q.shape[2] + k.shape[2]):
-        phrase = f"keys {width} and more from the query are hidden: a window"
-        window = np.where((np.abs(i - j) >= width) | hidden, -np.inf, 0.0)
-        yield phrase, made(masked=lambda s, w=window: scale * s + mask + w)
+        window = lambda s, w=width: scale * s + mask + np.where((np.abs(i - j) >= w) | hidden, -np.inf, 0.0)
+        yield f"keys {width} and more from the query are hidden: a window", made(masked=window)
     for n in _TILES if params["causal"] else ():
         tiled = np.where(j // n > i // n, -np.inf, 0.0)
         yield f"keys are hidden by whole tiles of {n}", made(masked=lambda s, w=tiled: scale * s + mask + w)
@@ -283,7 +276,9 @@ _NORM_NAMES = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_no
 _FAMILIES: dict[str, Callable[[str, dict[str, np.ndarray], Params], Named]] = {
     **dict.fromkeys(_NORM_NAMES, _norms),
     "attention": _attention,
-    "softmax": _of_softmax,
+    "softmax": lambda name, v, params: (
+        iter(()) if "sinks" in v else _weights(params["scale"] * v["x"] + v.get("mask", 0.0))
+    ),
     "rope": rope_steps,
     "timestep_embedding": times_steps,
     **dict.fromkeys(NAMES, other_functions),

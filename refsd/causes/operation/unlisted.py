@@ -15,6 +15,7 @@ from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values
 from refsd.causes.operation.expressions import expressions
 from refsd.causes.operation.fitted_constants import fitted
+from refsd.causes.operation.function_steps import straight_lines
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.overflows import overflows
@@ -77,6 +78,7 @@ def _all(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: 
         lambda: softmax_sums(op, inputs, params, found),
         lambda: key_counts(op, inputs, params, found),
         lambda: other_entries(op, inputs, params, found),
+        lambda: straight_lines(op, inputs, params, found),
         lambda: bordered(op, inputs, params),
         lambda: fitted(op, inputs, params, found),
         lambda: expressions(op, inputs, params, found),
