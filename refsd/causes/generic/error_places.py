@@ -71,6 +71,11 @@ def places(evidence: Evidence, channel: int) -> Places:
     rest, mask = _flat_rest(evidence)
     if rest and len(phrases) != 1:
         return Places(rest[:1], tuple(box), rest, mask)
+    tail = flat_tail(evidence)
+    start = int(np.argmax(evidence.wrong()))
+    if tail and not rest and start != np.ravel_multi_index([int(wrong[0]) for wrong in box], shape):
+        mask = (np.arange(evidence.truth.size) >= start).reshape(shape)
+        return Places((tail,), tuple(box), mask=mask)
     return Places(tuple(phrases), tuple(box), rest)
 
 

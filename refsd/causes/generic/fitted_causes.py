@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from refsd.causes.generic.error_places import Places, contents, flat_tail, index_set, joined, places, seen
-from refsd.causes.generic.moved_values import rearranged
-from refsd.causes.generic.reshaped import other_order
+from refsd.causes.generic.moved_values import other_order, rearranged
 from refsd.causes.generic.simple_relations import coarser
 from refsd.golden.evidence import Evidence
 from refsd.golden.unwritten_memory import UNWRITTEN, unwritten
@@ -21,7 +20,6 @@ _VARIED = 0.02
 _NEARLY_ALL = 0.8
 # Rows and half their elements, at the least, for factors of rows.
 _ROWS = 8
-_VECTOR = 16
 # Scattered wrong elements, at the least, and their share, at the most, that may have a cause of their own.
 _SCATTERED, _MOST = 16, 0.75
 # What may become of right numbers in one place.
@@ -94,8 +92,6 @@ def fitted_causes(
     grid = coarser(part)
     if grid is not None and grid.phrase.startswith("its values"):
         return [f"computed in a smaller type: {grid.phrase}{place}"]
-    if _beginning_of_rows(where, evidence.truth.shape):
-        return [f"rows are written over at their beginning, as by the end of the row before{place}"]
     elsewhere = _written_elsewhere(evidence, channel)
     return [elsewhere] if elsewhere else []
 
@@ -167,7 +163,7 @@ def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarr
     """
     wrong = evidence.wrong()
     inside = where.inside if where.phrases else (wrong,)
-    scattered = _SCATTERED <= np.count_nonzero(wrong) <= _MOST * wrong.size
+    scattered = np.count_nonzero(wrong) >= _SCATTERED and (np.mean(wrong) <= _MOST or flat_tail(evidence))
     if not where.phrases and (not scattered or contents(evidence, where.inside) is not None):
         return []
     part = evidence.part(inside)
@@ -175,19 +171,11 @@ def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarr
     distances = {}
     for name, y in {**suspects, **{name: change(evidence.truth) for name, change in changes.items()}}.items():
         wrong = y[inside].astype(np.float64)
-        if np.isfinite(wrong).all() and part.fits(wrong):
+        # Where a bit can only be wrong by its inverse, scattered wrong numbers tell nothing more.
+        if (where.phrases or "inverted" not in name) and np.isfinite(wrong).all() and part.fits(wrong):
             distances[name] = float(np.sqrt(np.mean(part.z(wrong) ** 2)))
     least = max(2 * min(distances.values(), default=0.0), 1.0)
     return [name for name, apart in distances.items() if apart <= least]
-
-
-def _beginning_of_rows(where: Places, shape: tuple[int, ...]) -> bool:
-    """Return True if the first few numbers of many rows are wrong, less than a vector of 16, and no others."""
-    if len(shape) < 2 or not where.phrases or shape[-1] < 2 * _ROWS:
-        return False
-    wrong = where.box[-1]
-    rows = int(np.prod([len(indices) for indices in where.box[:-1]]))
-    return wrong[0] == 0 and wrong.size == wrong[-1] + 1 < _VECTOR and 2 * rows >= int(np.prod(shape[:-1]))
 
 
 def _factors_of_rows(part: Evidence) -> str | None:
@@ -217,7 +205,7 @@ def _block_of_scales(part: Evidence) -> int | None:
         if n % block or n == block or part.truth.size < 2 * block:
             continue
         scale = _factors(part, block)
-        if scale is not None and np.std(scale) > _VARIED * np.abs(scale).mean():
+        if scale is not None and scale.reshape(-1, n // block).std(axis=1).max() > _VARIED * np.abs(scale).mean():
             return block
     return None
 

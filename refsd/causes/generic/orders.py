@@ -59,6 +59,9 @@ def tiles(n: int) -> Iterator[tuple[str, np.ndarray]]:
     for block in BLOCKS:
         if n > block:
             yield f"the first tile of {block} is read again for all", i % block
+            yield f"the second tile of {block} is the first again", np.where(i // block == 1, i - block, i)
+            last = (n // block - 1) * block
+            yield f"the last tile of {block} is the one before", np.where(i // block * block == last, i - block, i)
             yield f"the first {block} alone are read", np.where(i < block, i, -1)
         if n % block and n > block:
             start = n // block * block

@@ -12,6 +12,8 @@ _RULES: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
     "the last's for all": lambda i, n, k: 0 * i + n - 1,
     "that of the one before": lambda i, n, k: i - 1,
     "that of the next": lambda i, n, k: i + 1,
+    "that of the one before, in a circle": lambda i, n, k: (i - 1) % n,
+    "that of the next, in a circle": lambda i, n, k: (i + 1) % n,
     "counted from the end": lambda i, n, k: n - 1 - i,
     "by the place along {axis}": lambda i, n, k: i,
     "by the place along {axis}, modulo {n}": lambda i, n, k: i % n,

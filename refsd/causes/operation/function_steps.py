@@ -52,15 +52,15 @@ _OWN = {
     "geglu": "GELU (erf)",
 }
 NAMES = tuple(_OWN)
-_GATED = ("swiglu", "geglu")
+GATED = ("swiglu", "geglu")
 # Lines may meet at every 1 / _BINS up to _FAR of them; the most lines, and the fewest numbers that tell one.
 _BINS, _FAR, _LINES, _FEW, _SAME = 4, 32, 16, 4, 1e-5
 
 
 def other_functions(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     """Yield the answers of an activation with each other function in place of its own."""
-    own, (gate, value) = _OWN[name], _gate_and_value(name, values["x"], params)
-    if name not in _GATED:
+    own, (gate, value) = _OWN[name], gate_and_value(name, values["x"], params)
+    if name not in GATED:
         yield from ((f"{other} for {own}", function(gate)) for other, function in FUNCTIONS.items() if other != own)
         return
     for other, function in FUNCTIONS.items():
@@ -74,19 +74,17 @@ def straight_lines(op: Operation, inputs: Inputs, params: Params, found: np.ndar
     """Yield (phrase, wrong answer) if an activation, or its gate's, is a table: straight lines between places."""
     if op.name not in _OWN or not np.isfinite(found).all():
         return
-    x, value = _gate_and_value(op.name, inputs["x"].values().astype(np.float64), params)
-    bins, there = np.clip(np.floor(x * _BINS), -_FAR, _FAR), x * value != 0
-    y, places, before = np.zeros(x.shape), [], None
+    x, value = gate_and_value(op.name, inputs["x"].values().astype(np.float64), params)
+    bins, y, places, before = np.clip(np.floor(x * _BINS), -_FAR, _FAR), np.zeros(x.shape), [], None
     for k in np.unique(bins):
         inside = bins == k
-        own, size = x[inside & there], np.abs(x[inside & there])
-        right = found[inside & there] / (value[inside & there] * size)  # small numbers count as large ones do
-        columns = np.stack([1 / size, own / size], axis=-1)
+        there = inside & (x * value != 0)
+        own, size = x[there], np.abs(x[there])  # small numbers count as large ones do
+        columns, right = np.stack([1 / size, own / size], axis=-1), found[there] / (value[there] * size)
         line = np.linalg.lstsq(columns, right, rcond=1e-12)[0]
         if (np.abs(columns @ line - right) > _SAME * (1 + np.abs(right))).any():
             return
-        if own.size < _FEW and before is not None:
-            line = before
+        line = line if own.size >= _FEW or before is None else before
         if before is not None and np.abs(line - before).max() > 10 * _SAME:
             places.append(f"{k / _BINS:g}")
         y[inside], before = line[0] + line[1] * x[inside], line
@@ -95,8 +93,8 @@ def straight_lines(op: Operation, inputs: Inputs, params: Params, found: np.ndar
         yield phrase, (value * y).astype(np.float32)
 
 
-def _gate_and_value(name: str, x: np.ndarray, params: Params) -> tuple[np.ndarray, np.ndarray]:
-    if name not in _GATED:
+def gate_and_value(name: str, x: np.ndarray, params: Params) -> tuple[np.ndarray, np.ndarray]:
+    if name not in GATED:
         return x, np.ones_like(x)
     first, second = np.split(x, 2, axis=-1)
     return (second, first) if name == "geglu" or params.get("second_gates") else (first, second)

@@ -39,6 +39,8 @@ Named = Iterator[tuple[str, np.ndarray]]
 
 # Change a larger input only as a whole, not axis by axis.
 _LARGE = 1 << 20
+# Sides of a convolution's tiles, and the most that are computed one by one.
+_SIDES, _TILES = (4, 8, 16, 32), 12
 # These only copy values: do not try them in place of another operation.
 _EXPANDS = ("dequantize", "embedding")
 # Of an input that hides by -inf.
@@ -54,11 +56,26 @@ _SIMPLEST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 _WHOLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} squared": np.square,
     "{} without its sign": np.abs,
-    "{} rounded to float16": lambda x: x.astype(np.float16),
-    "{} rounded to bfloat16": lambda x: x.astype(ml_dtypes.bfloat16),
     "{} rounded to whole numbers": np.rint,
     **_MASKS,
 }
+_ROUNDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "{} rounded to float16": lambda x: x.astype(np.float16),
+    "{} rounded to bfloat16": lambda x: x.astype(ml_dtypes.bfloat16),
+    "{} rounded to float8_e4m3": lambda x: x.astype(ml_dtypes.float8_e4m3fn),
+    "{} rounded to tf32, 10 bits": lambda x: shortened(x, 13, 1 << 12),
+    "{} rounded to tf32, 10 bits, halves to even": lambda x: shortened(x, 13, (1 << 12) - 1 + (_bits(x) >> 13 & 1)),
+    "{} cut off to tf32, 10 bits": lambda x: shortened(x, 13),
+    "{} cut off to bfloat16": lambda x: shortened(x, 16),
+}
+
+
+def _bits(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x, np.float32).view(np.uint32)
+
+
+def shortened(x: np.ndarray, bits: int, more: int | np.ndarray = 0) -> np.ndarray:
+    return ((_bits(x) + np.asarray(more, np.uint32)) >> bits << bits).view(np.float32)
 
 
 def generated(op: Operation, inputs: Inputs, params: Params, others: dict[str, Operation]) -> Named:
@@ -87,6 +104,8 @@ def simplest(op: Operation, inputs: Inputs, params: Params) -> Named:
     values = {name: tensor.values() for name, tensor in inputs.items() if tensor.values().dtype.kind == "f"}
     made = [("nothing is computed: zeros", np.zeros_like(right))]
     made += [(f"{op.name} left out: {n} is the result", x) for n, x in values.items() if x.shape == right.shape]
+    cut = "the result is cut off at the smallest and largest number of {}"
+    made += [(cut.format(n), right.clip(x.min(), x.max())) for n, x in values.items() if x.ndim == right.ndim]
     with np.errstate(all="ignore"):
         made += [
             (phrase.format(name), _with(op, inputs, params, {name: change(x)}))
@@ -102,15 +121,14 @@ def simplest(op: Operation, inputs: Inputs, params: Params) -> Named:
 
 def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], np.ndarray | None]]]:
     yield from _parameters(op, inputs, params, right.shape)
+    yield from _rounded(op, inputs, params)
     yield from _inputs(op, inputs, params)
     yield from _exchanged(op, inputs, params)
-    yield from (
-        (name, lambda changed=changed: _with(op, inputs, params, changed))
-        for of in (of_slices, of_other_strides)
-        for name, changed in of({name: t.values() for name, t in inputs.items()})
-    )
+    values = {name: t.values() for name, t in inputs.items()}
+    read = chain(of_slices(values), of_other_strides(values))
+    yield from ((name, lambda changed=changed: _with(op, inputs, params, changed)) for name, changed in read)
     yield from _channels_last(op, inputs, params, right)
-    yield from _along_others(op, inputs, params, right)
+    yield from _of_results(op, inputs, params, right)
     yield from _lengths(op, inputs, params)
     yield from _left_out(op, inputs, params, right)
     yield from _other_operations(op, inputs, params, others)
@@ -148,6 +166,17 @@ def _inputs(op, inputs, params):
             yield f"{name} left out", lambda name=name: answer(op, _without(inputs, name), params)
         for phrase, change in changes.items():
             yield phrase, lambda name=name, x=x, change=change: _with(op, inputs, params, {name: change(x)})
+
+
+def _rounded(op, inputs, params):
+    """Round each input, or all that are no lists, to a smaller type."""
+    floats = [name for name, tensor in inputs.items() if tensor.values().dtype.kind == "f"]
+    wide = tuple(name for name in floats if len(inputs[name].shape) > 1)
+    for names in dict.fromkeys([wide or tuple(floats), *((name,) for name in floats)]):
+        for phrase, change in _ROUNDED.items():
+            if "float8" not in phrase or names == wide:
+                own = {name: change(inputs[name].values()) for name in names}
+                yield phrase.format(joined(names, "and")), lambda own=own: _with(op, inputs, params, own)
 
 
 def _applies(phrase: str, x: np.ndarray) -> bool:
@@ -214,48 +243,40 @@ def _exchanged(op, inputs, params):
             (f"{one} read for {other}", {other: a}),
         ):
             yield phrase, lambda changed=changed: answer(op, {**inputs, **changed}, params)
-        if len(a.shape) < 2 or a.values().dtype.kind != "f":
-            continue
-        for to, of in ((one, other), (other, one)):
-            for part, chosen in _parts_of_last(a.shape[-1]).items():
-                mixed = np.where(chosen, inputs[of].values(), inputs[to].values())
-                yield f"{part} of {to} read from {of}", lambda to=to, y=mixed: _with(op, inputs, params, {to: y})
 
 
-def _along_others(op, inputs, params, right):
-    """Exchange two axes: heads are taken for tokens. What has one alone is read from its beginning, or repeated."""
-    axes = letters(op, "", right.ndim)
-    for one, other in combinations([axis for axis, n in zip(axes, right.shape, strict=True) if axis and n > 1], 2):
-        places = axes.index(one), axes.index(other)
-        make = partial(_exchanged_axes, op, inputs, params, right.shape, {one: places[0], other: places[1]})
-        phrase = f"{op.name} runs along axis {other} where it should along {one}: both are exchanged"
-        yield phrase, lambda make=make, places=places: make().swapaxes(*places)
+def _of_results(op, inputs, params, right):
+    """Yield sums that are not cleared, groups and tiles of a convolution."""
+    x = inputs[next(iter(inputs))].values()
+    if "bias" in inputs and "weight" in inputs and op.family != "norms":
+        bare = _with(op, inputs, params, {"bias": 0 * inputs["bias"].values()})
+        for axis in range(right.ndim):
+            for n in (n for n in (2, 4, 8, right.shape[axis]) if 1 < n <= right.shape[axis]):
+                tiles = np.split(bare, range(n, bare.shape[axis], n), axis)
+                sums = np.concatenate([tile.cumsum(axis) for tile in tiles], axis)
+                phrase = f"sums are not cleared: each of {n} along axis {axis} goes on from the one before"
+                yield phrase, lambda sums=sums: sums + (right - bare)
+    groups = params.get("groups", 1)
+    if groups > 1 and right.ndim > 3:
+        order = np.arange(right.shape[1]).reshape(-1, groups).T.ravel()
+        changed = {name: inputs[name].values()[order] for name in ("weight", "bias") if name in inputs}
+        phrase = "a filter's group is its number modulo the number of groups"
+        yield phrase, lambda: _with(op, inputs, params, changed)[:, order.argsort()]
+    for side in _SIDES if op.name == "conv2d" and x.shape[2:] == right.shape[2:] else ():
+        rows, columns = (-(-n // side) for n in x.shape[2:])
+        if 1 < rows * columns <= _TILES:
+            phrase = f"tiles of {side} x {side} are computed without the pixels around them"
+            yield phrase, lambda side=side: _of_tiles(op, inputs, params, right, side)
 
 
-def _exchanged_axes(op, inputs, params, shape, exchanged: dict[str, int]) -> np.ndarray:
-    changed, sizes = {}, {}
-    for name, tensor in inputs.items():
-        x, own, exact = tensor.values(), letters(op, name, len(tensor.shape)), op.inputs.get(name, "")[:1] == "["
-        there = [own.index(letter) for letter in exchanged if letter in own]
-        there = [*exchanged.values()] if exact and x.ndim == len(shape) else there
-        for axis in there if len(there) == 1 else ():
-            (n,) = (shape[at] for letter, at in exchanged.items() if letter != own[axis])
-            x = x.take(np.arange(n) % x.shape[axis], axis)
-        changed[name] = x.swapaxes(*there) if len(there) == 2 else x
-        for letter, n in zip(own, changed[name].shape, strict=True):
-            same = sizes.setdefault(letter, n) == n if letter else len(there) < 2
-            if not same and (exact or n > 1):
-                raise BadInput(f"{op.name}: {name} {x.shape}")  # a kernel takes shapes as they are
-    if not op.fits({name: x.shape for name, x in changed.items()}, params):
-        raise BadInput(f"{op.name}: other shapes")
-    return _with(op, inputs, params, changed)
-
-
-def _parts_of_last(n: int) -> dict[str, np.ndarray]:
-    """Return masks of parts of n channels, by name."""
-    i = np.arange(n)
-    parts = {"the first half": i < n // 2, "the second half": i >= n // 2}
-    return parts | {"the even channels": i % 2 == 0, "the odd channels": i % 2 == 1}
+def _of_tiles(op, inputs, params, right, side):
+    y, x = np.empty_like(right), inputs["x"].values()
+    for row in range(0, x.shape[2], side):
+        for column in range(0, x.shape[3], side):
+            tile, alone = np.s_[:, :, row : row + side, column : column + side], np.zeros_like(x)
+            alone[tile] = x[tile]
+            y[tile] = _with(op, inputs, params, {"x": alone})[tile]
+    return y
 
 
 def _lengths(op, inputs, params):

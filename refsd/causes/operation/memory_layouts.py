@@ -1,11 +1,13 @@
 """Read a tensor's memory as that of another layout: axes exchanged, rows at another stride, groups for items."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 
 import numpy as np
 
 from refsd.causes.generic.error_places import joined
+from refsd.causes.generic.orders import BLOCKS
 from refsd.golden.operation import Params
 
 # Parameters that divide axis 1, the channels, into so many groups.
@@ -59,14 +61,26 @@ def of_strides(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
     """Yield changes where rows of n numbers are sought nearer or farther than n numbers behind one another."""
     if x.ndim < 2 or x.shape[-2] < 2 or x.shape[-1] < 2:
         return
-    L, n = x.shape[-2:]
-    for stride in dict.fromkeys((1, n - 1, n + 1, 2 * n, L)):
-        if stride != n and stride > 0:
-            phrase = f"{name}: its rows are sought at a stride of {stride} numbers, not {n}"
-            yield phrase, lambda x, s=stride: _read_on(x, s, L)
+    n = x.shape[-1]
+    for axis, L in [*enumerate(x.shape[:-1])][::-1]:
+        own = math.prod(x.shape[axis + 1 :])
+        near = (1, own - 1, own + 1, 2 * own, L) if own == n else (own - n, own + n)
+        words = "its rows are" if own == n else f"axis {axis} is"
+        for stride in dict.fromkeys(stride for stride in near if stride not in (0, own) and L > 1):
+            phrase = f"{name}: {words} sought at a stride of {stride} numbers, not {own}"
+            yield (
+                phrase,
+                lambda x, s=stride, a=axis: _read_on(x.reshape(*x.shape[: a + 1], -1), s, x.shape[a]).reshape(
+                    x.shape
+                ),
+            )
     if x.ndim > 2:
         phrase = f"{name}: its rows are sought at a stride of 1 number, not {n}, from where the first item begins"
         yield phrase, lambda x: _read_on(x, 1, x.size // x.shape[-1])
+    for block in (4, *BLOCKS):
+        if 0 < x.size % block < block < x.size:
+            phrase = f"{name}: behind whole {block}s of its numbers it is read from its beginning again"
+            yield phrase, lambda x, b=block: x.ravel()[np.arange(x.size) % (x.size // b * b)].reshape(x.shape)
 
 
 def _read_on(x: np.ndarray, stride: int, L: int) -> np.ndarray:

@@ -4,35 +4,57 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from refsd.causes.generic.error_places import joined
 from refsd.causes.generic.sources import rules
 from refsd.causes.operation.generated_mutants import letters
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
-from refsd.numerics.tensor import stored
+from refsd.numerics.tensor import StoredTensor, stored
 
 # Numbers of all answers together, one for each entry.
 _MOST = 1 << 22
+# Entries of an axis of several, at the most.
+_FEW = 8
 # Share of the places at which a rule's entry must be the nearest one.
-_NEARLY_ALL = 0.9
+_NEARLY_ALL = 0.98
 
 
 def other_entries(
     op: Operation, inputs: Inputs, params: Params, found: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, wrong answer) with the entries of a one-dimensional input read by another rule."""
+    """Yield (phrase, wrong answer) with the entries of an input along one axis read by another rule."""
     axes = [f"axis {letter or a}" for a, letter in enumerate(letters(op, "", found.ndim))]
     flat = {found.ndim - 1: "all rows", found.ndim: "all elements"}
-    for name, tensor in inputs.items():
-        x = tensor.values()
-        if x.ndim != 1 or x.dtype.kind != "f" or len(x) < 2 or len(x) * found.size > _MOST:
+    for names, axis in _lists(op, inputs):
+        n = inputs[names[0]].shape[axis]
+        if n * found.size > _MOST or not np.isfinite(found).all():
             continue
-        each = np.stack([answer(op, {**inputs, name: stored(np.full_like(x, value))}, params) for value in x])
-        if each.shape[1:] != found.shape or not np.isfinite(found).all():
+        changed = [{name: _of_one(inputs[name].values(), axis, i) for name in names} for i in range(n)]
+        each = np.stack([answer(op, {**inputs, **one}, params) for one in changed])
+        if each.shape[1:] != found.shape:
             continue
         nearest = np.full(found.shape, np.inf)
         for y in each:
             np.minimum(nearest, np.abs(y - found), out=nearest)
-        for rule, read in rules(found.shape, len(x), axes, flat):
+        of = f"{joined(names, 'and')}" + (f" along axis {axis}" if len(inputs[names[0]].shape) > 1 else "")
+        for rule, read in rules(found.shape, n, axes, flat):
             y = np.take_along_axis(each, read[None], 0)[0]
             if np.mean(np.abs(y - found) <= nearest) >= _NEARLY_ALL:
-                yield f"entries of {name} are read {rule}", y
+                yield f"entries of {of} are read {rule}", y
+
+
+def _lists(op: Operation, inputs: Inputs) -> Iterator[tuple[list[str], int]]:
+    """Yield inputs, and those of one shape that no result has together, with an axis whose entries are repeated."""
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name, tensor in inputs.items():
+        if tensor.values().dtype.kind == "f":
+            alike.setdefault(tensor.shape, []).append(name)
+    for shape, names in alike.items():
+        for some in [[name] for name in names] + ([names] if len(names) > 1 else []):
+            for axis, n in enumerate(shape):
+                if n > 1 and (len(shape) == 1 or n <= _FEW):
+                    yield some, axis
+
+
+def _of_one(x: np.ndarray, axis: int, i: int) -> StoredTensor:
+    return stored(np.ascontiguousarray(np.broadcast_to(x.take([i], axis), x.shape), np.float32))

@@ -13,6 +13,28 @@ Named = Iterator[tuple[str, np.ndarray]]
 _TOKENS, _TOLD = 256, 6
 
 
+Exponent = Callable[[np.ndarray, float], np.ndarray]
+# Of the i-th of d / 2 frequencies; right is 2 i / d.
+EXPONENTS: dict[str, Exponent] = {
+    "2 i / (d - 2)": lambda i, d: 2 * i / max(d - 2, 1),
+    "2 i / (d + 2)": lambda i, d: 2 * i / (d + 2),
+    "(2 i + 1) / d": lambda i, d: (2 * i + 1) / d,
+    "(2 i + 2) / d": lambda i, d: (2 * i + 2) / d,
+    "i / d": lambda i, d: i / d,
+    "4 i / d": lambda i, d: 4 * i / d,
+}
+
+
+def times_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
+    """Yield the embeddings of times with other frequencies."""
+    half = params["dim"] // 2
+    for words, exponent in EXPONENTS.items():
+        f = params["max_period"] ** -exponent(np.arange(half), 2 * (half - params["freq_shift"]))
+        angle = params["scale"] * values["t"][:, None] * f
+        y = np.concatenate([of(angle) for of in (np.cos, np.sin)[:: -1 if params["sin_first"] else 1]], axis=-1)
+        yield f"frequencies are max_period^-({words})", np.pad(y, ((0, 0), (0, params["dim"] % 2)))
+
+
 def rounded(dtype) -> Callable[[np.ndarray], np.ndarray]:
     return lambda t: t.astype(dtype).astype(np.float64)
 
@@ -50,8 +72,15 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     yield "the angles in the reverse order", by(*_of(angle[..., ::-1]))
     for factor in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16):
         yield f"positions are multiplied by {factor:g}", by(*_of(factor * angle))
-    for more in (1, -1):
-        yield f"positions are one {'more' if more > 0 else 'less'}", by(*_of(_angles(ids + more, params)))
+    for more, words in ((1, "one more"), (-1, "one less"), (0.5, "a half more"), (-0.5, "a half less")):
+        yield f"positions are {words}", by(*_of(_angles(ids + more, params)))
+    for words, exponent in EXPONENTS.items():
+        yield f"frequencies are theta^-({words})", by(*_of(_angles(ids, params, exponent)))
+    whole = x.shape[-1] if len(params["axes_dim"]) == 1 else sum(params["axes_dim"])
+    each = _angles(ids, params, lambda i, d: 2 * i / whole)
+    yield f"frequencies are theta^-(2 i / {whole}) on each axis", by(*_of(each))
+    later = np.arange(len(x))[:, None, None] * ids.shape[1]
+    yield "positions go on from item to item", by(*_of(_angles(ids + later, params)))
     for dtype in (np.float16, ml_dtypes.bfloat16):
         coarse, called = rounded(dtype), np.dtype(dtype).name
         parts = [
@@ -69,9 +98,9 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         yield words, by(*wide, turned=x, rest=x[..., :0])
 
 
-def _angles(ids: np.ndarray, params: Params) -> np.ndarray:
+def _angles(ids: np.ndarray, params: Params, exponent: Exponent = lambda i, d: 2 * i / d) -> np.ndarray:
     parts = [
-        ids[..., axis, None] * params["theta"] ** (-np.arange(0, dim, 2) / dim)
+        ids[..., axis, None] * params["theta"] ** -exponent(np.arange(dim // 2), dim)
         for axis, dim in enumerate(params["axes_dim"])
     ]
     return np.concatenate(parts, axis=-1)[:, :, None]

@@ -8,10 +8,11 @@ axis, scores rounded early.
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from refsd.causes.operation.function_steps import NAMES, other_functions
-from refsd.causes.operation.product_steps import rope_steps
+from refsd.causes.operation.product_steps import rope_steps, rounded, times_steps
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.numerics.tensor import stored
@@ -34,19 +35,22 @@ def stepwise(op: Operation, inputs: Inputs, params: Params) -> Named:
 def bordered(op: Operation, inputs: Inputs, params: Params) -> Named:
     """Yield the answers with a picture's border filled with something other than zeros. params: complete"""
     x = inputs["x"].values() if "x" in inputs else np.zeros(0)
-    padding = params.get("padding")
-    if x.ndim != 4 or not isinstance(padding, tuple) or len(padding) != 4 or not any(padding) or op.name == "pad":
+    padding = params.get("padding") if op.name != "pad" else None
+    if x.ndim < 4 or not isinstance(padding, tuple) or len(padding) != 2 * (x.ndim - 2) or not any(padding):
         return
-    top, bottom, left, right = padding
-    sides = ((0, 0), (0, 0), (top, bottom), (left, right))
-    rest = {**params, "padding": (0, 0, 0, 0)}
-    for mode, phrase in _BORDERS.items():
-        if mode == "edge" or max(padding) < min(x.shape[2:]):
-            yield phrase, answer(op, {**inputs, "x": stored(np.ascontiguousarray(np.pad(x, sides, mode)))}, rest)  # type: ignore[call-overload]
-    wide = _next_rows(x, left, right)
-    rest = {**params, "padding": (top, bottom, 0, 0)}
-    phrase = "no border left and right: the rows before and behind are read there, as neighbouring memory"
-    yield phrase, answer(op, {**inputs, "x": stored(wide)}, rest)
+    pairs = [*zip(padding[::2], padding[1::2], strict=True)]
+    for axes in (range(x.ndim - 2), *([0], range(1, x.ndim - 2)) * (x.ndim > 4)):
+        sides = [(0, 0), (0, 0), *(pair if a in axes else (0, 0) for a, pair in enumerate(pairs))]
+        left = tuple(n for a, pair in enumerate(pairs) for n in (pair if a not in axes else (0, 0)))
+        for mode, phrase in _BORDERS.items() if np.any(sides) else ():
+            if mode == "edge" or max(max(pair) for pair in sides) < min(x.shape[2:]):
+                wide = np.ascontiguousarray(np.pad(x, sides, mode))  # type: ignore[call-overload]
+                words = phrase + (f", along axes {[a + 2 for a in axes]}" if len(axes) < x.ndim - 2 else "")
+                yield words, answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": left})
+    if x.ndim == 4:
+        wide = _next_rows(x, *padding[2:])
+        phrase = "no border left and right: the rows before and behind are read there, as neighbouring memory"
+        yield phrase, answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": (*padding[:2], 0, 0)})
 
 
 _BORDERS = {
@@ -94,10 +98,44 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
             yield f"zeros that fill a row up to {words} count in the variance", made(padded)
     spread = np.abs(rows - mean).mean(1, keepdims=True)
     yield "the mean of |x - mean| for the root of the mean of squares", made(spread**2)
+    if own:
+        stale = np.concatenate([0 * mean[:1], mean[:-1]])
+        yield "the mean is the row before's", made(centre=stale)
+        about = ((rows - stale) ** 2).mean(1, keepdims=True)
+        yield "the mean is the row before's; the variance is about it", made(about, stale)
+        yield "the variance is taken about 0: the mean of x^2", made(square / n + mean**2)
+    for words, kept in _shares(n).items():
+        for divided, count in (("", kept.sum()), (f", divided by {n}", n)):
+            part = rows[:, kept]
+            centre = part.sum(1, keepdims=True) / count if own else mean
+            about = [((t - centre) ** 2).sum(1, keepdims=True) for t in (rows, part)]
+            yield f"mean and variance are sums over {words}{divided}", made(about[1] / count, centre)
+            if own:
+                phrase = f"the mean is the sum over {words}{divided}"
+                yield phrase, made(centre=centre)
+                yield f"{phrase}; the variance is about it", made(about[0] / n, centre)
+                part = ((part - mean) ** 2).sum(1, keepdims=True)
+                yield f"the variance is the sum over {words}{divided}", made(part / count)
+    if groups:
+        order = np.arange(x.shape[1]).reshape(-1, params["num_groups"]).T.ravel()
+        others, y = x[:, order].reshape(rows.shape), np.empty_like(x)
+        deviation = np.sqrt(others.var(1, keepdims=True) + eps)
+        y[:, order] = ((others - others.mean(1, keepdims=True)) / deviation).reshape(x.shape)
+        yield "a channel's group is its number modulo the number of groups", affine(name, y, values)
     for label, divisor in _DIVISORS.items():
         yield label, made(divisor=lambda v, of=divisor: of(v, eps))
     for label, scaled in _AFFINES.items() if "weight" in values else ():
         yield label, made(scaled=scaled)
+
+
+def _shares(n: int) -> dict[str, np.ndarray]:
+    """Return parts of a row of n numbers that sums of several threads leave when one of them is lost."""
+    i = np.arange(n)
+    shares = {"the first half": i < n // 2, "the second half": i >= n // 2}
+    for lanes in (32, 16, 8, 4):
+        for kept in (lanes // 2, lanes // 4):
+            shares[f"the first {kept} of every {lanes}"] = i % lanes < kept
+    return {phrase: kept for phrase, kept in shares.items() if 0 < kept.sum() < n}
 
 
 _BLOCKS = (512, 256, 128, 64, 32, 16, 8)
@@ -150,10 +188,34 @@ def _sums_in(dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     return scores
 
 
-_SOFTMAXES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "softmax over the queries, not over the keys": lambda s: _softmax(s, 2),
-    "softmax over the heads, not over the keys": lambda s: _softmax(s, 1),
-}
+def _weights(s: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield wrong softmaxes over the last axis: exponentials rounded, sums of tiles that are not rescaled."""
+    top = s.max(-1, keepdims=True)
+    right = np.exp(s - np.where(np.isneginf(top), 0.0, top))
+    total = np.maximum(right.sum(-1, keepdims=True), np.finfo(float).tiny)
+    for name in ("bfloat16", "float16", "float8_e4m3fn"):
+        e = right.astype(name).astype(np.float64)
+        yield f"exponentials rounded to {name}, after they are added up", e / total
+        yield f"exponentials rounded to {name}", e / np.maximum(e.sum(-1, keepdims=True), np.finfo(float).tiny)
+    if s.shape[-2] > 1:
+        yield "the softmax's sum is that of the row before", right / np.roll(total, 1, -2)
+    for block in _TILES:
+        if block < s.shape[-2]:
+            stale = np.concatenate([total[..., :block, :], total[..., :-block, :]], axis=-2)
+            yield f"the softmax's sum is that of the tile of {block} rows before", right / stale
+        if block < s.shape[-1]:
+            starts = np.arange(0, s.shape[-1], block)
+            tops = np.maximum.accumulate(np.maximum.reduceat(s, starts, axis=-1), axis=-1)
+            tops = np.repeat(tops, block, axis=-1)[..., : s.shape[-1]]
+            late = np.exp(s - np.where(np.isneginf(tops), 0.0, tops))
+            added = np.maximum(late.sum(-1, keepdims=True), np.finfo(float).tiny)
+            words = f"tiles of {block} scores: a larger maximum does not rescale what earlier tiles gave"
+            yield f"{words} to the sum", right / added
+            yield f"{words} to the values", late / total
+            yield words, late / added
+
+
+_TILES = (8, 16, 32, 64, 128)
 
 
 # What a query that sees no key has: whether its scores count, and the keys that it sees.
@@ -184,38 +246,40 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         s = (scale * s + mask + causal) if masked is None else masked(s)
         return (softmax(s) @ v).transpose(0, 2, 1, 3)
 
-    for label, softmax in _SOFTMAXES.items():
-        yield label, made(softmax=softmax)
+    for label, axis in (("queries", 2), ("heads", 1)):
+        yield f"softmax over the {label}, not over the keys", made(softmax=lambda s, axis=axis: _softmax(s, axis))
+    for label, weights in _weights(scale * (q @ k.swapaxes(-1, -2)) + mask + causal):
+        yield label, (weights @ v).transpose(0, 2, 1, 3)
+    unseen = np.isneginf(mask + causal)
+    yield "what is hidden has the score 0", made(masked=lambda s: np.where(unseen, 0.0, scale * s + mask + causal))
     none = np.isneginf(mask + causal).all(-1, keepdims=True)
     for label, shown in _OF_NO_KEY.items() if none.any() else ():
         scored, open_to = shown(np.arange(k.shape[2]), k.shape[2])
         instead = np.where(none, np.where(open_to, 0.0, -np.inf), mask + causal)
         yield label, made(masked=lambda s, m=instead, e=scored: np.where(none & ~e, 0.0, scale * s) + m)
     yield "products of queries and keys added up in float16", made(scores=_sums_in(np.float16))
-
-
-def head_counts(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, wrong answer) for each number of heads that divides the channels. params: complete"""
-    if op.name != "attention" or len({inputs[name].shape[-2:] for name in "qkv"}) > 1:
-        return
-    H, D = inputs["q"].shape[-2:]
-    own = params["scale"] if params["scale"] is not None else D**-0.5
-    mask = inputs["mask"].shape if "mask" in inputs else ()
-    if len(mask) == 4 and mask[1] > 1:
-        return
-    for heads in (h for h in range(1, H * D // 2 + 1) if H * D % h == 0 and h != H):
-        width = H * D // heads
-        values = {name: np.ascontiguousarray(inputs[name].values(), np.float32) for name in "qkv"}
-        changed = {name: stored(x.reshape(*x.shape[:-2], heads, width)) for name, x in values.items()}
-        for scale, words in ((own * (D / width) ** 0.5, ""), (own, f", with the scale of {D}")):
-            y = answer(op, {**inputs, **changed}, {**params, "scale": scale})
-            yield f"{heads} heads of {width} channels, not {H} of {D}{words}", y.reshape(inputs["q"].shape)
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        coarse, called = rounded(dtype), np.dtype(dtype).name
+        for times, words in ((scale, ""), (1.0, ", then scaled")):
+            early = lambda s, of=coarse, t=times: scale / t * of(t * s) + mask + causal
+            yield f"scores rounded to {called}{words}", made(masked=early)
+    i, j = np.arange(q.shape[2])[:, None] + params["diagonal"], np.arange(k.shape[2])
+    for width in (w for n in _TILES for w in (n, n + 1) if w < q.shape[2] + k.shape[2]):
+        window = lambda s, w=width: scale * s + mask + np.where((np.abs(i - j) >= w) | hidden, -np.inf, 0.0)
+        yield f"keys {width} and more from the query are hidden: a window", made(masked=window)
+    for n in _TILES if params["causal"] else ():
+        tiled = np.where(j // n > i // n, -np.inf, 0.0)
+        yield f"keys are hidden by whole tiles of {n}", made(masked=lambda s, w=tiled: scale * s + mask + w)
 
 
 _NORM_NAMES = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "l2_norm")
 _FAMILIES: dict[str, Callable[[str, dict[str, np.ndarray], Params], Named]] = {
     **dict.fromkeys(_NORM_NAMES, _norms),
     "attention": _attention,
+    "softmax": lambda name, v, params: (
+        iter(()) if "sinks" in v else _weights(params["scale"] * v["x"] + v.get("mask", 0.0))
+    ),
     "rope": rope_steps,
+    "timestep_embedding": times_steps,
     **dict.fromkeys(NAMES, other_functions),
 }

@@ -13,6 +13,7 @@ import numpy as np
 from refsd.causes.operation.block_layouts import grid_entries, other_layouts
 from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values
+from refsd.causes.operation.expressions import expressions
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.function_steps import straight_lines
 from refsd.causes.operation.generated_mutants import generated, simplest
@@ -22,7 +23,7 @@ from refsd.causes.operation.product_steps import other_tokens
 from refsd.causes.operation.product_terms import product_terms
 from refsd.causes.operation.row_sums import key_counts, row_sums, softmax_sums
 from refsd.causes.operation.small_floats import misread_floats
-from refsd.causes.operation.steps import bordered, head_counts, stepwise
+from refsd.causes.operation.steps import bordered, stepwise
 from refsd.golden.dimensions import sizes_of
 from refsd.golden.mutations import Inapplicable, answer
 from refsd.golden.operation import Inputs, Operation, Params
@@ -71,7 +72,6 @@ def most_bugs(op: Operation, inputs: Inputs, params: Params) -> int:
 def _all(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool, stepped: bool) -> Named:
     computed = (
         lambda: product_terms(op, inputs, params, found),
-        lambda: head_counts(op, inputs, params),
         *(() if stepped else (lambda: stepwise(op, inputs, params),)),
         lambda: other_tokens(op, inputs, params, found),
         lambda: row_sums(op, inputs, params, found),
@@ -81,6 +81,7 @@ def _all(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: 
         lambda: straight_lines(op, inputs, params, found),
         lambda: bordered(op, inputs, params),
         lambda: fitted(op, inputs, params, found),
+        lambda: expressions(op, inputs, params, found),
         lambda: generated(op, inputs, params, OPERATIONS),
         lambda: softmax_sums(op, inputs, params, found, more=True),
     )

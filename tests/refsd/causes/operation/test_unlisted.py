@@ -1,5 +1,8 @@
 """Bugs that no page lists: each is put into an answer, and named by the judge of operations."""
 
+import re
+
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -13,7 +16,7 @@ from refsd.golden.operations import OPERATIONS
 from refsd.judges.operation import OperationJudge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
-from refsd.numerics.tensor import stored
+from refsd.numerics.tensor import StoredTensor, stored
 
 # A search has some seconds of CPU.
 pytestmark = pytest.mark.jitted
@@ -101,11 +104,6 @@ def test_a_root_that_is_a_plain_number_is_told_as_both_and_each_number_once():
     assert causes[2:] == ["q is multiplied by 2.828", "k is multiplied by 2.828"]
 
 
-def _q_of_k(op, inputs, params):
-    q, k = inputs["q"].values(), inputs["k"].values()
-    return answer(op, {**inputs, "q": stored(np.where(np.arange(40) % 2, k, q))}, params)
-
-
 def _zero_keys(op, inputs, params):
     more = {n: stored(np.pad(inputs[n].values(), ((0, 0), (0, 29), (0, 0), (0, 0)))) for n in ("k", "v")}
     return answer(op, {**inputs, **more}, params)
@@ -157,7 +155,6 @@ def test_a_maximum_that_starts_at_zero_is_told_even_where_nothing_but_zeros_come
             _channels_last,
             "x and weight lie with channels last in memory, as the answer",
         ),
-        (SELF, _q_of_k, "the odd channels of q read from k"),
         (SELF, _zero_keys, "axis J of k and v padded with zeros to a multiple of 32, which are read"),
         (SELF, _other_axis, "softmax over the queries, not over the keys"),
         (
@@ -391,3 +388,320 @@ def test_a_part_a_term_and_a_partial_sum_are_named(case, wrong, cause):
 def test_where_nothing_is_seen_foreign_numbers_are_no_unwritten_memory():
     causes = named("attention/f32/unseen-b2-l20-j77-h2-d40", of_no_key(lambda v: 0.3 * v[:, :1] + 0.2 * v[:, 1:2]))
     assert causes and causes[0].startswith("where all should be 0 stand numbers up to"), causes
+
+
+# --- what a kernel does inside -----------------------------------------------------------------------------------
+
+
+def _values(inputs, *names):
+    return (inputs[name].values().astype(np.float64) for name in names)
+
+
+def _product(then):
+    def wrong(op, inputs, params):
+        bare = answer(op, {**inputs, "bias": stored(0 * inputs["bias"].values())}, params)
+        return then(bare, inputs["bias"].values())
+
+    return wrong
+
+
+def _gates(then):
+    def wrong(op, inputs, params):
+        values = {name: t.values() if t.values().ndim == 3 else t.values()[:, None] for name, t in inputs.items()}
+        return then(**values)
+
+    return wrong
+
+
+def _halves(then):
+    return lambda op, inputs, params: then(*np.split(inputs["x"].values().astype(np.float64), 2, axis=-1))
+
+
+def _normalised(mean, square):
+    """mean, square: of a row x; square takes x and the mean."""
+
+    def wrong(op, inputs, params):
+        (x,) = _values(inputs, "x")
+        centre = mean(x)
+        y = (x - centre) / np.sqrt(square(x, centre) + params["eps"])
+        y = y * inputs["weight"].values() if "weight" in inputs else y
+        return y + inputs["bias"].values() if "bias" in inputs else y
+
+    return wrong
+
+
+def _attended(weights, free=False):
+    """weights: scores [B, H, L, J] -> weights; free: of all scores, not of those of earlier keys alone"""
+
+    def wrong(op, inputs, params):
+        q, k, v = _values(inputs, *"qkv")
+        s = np.einsum("blhd,bjhd->bhlj", q, k) * q.shape[-1] ** -0.5
+        if params["causal"] and not free:
+            s = np.where(np.arange(s.shape[-1]) > np.arange(s.shape[-2])[:, None], -np.inf, s)
+        return np.einsum("bhlj,bjhe->blhe", weights(s), v)
+
+    return wrong
+
+
+def _softmax(s):
+    e = np.exp(s - s.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def _sum_of_eights(s):
+    """Numbers are by the last maximum, the sum's terms by that of their tile of 8 and those before."""
+    total = 0.0
+    for j in range(0, s.shape[-1], 8):
+        total = total + np.exp(s[..., j : j + 8] - s[..., : j + 8].max(axis=-1, keepdims=True)).sum(
+            -1, keepdims=True
+        )
+    return np.exp(s - s.max(axis=-1, keepdims=True)) / total
+
+
+def _rows_of_eights(s):
+    total = np.exp(s - s.max(axis=-1, keepdims=True)).sum(axis=-1, keepdims=True)
+    return _softmax(s) * total / total[..., np.arange(s.shape[-2]) - np.where(np.arange(s.shape[-2]) < 8, 0, 8), :]
+
+
+def _hidden(where):
+    def weights(s):
+        i, j = np.indices(s.shape[-2:])
+        return _softmax(np.where(where(i, j), -np.inf, s))
+
+    return weights
+
+
+def _by_frequencies(exponent):
+    def wrong(op, inputs, params):
+        (t,) = _values(inputs, "t")
+        half = params["dim"] // 2
+        angle = params["scale"] * t[:, None] * params["max_period"] ** -exponent(np.arange(half), half)
+        return np.concatenate([np.cos(angle), np.sin(angle)], axis=-1)
+
+    return wrong
+
+
+def _tiles_of_four(op, inputs, params):
+    x, y = inputs["x"].values(), answer(op, inputs, params)
+    for r in range(0, y.shape[2], 4):
+        for c in range(0, y.shape[3], 4):
+            alone = np.zeros_like(x)
+            alone[:, :, r : r + 4, c : c + 4] = x[:, :, r : r + 4, c : c + 4]
+            y[:, :, r : r + 4, c : c + 4] = answer(op, {**inputs, "x": stored(alone)}, params)[
+                :, :, r : r + 4, c : c + 4
+            ]
+    return y
+
+
+def _on_from_the_last(y, bias):
+    """Of four columns each goes on from the one before."""
+    y = np.copy(y)
+    for at in range(1, y.shape[-1]):
+        y[..., at] += y[..., at - 1] if at % 4 else 0
+    return y + bias
+
+
+def _filters_by_modulo(op, inputs, params):
+    w, b, groups = inputs["weight"].values(), inputs["bias"].values(), params["groups"]
+    y = [
+        answer(
+            op,
+            {"x": stored(x.copy()), "weight": stored(w[g::groups].copy()), "bias": stored(b[g::groups].copy())},
+            {**params, "groups": 1},
+        )
+        for g, x in enumerate(np.split(inputs["x"].values(), groups, axis=1))
+    ]
+    return np.stack(y, axis=2).reshape(len(y[0]), -1, *y[0].shape[2:])
+
+
+def _planes_apart(op, inputs, params):
+    """Channels of x are sought a row too near."""
+    x = inputs["x"].values()
+    N, C, H, W = x.shape
+    at = np.arange(N)[:, None, None] * C * H * W + np.arange(C)[:, None] * (H - 1) * W + np.arange(H * W)
+    return answer(op, {**inputs, "x": stored(x.ravel()[at].reshape(x.shape))}, params)
+
+
+def _circular_in_time(op, inputs, params):
+    before, behind, *rest = params["padding"]
+    x = np.pad(inputs["x"].values(), ((0, 0), (0, 0), (before, behind), (0, 0), (0, 0)), mode="wrap")
+    return answer(op, {**inputs, "x": stored(x)}, {**params, "padding": (0, 0, *rest)})
+
+
+def _as_it_was(op, inputs, params):
+    """From number 768 on an activation in place does nothing."""
+    y = answer(op, inputs, params)
+    y.reshape(-1)[768:] = inputs["x"].values().ravel()[768:]
+    return y
+
+
+def _rounded(dtype, *names):
+    def wrong(op, inputs, params):
+        changed = {n: stored(inputs[n].values().astype(dtype).astype(np.float32)) for n in names}
+        return answer(op, {**inputs, **changed}, params)
+
+    return wrong
+
+
+def _cut_off(op, inputs, params):
+    bits = inputs["weight"].values().view(np.uint32) >> 13 << 13
+    return answer(op, {**inputs, "weight": stored(bits.view(np.float32))}, params)
+
+
+def _mean(x):
+    return x.mean(axis=-1, keepdims=True)
+
+
+LINEAR, ROPE = "linear/f32/awkward-x2x33x77-o20", "rope/f32/neighbours-n2-l33-h3-d20"
+LAYER, RMS = "layer_norm/f32/awkward-x33x77", "rms_norm/f32/plain-x2x33x77"
+CAUSAL, GATED = "attention/f32/causal-b1-l77-j77-h2-d64", "gated_add/f32/wide-n3-l5-d132"
+INSIDE = {
+    # formulas
+    "a gate on the other term": (GATED, _gates(lambda x, h, gate: x * (1 + gate) + h), r"h \+ x \* \(1 \+ gate\)"),
+    "another function of a scale": (
+        "modulate/f32/plain-n2-l33-d77",
+        _gates(lambda x, shift, scale: x / (1 + np.exp(-scale)) + shift),
+        "sigmoid",
+    ),
+    "a function before the bias": (
+        LINEAR,
+        _product(lambda y, b: np.tanh(y) + b),
+        r"tanh\(y without bias\) \+ bias",
+    ),
+    "a bias that counts twice": (LINEAR, _product(lambda y, b: b * (y + b)), "computed as bias *"),
+    "a function of the result": (
+        "linear/f32/row-x1x320-o77",
+        lambda op, inputs, params: np.maximum(answer(op, inputs, params), 0),
+        r"computed as ReLU\(y\)",
+    ),
+    "a gate that is added": (
+        "swiglu/f32/x2x33x154",
+        _halves(lambda a, b: (a + b) / (1 + np.exp(-a - b))),
+        r"SiLU\(gate \+ value\)",
+    ),
+    "a root that multiplies": (
+        "batch_norm/f32/flux2-n2-c128-h3-w5",
+        lambda op, inputs, params: (
+            (inputs["x"].values() - inputs["mean"].values()[:, None, None])
+            * np.sqrt(inputs["var"].values() + params["eps"])[:, None, None]
+        ),
+        r"root \* \(x - mean\)|\(x - mean\) \* root",
+    ),
+    # statistics of norms
+    "the second half's mean": (
+        LAYER,
+        _normalised(lambda x: _mean(x[..., 38:]), lambda x, m: _mean((x - m) ** 2)),
+        "the mean is the sum over the second half; the variance is about it",
+    ),
+    "lanes of 16 of which 4 are summed": (
+        RMS,
+        _normalised(lambda x: 0.0, lambda x, m: (x**2 * (np.arange(77) % 16 < 4)).sum(axis=-1, keepdims=True) / 77),
+        "sums over the first 4 of every 16, divided by 77",
+    ),
+    "the row before's mean": (
+        LAYER,
+        _normalised(
+            lambda x: np.concatenate([0 * x[:1, :1], _mean(x)[:-1]]), lambda x, m: x.var(axis=-1, keepdims=True)
+        ),
+        "the mean is the row before's",
+    ),
+    # precisions
+    "weights cut off": (LINEAR, _cut_off, "weight cut off to tf32"),
+    "two operands in eight bits": (
+        "conv2d/f32/latent-n2-c4-k40-h12-w9",
+        _rounded(ml_dtypes.float8_e4m3fn, "x", "weight"),
+        "x and weight rounded to float8_e4m3",
+    ),
+    "scores in bfloat16": (
+        SELF,
+        _attended(lambda s: _softmax(s.astype(ml_dtypes.bfloat16).astype(float))),
+        "scores rounded to bfloat16",
+    ),
+    # attention
+    "a sum of tiles": (SELF, _attended(_sum_of_eights), "tiles of 8 scores.* to the sum"),
+    "other rows' sums": (SELF, _attended(_rows_of_eights), "sum is that of the tile of 8 rows before"),
+    "a window": (CAUSAL, _attended(_hidden(lambda i, j: i - j >= 9)), "keys 9 and more from the query"),
+    "tiles of keys": (
+        CAUSAL,
+        _attended(_hidden(lambda i, j: j // 32 > i // 32), True),
+        "hidden by whole tiles of 32",
+    ),
+    # entries, tiles and strides
+    "another item's gate": (
+        GATED,
+        lambda op, inputs, params: answer(
+            op, {**inputs, "gate": stored(np.roll(inputs["gate"].values(), -1, 0))}, params
+        ),
+        "gate.*(next, in a circle|first 1/3 last)",
+    ),
+    "the last tile again": (
+        "linear/f32/tokens-x77x320-o33",
+        of_slices("weight", 1, [*range(304), *range(288, 304)]),
+        "the last tile of 16 is the one before",
+    ),
+    "sums that are not cleared": (LINEAR, _product(_on_from_the_last), "not cleared: each of 4 along axis 2"),
+    "tiles without their border": ("conv2d/f32/latent-n2-c4-k40-h12-w9", _tiles_of_four, "tiles of 4 x 4"),
+    "groups by modulo": (
+        "conv2d/f32/multiplied-n1-c6-k12-h8-w7",
+        _filters_by_modulo,
+        "modulo",
+    ),
+    "channels a row too near": (CONV, _planes_apart, "axis 1 is sought at a stride of 112 numbers, not 126"),
+    "frames in a circle": ("conv3d/f32/3x3x3-n2-c6-k8-d5-h7-w9", _circular_in_time, r"circular.*along axes \[2\]"),
+    "an end that is not computed": ("silu/f32/bend-x33x77", _as_it_was, "left out.* elements from 768 on"),
+    "a result cut off": (
+        LINEAR,
+        lambda op, inputs, params: answer(op, inputs, params).clip(
+            inputs["x"].values().min(), inputs["x"].values().max()
+        ),
+        "cut off at the smallest and largest number of x",
+    ),
+    # frequencies
+    "frequencies of times": (
+        TIME,
+        _by_frequencies(lambda i, n: (i + 0.5) / n),
+        r"max_period\^-\(\(2 i \+ 1\) / d\)",
+    ),
+    "positions a half too small": (
+        ROPE,
+        lambda op, inputs, params: _turned(inputs["ids"].values() - 0.5, inputs, params),
+        "positions are a half less",
+    ),
+}
+
+
+def _turned(ids, inputs, params):
+    """Turn neighbouring channels by ids that are no integers."""
+    (x,) = _values(inputs, "x")
+    n = x.shape[-1]
+    angle = (ids * params["theta"] ** -(np.arange(0, n, 2) / n))[:, :, None]
+    one, two = x[..., ::2], x[..., 1::2]
+    y = one * np.cos(angle) - two * np.sin(angle), one * np.sin(angle) + two * np.cos(angle)
+    return np.stack(y, axis=-1).reshape(x.shape)
+
+
+@pytest.mark.parametrize("what", INSIDE)
+def test_what_a_kernel_does_inside_is_named(what):
+    case, wrong, cause = INSIDE[what]
+    causes = named(case, wrong)
+    assert causes and re.search(cause, causes[0]), causes
+
+
+def test_rows_that_each_have_a_factor_are_no_blocks():
+    factors = np.random.default_rng(4).uniform(0.5, 2, (2, 20, 2, 1)) * (np.arange(20) % 2)[:, None, None]
+    causes = named(SELF.replace("self", "cross").replace("l35-j35", "l20-j77"), _times_rows(factors))
+    assert not any("each block" in cause for cause in causes), causes
+
+
+def _times_rows(factors):
+    return lambda op, inputs, params: answer(op, inputs, params) * np.where(factors, factors, 1)
+
+
+def test_a_bit_that_is_wrong_here_and_there_is_not_called_inverted():
+    def wrong(op, inputs, params):
+        x = inputs["x"]
+        data = x.data.copy()
+        data.reshape(-1, 22)[:, 2:6] ^= np.random.default_rng(6).integers(0, 256, (x.data.size // 22, 4), np.uint8)
+        return answer(op, {**inputs, "x": StoredTensor(x.type, x.shape, data)}, params)
+
+    assert not any("inverted" in cause for cause in named("dequantize/q5_0/r33-d512", wrong))
