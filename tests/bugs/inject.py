@@ -18,6 +18,7 @@
     uv run python tests/bugs/inject.py --held-out tenth
     uv run python tests/bugs/inject.py --held-out eleventh
     uv run python tests/bugs/inject.py --held-out twelfth
+    uv run python tests/bugs/inject.py --held-out thirteenth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -72,6 +73,7 @@ from tenth import TENTH
 from third_models import THIRD_MODELS
 from third_operations import THIRD_OPERATIONS
 from third_stages import THIRD_STAGES
+from thirteenth import THIRTEENTH
 from twelfth import TWELFTH
 
 from refsd.cases import CASES, select
@@ -113,6 +115,7 @@ HELD_OUT_SETS = {
     "tenth": TENTH,
     "eleventh": ELEVENTH,
     "twelfth": TWELFTH,
+    "thirteenth": THIRTEENTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -134,6 +137,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(TENTH),
     **injections(ELEVENTH),
     **injections(TWELFTH),
+    **injections(THIRTEENTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
