@@ -110,8 +110,7 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[st
     from refsd import cases as corpus
     from refsd.disagreement import cases as by_case
     from refsd.engines.chosen import one_engine
-    from refsd.engines.dump.engine import DumpEngine
-    from refsd.engines.dump.names import read_names
+    from refsd.engines.dump.engine import DumpEngine, give_names
     from refsd.goldens.judging import runner
     from refsd.goldens.making import answerable, make_into
     from refsd.numerics.errors import BadInput
@@ -122,10 +121,7 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[st
     chosen = answerable(corpus.select(*(cases or ("*",))))
     engines = [one_engine(a), one_engine(b)]
     dumps = [engine for engine in engines if isinstance(engine, DumpEngine)]
-    for dump in dumps:
-        dump.names = read_names(names or ())
-    if names and not dumps:
-        raise BadInput("--names: neither of the engines is a dump; leave it out")
+    give_names(dumps, names or ())
     if engines[0].name == engines[1].name:
         for engine, letter in zip(engines, "AB", strict=True):
             engine.name = f"{engine.name} ({letter})"
