@@ -16,7 +16,10 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     values: Annotated[
-        bool, typer.Option("--values", help="Read every value of a file above 256 MiB, not only a sample of each tensor.")
+        bool,
+        typer.Option(
+            "--values", help="Read every value of a file above 256 MiB, not only a sample of each tensor."
+        ),
     ] = False,
     html: Html = None,
 ) -> None:

@@ -121,7 +121,7 @@ class DumpEngine(NoDeviations):
         return named
 
     def _gap(self, found: Tensors, named: Tensors, reference: Tensors) -> str:
-        """Say which unknown tensors may be taps, by their size, and where in the reference the first of these is."""
+        """Say which unknown tensors may be taps, by their sizes, and where in the reference they begin."""
         left = {name: y for name, y in reference.items() if not _is_there(y, named, reference)}
         sizes = {y.size for y in left.values() if y.size > 1}
         fused = {PARTS * size for size in sizes}
@@ -163,7 +163,7 @@ def give_names(dumps: Sequence[DumpEngine], given: Sequence[str]) -> None:
 
 
 def _is_there(tap: np.ndarray, named: Tensors, reference: Tensors) -> bool:
-    """Return True if a tap was found, or one of the same content: a block and its last operation are both taps."""
+    """Return True if a tap was found, or one of the same content, as a block's and its last operation's."""
     return any(y is tap or np.array_equal(y, tap) for name, y in reference.items() if name in named)
 
 
