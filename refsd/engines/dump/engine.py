@@ -140,9 +140,10 @@ class DumpEngine(NoDeviations):
                 gone += 1 / len(like)
         _, place, before = best
         judged = len(found) - len(self.unknown)
-        shown = ", ".join(map(printable, unlike[:_SHOWN])) + (", ..." if len(unlike) > _SHOWN else "")
+        n, shown = counted(len(found), "tensor"), ", ".join(map(printable, unlike[:_SHOWN]))
+        shown += ", ..." * (len(unlike) > _SHOWN)
         return (
-            f"{judged} of {counted(len(found), 'tensor')} judged, {len(self.unknown)} unknown ({shown}), whose names "
+            f"{judged} of {n} judged, {len(self.unknown)} unknown ({shown}), whose names "
             f"and contents are none of the reference's: most is known until {before or 'the inputs'}, little from "
             f"{place} on, so look for the error there; --names MINE=THEIRS has the unknown ones judged"
         )
