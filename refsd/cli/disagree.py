@@ -21,7 +21,7 @@ _B = typer.Argument(metavar="B", help="As A.")
 _CASES = typer.Argument(
     None,
     metavar="[CASE]...",
-    help="Globs: 'layer_norm/*' 'clip-l/clip/*'. None: every case.",
+    help="Globs: 'layer_norm/*' 'clip-l/clip/*'; or a folder of `refsd adopt`. None: every case.",
     autocompletion=complete_case,
 )
 _GOLDEN = typer.Option("goldens", "--store", help="Store of goldens; missing answers are computed.")
@@ -108,6 +108,8 @@ def _end(outcome, show: Callable, json: bool) -> None:
 def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[str] | None):
     from refsd import __version__
     from refsd import cases as corpus
+    from refsd.adoption import folder as adopted
+    from refsd.commands.conform import STORE
     from refsd.disagreement import cases as by_case
     from refsd.engines.chosen import one_engine
     from refsd.engines.dump.engine import DumpEngine, give_names
@@ -118,7 +120,9 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[st
     from refsd.progress.steps import steps
     from refsd.weights.model_files import open_store, trim_model_files
 
-    chosen = answerable(corpus.select(*(cases or ("*",))))
+    given, folders = adopted.named(cases or ("*",))
+    store = str(folders[0]) if len(folders) == len(given) == 1 and store == STORE else store
+    chosen = answerable(corpus.select(*given))
     engines = [one_engine(a), one_engine(b)]
     dumps = [engine for engine in engines if isinstance(engine, DumpEngine)]
     give_names(dumps, names or ())
