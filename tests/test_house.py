@@ -48,7 +48,7 @@ BUDGETS = {
     "refsd/components": 500,
     "refsd/conventions": 1_150,
     "refsd/corpus": 350,
-    "refsd/diagnosis": 2_180,
+    "refsd/diagnosis": 2_200,
     "refsd/disagreement": 1_130,
     "refsd/engines": 11_280,
     "refsd/export": 350,

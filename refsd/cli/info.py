@@ -111,7 +111,9 @@ def _headline(found: dict[str, Any]) -> str:
         layout = layout or f"{found['layout']}'{own} layout"
         return f"{found['title']} in {layout}, {kinds}; {volume}"
     if found["adapter"]:
+        alike = found["adapter"]["resized"] and not found["adapter"]["unknown"]
         does = "runs with --lora" if found["adapter"]["runs"] else "does not run"
+        does = "runs with --lora where the model has these sizes" if alike else does
         return f"{found['family']}, which refsd {does}, {kinds}; {volume}"
     if found["inversion"]:
         count = counted(found["inversion"]["vectors"], "vector")
