@@ -76,11 +76,12 @@ def sigmas(
     if model is not None:
         if custom is not None or sdxl:
             _refuse_with_model("--sigmas" if custom is not None else "--sdxl")
-        *found, tokens = _of_model(model, like, scheduler, sampler, steps, strength, flow_shift, (width, height))
+        found = _of_model(model, like, scheduler, sampler, steps, strength, flow_shift, (width, height))
+        name, values, levels, first, tokens = found
         if compare is not None:
-            _compare(compare, like, found[0], found[1], found[2], steps, strength, tokens)
+            _compare(compare, like, name, values, levels, steps, strength, tokens)
         else:
-            _print(like, json, *found)
+            _print(like, json, name, values, levels, first)
         return
     from refsd.conventions import CARDS
     from refsd.numerics.errors import BadInput

@@ -52,7 +52,7 @@ def explain_root(
         )
     if stage == "sigmas":
         tables = [getattr(plan.levels, "sigmas", None) for plan in (a, b)]
-        if tables[0] is not None and np.array_equal(*tables):
+        if tables[0] is not None and tables[1] is not None and np.array_equal(tables[0], tables[1]):
             known.pop("levels", None)  # they give other timesteps, not other levels
         own = [str(known[name]) for name in _LEVEL_SETTINGS if name in known]
         return own or [str(known[name]) for name in _LEVEL_RULES if name in known]
