@@ -212,6 +212,9 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     if judged.criterion == verdict.NO_WITNESS:
         return result(verdict.REFUSED, reason=judged.reason, **rest)
     rest |= {"outputs": examined.outputs, "margin": judged.margin, "criterion": judged.criterion}
+    if judged.passed and isinstance(engine, PartialEngine) and engine.gap and len(truth) < len(near):
+        failed = {"margin": verdict.INFINITE, "criterion": "output"}
+        return result(verdict.FAIL, reason=engine.gap, **{**rest, **failed})
     if judged.passed:
         return result(verdict.PASS, **rest)
     wrong = {*examined.wrong[:_TAPS]}

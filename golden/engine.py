@@ -104,9 +104,12 @@ class PartialEngine(TappedEngine, Protocol):
     """An engine whose results come from files: if there are taps, outputs may be missing.
 
     partial: True
+    gap:     says which tensors of the last case nothing tells, though they may be taps: without the outputs,
+             the rest is no pass; "" if there are none
     """
 
     partial: bool
+    gap: str
 
 
 @runtime_checkable

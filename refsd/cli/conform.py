@@ -51,6 +51,12 @@ _PROCESSES = typer.Option(
     help="Judge in so many processes, each with its engines.",
     show_default="one a core; 1 for few cases, models of full size, your own engines, devices",
 )
+_NAMES = typer.Option(
+    None,
+    "--names",
+    metavar="MINE=THEIRS|FILE",
+    help="What a tensor of a dump is called in the reference, as for `refsd compare`. May be repeated.",
+)
 _TIMEOUT = typer.Option(
     None, min=0.1, metavar="SECONDS", help="Give up on an answer after this time.", show_default="600 for exec:"
 )
@@ -81,6 +87,7 @@ def conform(
     dask: str = DASK,
     processes: int = _PROCESSES,
     timeout: float = _TIMEOUT,
+    names: list[str] = _NAMES,
 ) -> None:
     """Judge engines on every case, each under the numerics that it declares.
 
@@ -122,6 +129,7 @@ def conform(
         dask,
         processes,
         timeout,
+        names or (),
     )
     ended = run(request)
     if isinstance(ended, NothingFailed):

@@ -21,7 +21,7 @@ _B = typer.Argument(metavar="B", help="As A.")
 _CASES = typer.Argument(
     None,
     metavar="[CASE]...",
-    help="Globs: 'layer_norm/*' 'clip-l/clip/*'. None: every case.",
+    help="Globs: 'layer_norm/*' 'clip-l/clip/*'; or a folder of `refsd adopt`. None: every case.",
     autocompletion=complete_case,
 )
 _GOLDEN = typer.Option("goldens", "--store", help="Store of goldens; missing answers are computed.")
@@ -108,10 +108,11 @@ def _end(outcome, show: Callable, json: bool) -> None:
 def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[str] | None):
     from refsd import __version__
     from refsd import cases as corpus
+    from refsd.adoption import folder as adopted
+    from refsd.commands.conform import STORE
     from refsd.disagreement import cases as by_case
     from refsd.engines.chosen import one_engine
-    from refsd.engines.dump.engine import DumpEngine
-    from refsd.engines.dump.names import read_names
+    from refsd.engines.dump.engine import DumpEngine, give_names
     from refsd.goldens.judging import runner
     from refsd.goldens.making import answerable, make_into
     from refsd.numerics.errors import BadInput
@@ -119,13 +120,12 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[st
     from refsd.progress.steps import steps
     from refsd.weights.model_files import open_store, trim_model_files
 
-    chosen = answerable(corpus.select(*(cases or ("*",))))
+    given, folders = adopted.named(cases or ("*",))
+    store = str(folders[0]) if len(folders) == len(given) == 1 and store == STORE else store
+    chosen = answerable(corpus.select(*given))
     engines = [one_engine(a), one_engine(b)]
     dumps = [engine for engine in engines if isinstance(engine, DumpEngine)]
-    for dump in dumps:
-        dump.names = read_names(names or ())
-    if names and not dumps:
-        raise BadInput("--names: neither of the engines is a dump; leave it out")
+    give_names(dumps, names or ())
     if engines[0].name == engines[1].name:
         for engine, letter in zip(engines, "AB", strict=True):
             engine.name = f"{engine.name} ({letter})"

@@ -109,7 +109,9 @@ def show(outcome) -> None:
         typer.echo(f"    {setting.name:14} {setting.a}  |  {setting.b}")
     rest = [setting.name.removeprefix(_CONVENTION) for setting in outcome.settings if setting not in own]
     if rest:
-        typer.echo(f"    and by convention: {', '.join(rest)}")
+        typer.echo(
+            f"    and by convention {counted(len(rest), 'rule')}: those that act are named below; --json has all"
+        )
     typer.echo()
     _stages(outcome)
     typer.echo()
@@ -130,11 +132,13 @@ def show(outcome) -> None:
 def _stages(outcome) -> None:
     shown = [stage for stage in outcome.stages if stage.compared]
     left = [stage.title for stage in outcome.stages if not stage.compared]
-    cut = shown if len(shown) <= _SHOWN else [*shown[:_SHOWN], *shown[-2:]]
-    for i, stage in enumerate(cut):
-        if len(shown) > _SHOWN and i == _SHOWN:
-            typer.echo(f"    ... {len(shown) - len(cut)} more; --json has all")
-        typer.echo(_line(stage))
+    roots = {root.stage for root in outcome.roots}
+    last = len(shown) - 2
+    cut = [i for i, stage in enumerate(shown) if i < _SHOWN or i >= last or stage.name in roots]
+    for before, i in zip([-1, *cut], cut, strict=False):
+        if i > before + 1:
+            typer.echo(f"    ... {i - before - 1} more; --json has all")
+        typer.echo(_line(shown[i]))
     if left:
         typer.echo(
             f"in one of them alone: {counted(len(left), 'stage')}: {', '.join(left[:3])}"

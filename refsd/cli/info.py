@@ -16,16 +16,20 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     values: Annotated[
-        bool, typer.Option("--values", help="Read every value, not only a sample of each tensor.")
+        bool,
+        typer.Option(
+            "--values", help="Read every value of a file above 256 MiB, not only a sample of each tensor."
+        ),
     ] = False,
     html: Html = None,
 ) -> None:
     """Identify a file and say whether it is healthy; the culprit comes in the first line.
 
     Family, components, types and sizes. Tensors that are transposed, swapped, renamed, missing or foreign, by what
-    the others say. NaN, zeros, lost scales, copied and exchanged layers, by a sample of each tensor's values. Of an
-    adapter: kind, ranks, alpha over rank, trainer, layers. Two tensors of one shape that are exchanged, a square
-    one that is transposed, and a wrong scale show beside a good copy alone: `refsd diff GOOD FILE`.
+    the others say. NaN, zeros, lost scales, copied and exchanged layers, by the values: of a file above 256 MiB,
+    unless it is an adapter, by a sample of each tensor's. Of an adapter: kind, ranks, alpha over rank, trainer,
+    layers. Two tensors of one shape that are exchanged, a square one that is transposed, and a wrong scale show
+    beside a good copy alone: `refsd diff GOOD FILE`.
 
     Exit code 0: nothing wrong. 1: something odd that somebody may have meant so. 2: the file cannot be right, or
     cannot be read. Storage that refsd recognises but cannot expand is named, and is nothing wrong.
@@ -45,7 +49,7 @@ def info(
         health = examine(checkpoint, values, advance)
     found["verdict"] = health.verdict
     found["findings"] = [finding._asdict() for finding in health.findings]
-    found["values"] = "all" if values else "a sample of each tensor"
+    found["values"] = "all" if health.whole else "a sample of each tensor"
     found["zeros"] = {} if checkpoint.results is not None else zero_shares(health.read)
     if health.card is not None:
         of = health.card
@@ -107,7 +111,9 @@ def _headline(found: dict[str, Any]) -> str:
         layout = layout or f"{found['layout']}'{own} layout"
         return f"{found['title']} in {layout}, {kinds}; {volume}"
     if found["adapter"]:
+        alike = found["adapter"]["resized"] and not found["adapter"]["unknown"]
         does = "runs with --lora" if found["adapter"]["runs"] else "does not run"
+        does = "runs with --lora where the model has these sizes" if alike else does
         return f"{found['family']}, which refsd {does}, {kinds}; {volume}"
     if found["inversion"]:
         count = counted(found["inversion"]["vectors"], "vector")

@@ -2,6 +2,7 @@
 
 import math
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,6 +54,12 @@ def sigmas(
     ] = None,
     width: Annotated[int, typer.Option("--width", "-W", min=16, max=16384, help="With --model: pixels.")] = 1024,
     height: Annotated[int, typer.Option("--height", "-H", min=16, max=16384, help="With --model: pixels.")] = 1024,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            help="Judge your own sigmas for these settings: a .json list, or a .npy or .safetensors of `sigmas`."
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the sigmas of an engine's schedule, and the timestep that the network receives at each.
@@ -63,12 +70,18 @@ def sigmas(
 
     With --model they are those of `txt2img` for that model, in sdcpp or diffusers. Many flow models shift them by
     the number of tokens, which --width and --height give, and FLUX.2 by that of the steps too.
+
+    With --compare FILE your own levels are judged: exit code 1, the first wrong one and what explains it.
     """
     if model is not None:
         if custom is not None or sdxl:
             _refuse_with_model("--sigmas" if custom is not None else "--sdxl")
         found = _of_model(model, like, scheduler, sampler, steps, strength, flow_shift, (width, height))
-        _print(like, json, *found)
+        name, values, levels, first, tokens = found
+        if compare is not None:
+            _compare(compare, like, name, values, levels, steps, strength, tokens)
+        else:
+            _print(like, json, name, values, levels, first)
         return
     from refsd.conventions import CARDS
     from refsd.numerics.errors import BadInput
@@ -102,7 +115,17 @@ def sigmas(
         raise BadInput(f"--strength {strength}: {like.value} runs no step of {steps}; expected more")
     levels = card.levels(SD_LEVELS.sigmas) if flow_shift is None else known
     first = float(values[0]) if flow_shift is not None else card.first(float(values[0]), float(known.sigmas[-1]))
-    _print(like, json, name, values, levels, first)
+    if compare is not None:
+        _compare(compare, like, name, values, levels, steps, strength)
+    else:
+        _print(like, json, name, values, levels, first)
+
+
+def _compare(own: Path, like: Like, name: str, values, levels, steps: int, strength: float, tokens: int = 4096):
+    from refsd.cli.compare_levels import compare_levels
+
+    params = {"engine": like.value, "schedule": name, "steps": steps, "strength": strength, "tokens": tokens}
+    compare_levels(own, values, params | {"shift": getattr(levels, "shift", 3.0)})
 
 
 def _refuse_with_model(flag: str) -> None:
@@ -121,7 +144,7 @@ def _of_model(
     flow_shift: float | None,
     size: tuple[int, int],
 ):
-    """Return what `txt2img` takes for a flow model. -> schedule, sigmas, levels, factor of the first noise"""
+    """Return what `txt2img` takes for a flow model. -> schedule, sigmas, levels, first noise's factor, tokens"""
     from refsd.conventions import CONVENTIONS
     from refsd.families import VARIANTS
     from refsd.golden.wording import did_you_mean
@@ -156,7 +179,8 @@ def _of_model(
         convention.flow_truncation,
         lambda n: scheduled(name, n, levels_of(n), variant.title, schedules),
     )
-    return name, values, levels_of(steps), 1.0 if flow.of_pipeline and strength == 1 else float(values[0])
+    first = 1.0 if flow.of_pipeline and strength == 1 else float(values[0])
+    return name, values, levels_of(steps), first, tokens
 
 
 def _tokens(convention: "Convention", variant: "Variant", size: tuple[int, int]) -> int:

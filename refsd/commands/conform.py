@@ -16,6 +16,7 @@ from refsd.commands.interruption import interruptible
 from refsd.corpus.met import unmet, verdict_of
 from refsd.corpus.versions import profile_cases
 from refsd.engines.devices import device_of
+from refsd.engines.dump.engine import DumpEngine, give_names
 from refsd.engines.registry import Argument
 from refsd.golden import waivers as waiving
 from refsd.golden.case import Case
@@ -74,6 +75,7 @@ class ConformRequest(NamedTuple):
     dask: str | None = None
     processes: int | None = None
     timeout: float | None = None
+    names: Sequence[str] = ()
 
     @property
     def names_no_cases(self) -> bool:
@@ -148,7 +150,9 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
         raise BadInput("--submission beside --dask: a submission is of one machine; run it there without --dask")
     if request.timeout is not None and (request.dask is not None or request.processes not in (None, 1)):
         raise BadInput("--timeout beside --dask or --processes: it limits engines of one process")
-    alone = request.submission is not None or request.timeout is not None
+    if request.names and (request.dask is not None or request.processes not in (None, 1)):
+        raise BadInput("--names beside --dask or --processes: dumps under your own names are judged in one process")
+    alone = request.submission is not None or request.timeout is not None or bool(request.names)
     with workplace(request.dask, request.golden, 1 if alone else request.processes, request.timeout) as place:
         accepted = place.applicable(accepted)
         engines = find_engines(place, request, chosen, again)
@@ -208,6 +212,7 @@ def find_engines(
     if again is not None and again.pairs:
         groups = again.engines(groups)
         found = engines_of(groups)
+    give_names([engine for engine in found if isinstance(engine, DumpEngine)], request.names)
     for argument in request.engines:
         note_input(Path(Argument.of(argument).path))
     return Engines(groups, missing, place.left_out(found, chosen) if request.names_no_cases else {})

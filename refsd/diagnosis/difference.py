@@ -119,6 +119,9 @@ def _row(name: str, a: _Tensor, b: _Tensor) -> Row:
     found = deviation(one, other)
     if not found.error:
         return Row(name, "same" if alike else "cast", types, 0.0)
+    if not math.isfinite(found.error):
+        bad = [int((~np.isfinite(t.values())).sum()) for t in (one, other)]
+        return Row(name, "changed", types, None, f"{bad[1]} NaN or infinite, {bad[0]} in the first")
     if found.factor != 1:
         return Row(name, "scaled", types, found.rest, f"by {found.factor:.6g}")
     if found.within:

@@ -14,6 +14,8 @@ from refsd.weights.culprits import Finding
 from refsd.weights.detect import find_components
 from refsd.weights.name_groups import few
 
+# Files of at most so many bytes are read whole, as adapters are; 256 MiB of float16 take a second or two.
+_SMALL = 2**28
 _SHARED = 0.9  # share of all names that a prefix must begin to count as added
 
 
@@ -23,11 +25,13 @@ class Health(NamedTuple):
     findings: the most telling first; empty for a healthy file
     card:     of an adapter file; None for other files
     read:     the tensors whose values were read
+    whole:    True if every value was, False if a sample of each tensor
     """
 
     findings: list[Finding]
     card: Card | None
     read: list[Read]
+    whole: bool = False
 
     @property
     def verdict(self) -> str:
@@ -40,7 +44,7 @@ class Health(NamedTuple):
 def examine(
     checkpoint: Checkpoint, whole: bool = False, progress: Callable[[int], None] = lambda _: None
 ) -> Health:
-    """Examine a file; its values by a sample of each tensor, or all of them if `whole`.
+    """Examine a file; of a large one's values a sample of each tensor, or all of them if `whole`.
 
     progress: called with the number of bytes of each tensor after it was read
     """
@@ -54,7 +58,9 @@ def examine(
         findings = structure(checkpoint)
     elif checkpoint.foreign is None:
         findings = _prefixed(checkpoint)
-    read = read_values(checkpoint, not whole, progress)
+    size = sum(header.nbytes for file in checkpoint.files for header in file.headers.values())
+    every = whole or adapter is not None or size <= _SMALL
+    read = read_values(checkpoint, not every, progress)
     never_read = {name for component in checkpoint.components.values() for name in component.extras}
     found = judge(read, adapter is not None)
     if checkpoint.results is not None:  # unlike weights, results may be zero, constant or equal
@@ -64,7 +70,7 @@ def examine(
     findings += [one for one in found if one.kind != "constant" or not never_read.issuperset(one.tensors)]
     if whole:
         findings += _unreadable(checkpoint)
-    return Health(sorted(findings, key=lambda finding: not finding.sure), adapter, read)
+    return Health(sorted(findings, key=lambda finding: not finding.sure), adapter, read, every)
 
 
 def _confirmed(checkpoint: Checkpoint, read: list[Read]) -> dict[str, Statistics]:

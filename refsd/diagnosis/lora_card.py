@@ -246,6 +246,11 @@ def _halves(modules: list[Module]) -> list[Finding]:
 def _unmatched(checkpoint: Checkpoint) -> list[Finding]:
     adapter = checkpoint.adapter
     assert adapter is not None
+    if not adapter.models and adapter.resized:
+        text = f"no released model has its sizes: its layers are named as those of {adapter.resized_as}"
+        misses = f"{counted(len(adapter.unknown), 'tensor')} unmatched: "
+        misses += f"{few([printable(name, 120) for name in adapter.unknown])}, of no layer of {adapter.resized_as}"
+        return [Finding("unmatched", f"{misses}; {text}" if adapter.unknown else text, adapter.unknown, sure=False)]
     if not adapter.models:
         names = few([printable(name, 120) for name in adapter.unknown])
         return [Finding("unmatched", f"layers of no model that refsd knows: {names}", adapter.unknown, sure=False)]

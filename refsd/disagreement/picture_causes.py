@@ -15,6 +15,7 @@ Distance = Callable[[np.ndarray | None, np.ndarray | None], float | None]
 
 TEXT = ("tokens.", "cond", "uncond")
 ALL = "all of it is "
+TIMESTEPS = ".timesteps"
 # The settings that each stage reads.
 _TEXT_SETTINGS = (
     *("convention.prompt", "convention.projects_clip_l", "convention.weighs_together"),
@@ -44,7 +45,15 @@ def explain_root(
     Noise levels depend on many settings through `resolve`; for them, all settings that differ are listed.
     """
     known = {difference.name: difference for difference in differences(a, b)}
+    if stage.endswith(TIMESTEPS):
+        suspects = [known["levels"]] if "levels" in known else []
+        return (
+            _explaining(a, b, suspects, lambda plan: _timestep(plan, target, distance), limit) if suspects else []
+        )
     if stage == "sigmas":
+        tables = [getattr(plan.levels, "sigmas", None) for plan in (a, b)]
+        if tables[0] is not None and tables[1] is not None and np.array_equal(tables[0], tables[1]):
+            known.pop("levels", None)  # they give other timesteps, not other levels
         own = [str(known[name]) for name in _LEVEL_SETTINGS if name in known]
         return own or [str(known[name]) for name in _LEVEL_RULES if name in known]
     text = stage.startswith(TEXT)
@@ -110,6 +119,13 @@ def inherited(pipe: Pipeline, a: PictureRun, b: PictureRun, distance: Distance, 
     apart = "in another shape" if left is None else f"{left:.2g} apart"
     ended = f"the steps differ too: from the same conditioning, levels and noise they end {apart}"
     return f"{ended} ({'; '.join(said)})" if said else ended
+
+
+def _timestep(plan: Plan, target: np.ndarray, distance: Distance) -> float | None:
+    """Return how far the target is from the nearest timestep that the network receives at a level of the plan."""
+    given = [np.full(target.shape, plan.levels.to_t(float(sigma))) for sigma in plan.sigmas if sigma > 0]
+    left = [apart for t in given if (apart := distance(t, target)) is not None]
+    return min(left, default=None)
 
 
 def _text(pipe: Pipeline, plan: Plan) -> Mapping[str, np.ndarray]:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from refsd.conventions import CONVENTIONS, DEFAULT
-from refsd.disagreement.picture_causes import TEXT, explain_root, explain_wrong, inherited
+from refsd.disagreement.picture_causes import TEXT, TIMESTEPS, explain_root, explain_wrong, inherited
 from refsd.disagreement.picture_runs import PictureRun, Tensors, in_order, read_picture, run_picture, title
 from refsd.disagreement.plan_settings import differences
 from refsd.golden.taps import measure_taps
@@ -28,6 +28,8 @@ _FLOAT64 = 1e-11
 _ROUNDING, _LEVEL_ROUNDING = 2.0**-22, 2.0**-18
 # The first latent is the noise times a level: the level's error is its own.
 _OF_LEVELS = ("sigmas", "steps.0.x")
+# Share of the first timestep below which timesteps count as equally near 0.
+_NO_TIME = 1e-3
 # Stages that depend only on the settings, not on another stage.
 _ROOTS = (*TEXT, "sigmas", "noise", "init", "steps.0.x")
 
@@ -183,8 +185,13 @@ class _Answer(NamedTuple):
 
     def honest_error(self, name: str) -> float:
         """Return the relative L2 distance between the honest run and the truth; 0 if a tensor is missing."""
-        apart = distance(self.honest.tensors.get(name), self.truth.tensors.get(name))
+        apart = distance(self.honest.tensors.get(name), self.truth.tensors.get(name), self.least_size(name))
         return 0.0 if apart is None else apart
+
+    def least_size(self, name: str) -> float:
+        """Return what a timestep's error is at least measured by: the last may be 0, or 1e-15."""
+        first = self.truth.tensors.get(f"calls.0{TIMESTEPS}") if name.endswith(TIMESTEPS) else None
+        return 0.0 if first is None else _NO_TIME * float(np.linalg.norm(first))
 
 
 def disagree(
@@ -244,15 +251,15 @@ def disagree(
     return msgspec.structs.replace(outcome, roots=roots, inherited=rest)
 
 
-def distance(x: np.ndarray | None, y: np.ndarray | None) -> float | None:
-    """Compute |x - y| / |y|; None if one is missing, has another shape or is not finite."""
+def distance(x: np.ndarray | None, y: np.ndarray | None, least: float = 0.0) -> float | None:
+    """Compute |x - y| / |y| (`least` if more); None if one is missing, not finite or of other shape."""
     if x is None or y is None or x.shape != y.shape:
         return None
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return None
     apart = float(np.linalg.norm(x - y))
-    size = float(np.linalg.norm(y))
+    size = max(float(np.linalg.norm(y)), least)
     return apart / size if size else min(apart, INFINITE)
 
 
@@ -268,7 +275,7 @@ def _stages(names: list[str], a: _Answer, b: _Answer, margins: list[dict[str, fl
         yield Stage(
             name,
             title(name),
-            distance(*have.values()) if len(have) == 2 else None,
+            distance(*have.values(), least=b.least_size(name)) if len(have) == 2 else None,
             min(explained, INFINITE),
             {side: y.shape for side, y in have.items()},
             {side: of[name] for side, of in zip(names, margins, strict=True) if name in of},

@@ -7,8 +7,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.pipelines.plan import Plan
+from refsd.samplers.levels import NearestLevels
 
 CONVENTION = "convention."  # prefix of the names of a convention's fields
+
+
+# What a convention's fields say, for those that may be a cause.
+_IN_WORDS = {
+    "prompt": "how a prompt is parsed and weighed",
+    "projects_clip_l": "CLIP-L's pooled text is projected",
+    "weighs_together": "both CLIPs are weighted as one array",
+    "zeros_empty": "an empty negative prompt becomes zeros",
+    "zeros_pooled": "so does its pooled text",
+    "zeros_refiner": "an empty negative prompt of the refiner becomes zeros",
+    "family_rows": "the family's rules of text and schedule",
+    "reads_scheduler": "scheduler_config.json sets the levels",
+    "truncation": "what strength leaves of the levels",
+    "one_stream": "one random stream for posterior and noise",
+    "whole_batch": "one random stream for all pictures of a batch",
+    "draws_init": "the latent to start from is drawn from its posterior",
+}
 
 
 class Difference(NamedTuple):
@@ -23,7 +41,11 @@ class Difference(NamedTuple):
     b: str
 
     def __str__(self) -> str:
-        return f"{self.name} {self.a} and {self.b}"
+        field = self.name.removeprefix(CONVENTION)
+        if field == self.name:
+            return f"{self.name} {self.a} and {self.b}"
+        yes_no = {"True": "yes", "False": "no"}
+        return f"{_IN_WORDS.get(field, field)}: {yes_no.get(self.a, self.a)} and {yes_no.get(self.b, self.b)}"
 
 
 def differences(a: Plan, b: Plan) -> Iterator[Difference]:
@@ -55,7 +77,8 @@ def words(setting: Any) -> str:
         return f"{len(setting)} from {setting[0]:.8g} to {setting[-2]:.8g}, {setting[-1]:.8g}"
     if hasattr(setting, "sigmas"):
         sigmas = np.asarray(setting.sigmas, np.float64)
-        return f"{len(sigmas)} from {sigmas[0]:.8g} to {sigmas[-1]:.8g}"
+        given = ", of which the network is given the nearest" if isinstance(setting, NearestLevels) else ""
+        return f"{len(sigmas)} from {sigmas[0]:.8g} to {sigmas[-1]:.8g}{given}"
     for name in ("engine", "name", "__name__"):
         if hasattr(setting, name):
             return str(getattr(setting, name))

@@ -7,9 +7,9 @@ from refsd.golden.judge import Answer, Standard
 
 
 def comparable(standard: Standard, found: Answer) -> bool:
-    """Return True if there are outputs to diagnose: all there, finite, of the truth's shape."""
+    """Return True if there are outputs to diagnose, all there, finite, of the truth's shape."""
     truth = standard.truth
-    same = all(name in found and found[name].shape == y.shape for name, y in truth.items())
+    same = bool(truth) and all(name in found and found[name].shape == y.shape for name, y in truth.items())
     same = same and truth.keys() <= standard.honest.keys()
     return same and all(np.isfinite(found[name]).all() for name in truth)
 

@@ -23,6 +23,7 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 from refsd.numerics.profiles import FLOAT32, Numerics
+from refsd.stages import STAGES
 
 # Name at most this many unknown tensors.
 _NAMED = 5
@@ -92,6 +93,11 @@ def with_case(
     This computes the honest run, and the reference's taps from the dump's own taps. Raises BadInput for a name of
     `targets.typed` that the golden lacks.
     """
+    there = {name: y for name, y in truth.items() if name in found}
+    if not strict and case.op in STAGES and 0 < len(there) < len(truth):
+        # Each output of a stage is a result of its own: those that a dump has are judged.
+        compared = with_case(case, found, there, numerics, model_files, strict, targets, seeking)
+        return compared._replace(absent=[name for name in truth if name not in there])
     inputs, kind = case.realize(), judges(model_files).of(case)
     taps = {name: y for name, y in found.items() if name not in truth}
     trace = kind.trace(case, inputs, found, numerics) if taps else Trace()
@@ -116,7 +122,8 @@ def with_case(
         notes += filter(None, [_laid(name, y.shape, given[name].shape) for name, y in stored_as.items()])
     # Taps may come without the outputs; a dump without taps must have every output.
     asked = {name: y for name, y in truth.items() if name in given or not known}
-    honest = kind.answer(case, inputs, Arithmetic(numerics)) if asked else {}
+    answer = kind.answer(case, inputs, Arithmetic(numerics)) if asked else {}
+    honest = {name: y for name, y in answer.items() if name in truth}
     standard = Standard(case, inputs, truth, honest, numerics)
     outputs = kind.measure(standard._replace(truth=asked, honest={n: honest[n] for n in asked}), given)
     examined = Examination(trace, outputs)

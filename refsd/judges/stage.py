@@ -97,10 +97,10 @@ class StageJudge(Judge):
             return []
         near_by, suspects = {}, {}
         for mutant in self.mutants(case):
-            right = self._answer(case, inputs, FLOAT64, mutant.change)
-            near = self._answer(case, inputs, numerics, mutant.change)
-            if right is None or near is None or right.keys() != truth.keys():
+            right, near = (self._answer(case, inputs, of, mutant.change) for of in (FLOAT64, numerics))
+            if right is None or near is None or not truth.keys() <= right.keys():
                 continue
+            right, near = ({name: y[name] for name in truth} for y in (right, near))
             near_by[mutant.name] = near
             if judge(self._measured(standard._replace(truth=right, honest=near), found, True)).passed:
                 suspects[mutant.name] = near

@@ -34,8 +34,10 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
         yield from _tensor(m, "not judged" if m.output in unseen else "FAIL")
     if shown is not taps and len(wrong) > len(shown):
         yield f"... and {counted(len(wrong) - len(shown), 'wrong tap')} more: --json has all"
+    right = {m.output for m in shown if judge_output(m).passed}  # an output may be a tap, too
     for m in examined.outputs:
-        yield from _tensor(m, "FAIL")
+        if m.output not in right or not judge_output(m).passed:
+            yield from _tensor(m, "FAIL")
     if taps:
         yield f"{len(taps) - len(wrong) - len(unseen)} of {counted(len(taps), 'tap')} right"
     if wrong:

@@ -41,7 +41,8 @@ class AdapterSurvey(NamedTuple):
     kind:    "LoRA", or "LoRA and LoKr"
     models:  titles of the models that match most tensor names; empty if none matches at least half of them
     layers:  number of the models' layers that the file adapts
-    unknown: tensor names that match no layer of these models, or whose layer's parts are incomplete
+    unknown: tensor names that match no layer of these models (of `resized`, where those are empty), or whose
+             layer's parts are incomplete
     embeddings: names of the textual inversions in the file
     resized: where `models` is empty, titles of the models that have most of these layers' names, in other sizes
     """
@@ -60,9 +61,13 @@ class AdapterSurvey(NamedTuple):
     @property
     def title(self) -> str:
         article = "an" if self.kind[0] in "IO" else "a"
-        named = _joined((*self.resized[:_NAMED], *(["others"] if len(self.resized) > _NAMED else [])), "or")
-        resized = f"a model with the layers of {named} in other sizes" if self.resized else ""
+        resized = f"a model with the layers of {self.resized_as} in other sizes" if self.resized else ""
         return f"{article} {self.kind} for {self.candidates or resized or 'no model that refsd knows'}"
+
+    @property
+    def resized_as(self) -> str:
+        """The models whose layers it names in other sizes, the first few."""
+        return _joined((*self.resized[:_NAMED], *(["others"] if len(self.resized) > _NAMED else [])), "or")
 
     @property
     def candidates(self) -> str:
@@ -82,9 +87,10 @@ def survey_adapter(shapes: Mapping[str, Shape]) -> AdapterSurvey | None:
         modules.setdefault(module, {})[part] = name
     models, known = _matching({title: _fitting(modules, shapes, title) for title in MODELS}, modules, len(shapes))
     named_alike = {} if models else {title: modules.keys() & _layers(title) for title in MODELS}
-    resized, _ = _matching(named_alike, modules, len(shapes))
+    resized, alike = _matching(named_alike, modules, len(shapes))
     kinds = [_kind(modules[module], shapes) for module in modules if not known or module in known]
-    usable = {name for module in known if _kind(modules[module], shapes) for name in modules[module].values()}
+    matched = known or alike
+    usable = {name for module in matched if _kind(modules[module], shapes) for name in modules[module].values()}
     unknown = tuple(name for name in shapes if name not in usable)
     kind = _joined(dict.fromkeys(filter(None, kinds)), "and") or _half(part for _, part in named.values())
     return AdapterSurvey(kind, models, len(known), unknown, tuple(embeddings), resized)

@@ -9,6 +9,7 @@ import refsd
 from refsd.cases import CASES
 from refsd.engines.torch.engine import find, times_of
 from refsd.engines.torch.models import MODELS, READERS
+from refsd.engines.torch.state import living_component
 from refsd.numerics.errors import BadInput
 from refsd.weights import recipes
 
@@ -69,6 +70,15 @@ def test_an_honest_module_is_right(engines, name, variant):
     assert report.passed and report.unseen == 1, str(report)
     assert [judged.taps > 10 for judged in report.calls] == [True]
     assert f"{type(model).__name__}: " in said[0] and "1 further call not judged" in said[0]
+
+
+def test_a_right_module_of_fewer_refiner_layers_is_known_without_a_warning(engines, recwarn):
+    model, _ = living(engines["torch"], "zimage/zimage/masked")
+    assert len(model.noise_refiner) > 1
+    model.noise_refiner, model.context_refiner = model.noise_refiner[:1], model.context_refiner[:1]
+    model.register_to_config(n_refiner_layers=1)
+    assert living_component(model).name
+    assert not [str(one.message) for one in recwarn if "missing" in str(one.message)]
 
 
 def test_numbers_that_float16_does_not_hold_are_placed(engines):

@@ -8,14 +8,15 @@ may also hold taps. Their names are those of `refsd forward --taps FILE --tap-op
 recognised by shape and content.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from refsd.components import COMPONENTS
-from refsd.engines.dump.matching import Match, match
-from refsd.engines.dump.names import Names, renamed
+from refsd.engines.dump.matching import PARTS, Match, Tensors, match
+from refsd.engines.dump.names import Names, read_names, renamed
 from refsd.files.formats import open_weights
 from refsd.golden import dumps
 from refsd.golden.case import Case
@@ -23,14 +24,18 @@ from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles, NoDevia
 from refsd.golden.examination import once_more
 from refsd.golden.input_file import note_input
 from refsd.golden.operations import OPERATIONS
+from refsd.golden.wording import counted
 from refsd.judges.model import ModelJudge
 from refsd.numerics.errors import BadInput
+from refsd.numerics.printable import printable
 from refsd.numerics.profiles import FLOAT32, PROFILES, Numerics
 from refsd.numerics.tensor import StoredTensor
 
 EXAMPLE = "dump:FOLDER"
 _SUFFIXES = (".safetensors", ".gguf", *dumps.SUFFIXES)
 _MODEL = "model/"
+# Of the tensors that nothing tells, so many are named.
+_SHOWN = 3
 
 
 def read_dump(path: Path) -> dict[str, np.ndarray]:
@@ -50,6 +55,7 @@ class DumpEngine(NoDeviations):
     matches:  tensors of the last case that were recognised as taps despite another name or layout
     unknown:  names of those that were not, which are not judged
     names:    tensor of the dump -> its name in the reference
+    gap:      as of a PartialEngine
     """
 
     version = "a dump"
@@ -60,6 +66,7 @@ class DumpEngine(NoDeviations):
         self.matches: list[Match] = []
         self.unknown: list[str] = []
         self.names: Names = {}
+        self.gap = ""
         self._judge = ModelJudge(model_files)
         self._path, self._numerics = path, numerics
         self.of_one_case = not path.is_dir() or any(path.glob("*.npy"))
@@ -78,6 +85,7 @@ class DumpEngine(NoDeviations):
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         file = self._file(case)
         assert file is not None
+        self.matches, self.unknown, self.gap = [], [], ""
         try:
             found = renamed(read_dump(file), self.names)
         except BadInput as error:
@@ -101,7 +109,6 @@ class DumpEngine(NoDeviations):
         outputs: Mapping[str, str],
     ) -> dict[str, np.ndarray]:
         """Rename the dump's tensors to the reference's tap names, where shape and content identify them."""
-        self.matches, self.unknown = [], []
         reference = {**self._judge.reference_taps(case, inputs)} if found.keys() - outputs.keys() else {}
         foreign = {name: y for name, y in found.items() if name not in outputs and name not in reference}
         if foreign:
@@ -109,13 +116,56 @@ class DumpEngine(NoDeviations):
         matched = {one.name for one in self.matches}
         self.unknown = [name for name in foreign if name not in matched and not once_more(name, [*reference])]
         own = {name: y for name, y in found.items() if name not in {*matched, *self.unknown}}
-        return own | {tap: y for one in self.matches for tap, y in one.taps.items()}
+        named = own | {tap: y for one in self.matches for tap, y in one.taps.items()}
+        self.gap = self._gap(found, named, reference)
+        return named
+
+    def _gap(self, found: Tensors, named: Tensors, reference: Tensors) -> str:
+        """Say which unknown tensors may be taps, by their sizes, and where in the reference they begin."""
+        left = {name: y for name, y in reference.items() if not _is_there(y, named, reference)}
+        sizes = {y.size for y in left.values() if y.size > 1}
+        fused = {PARTS * size for size in sizes}
+        unlike = [name for name in self.unknown if found[name].size in sizes | fused]
+        if not unlike:
+            return ""
+        mine = {found[name].size for name in unlike}
+        like = {name for name, y in left.items() if {y.size, PARTS * y.size} & mine}
+        # Before the error most taps are found, behind it few: it is where the shares of both differ most.
+        begun, seen, gone, best = "", 0.0, 0.0, (-math.inf, "", "")
+        for name in reference:
+            if name in named:
+                begun, seen = name, seen + 1 / max(len(named), 1)
+            elif name in like and (begun or not named.keys() & reference.keys()):
+                best = max(best, (seen - gone, name, begun), key=lambda one: one[0])
+                gone += 1 / len(like)
+        _, place, before = best
+        judged = len(found) - len(self.unknown)
+        n, shown = counted(len(found), "tensor"), ", ".join(map(printable, unlike[:_SHOWN]))
+        shown += ", ..." * (len(unlike) > _SHOWN)
+        return (
+            f"{judged} of {n} judged, {len(self.unknown)} unknown ({shown}), whose names "
+            f"and contents are none of the reference's: most is known until {before or 'the inputs'}, little from "
+            f"{place} on, so look for the error there; --names MINE=THEIRS has the unknown ones judged"
+        )
 
     def _file(self, case: Case) -> Path | None:
         if self.of_one_case:
             return self._path
         paths = [self._path / f"{case.name}{suffix}" for suffix in ("", *_SUFFIXES)]
         return next((path for path in paths if path.exists()), None)
+
+
+def give_names(dumps: Sequence[DumpEngine], given: Sequence[str]) -> None:
+    """Have dumps read under the user's names. given: as `read_names` takes it; raises BadInput without a dump"""
+    for dump in dumps:
+        dump.names = read_names(given)
+    if given and not dumps:
+        raise BadInput("--names: none of the engines is a dump; leave it out")
+
+
+def _is_there(tap: np.ndarray, named: Tensors, reference: Tensors) -> bool:
+    """Return True if a tap was found, or one of the same content, as a block's and its last operation's."""
+    return any(y is tap or np.array_equal(y, tap) for name, y in reference.items() if name in named)
 
 
 def find(path: str | None = None, model_files: ModelFiles | None = None, **_) -> list[EngineSearch]:

@@ -11,7 +11,7 @@ Tensors = Mapping[str, np.ndarray]
 # A tensor matches a tap if their relative L2 distance is at most _NEAR, and if every other tap of that size is at
 # least _CLEAR times as far away.
 _NEAR, _CLEAR = 0.3, 2.0
-_PARTS = 3  # tensors in a fused q, k, v
+PARTS = 3  # tensors in a fused q, k, v
 
 
 class Match(NamedTuple):
@@ -75,11 +75,11 @@ def _whole(name: str, y: np.ndarray, reference: Tensors) -> Match | None:
 
 def _fused(name: str, y: np.ndarray, reference: Tensors) -> Match | None:
     """Split a tensor into q, k and v along its last axis and match each; None unless all three are taps."""
-    if y.ndim < 2 or y.shape[-1] % _PARTS:
+    if y.ndim < 2 or y.shape[-1] % PARTS:
         return None
-    parts = [_whole(name, part, reference) for part in np.split(y, _PARTS, axis=-1)]
+    parts = [_whole(name, part, reference) for part in np.split(y, PARTS, axis=-1)]
     taps = {tap: z for part in parts if part is not None for tap, z in part.taps.items()}
-    return Match(name, taps, "fused") if len(taps) == _PARTS else None
+    return Match(name, taps, "fused") if len(taps) == PARTS else None
 
 
 def _distance(y: np.ndarray, truth: np.ndarray) -> float:

@@ -1,6 +1,7 @@
 """Read the weights and config of a torch module in memory, as if they were a file's."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -101,7 +102,9 @@ def living_component(module) -> Component:
     first: BadInput | None = None
     for prefix in _PREFIXES:
         try:
-            return component_of(StateDict(title, state, prefix), _as_json(given))
+            with warnings.catch_warnings():  # a file lacks layers by mistake, a living module has what it runs
+                warnings.simplefilter("ignore", UserWarning)
+                return component_of(StateDict(title, state, prefix), _as_json(given))
         except BadInput as error:
             first = first or error
     assert first is not None

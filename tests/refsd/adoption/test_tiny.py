@@ -106,6 +106,22 @@ def test_a_dump_is_compared(tiny, tmp_path):
     assert done.exit_code == 1 and "at norm" in done.output and "eps ten times too large" in done.output
 
 
+def test_two_dumps_of_a_folder_disagree_as_its_case_s_do(tiny, tmp_path):
+    for name, bug in (("right", ()), ("wrong", ("--bug",))):
+        save_file(dump(tiny, tmp_path, *bug), tmp_path / f"{name}.safetensors")
+    right, wrong = (f"dump:{tmp_path / name}.safetensors" for name in ("right", "wrong"))
+    assert run("disagree", right, right, tiny).exit_code == 0
+    done = run("disagree", right, wrong, tiny)
+    assert done.exit_code == 1 and "they part at norm" in done.output, (done.output, done.exception)
+
+
+def test_the_taps_of_a_folder_are_shown(tiny):
+    shown = run("golden", "show", tiny, "--taps", "conv_*")
+    assert [line.split()[0] for line in shown.output.splitlines()] == ["conv_in", "conv_out"], shown.exception
+    assert "[2, " in shown.output
+    assert "no tap matches 'q'" in str(run("golden", "show", tiny, "--taps", "q").exception)
+
+
 def test_outputs_alone_are_explained_by_known_bugs_of_models(tiny, tmp_path):
     case = read(tiny)
     save_file(ModelJudge().answer(case, case.realize(), GeluForSilu(FLOAT32)), tmp_path / "wrong.safetensors")

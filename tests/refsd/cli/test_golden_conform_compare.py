@@ -306,6 +306,21 @@ def test_of_many_wrong_taps_the_first_are_shown_and_the_rest_counted(tmp_path):
     assert "... and 6 wrong taps more: --json has all" in said and said.count("FAIL  2") == 3
 
 
+def test_an_output_of_a_stage_is_judged_without_the_others():
+    case = "stage/sigmas/flux-n5"
+    _ok("golden", "make", "--cases", case)
+    right = Store("goldens").get(case).outputs["sigmas"]
+    save_file({"sigmas": right}, "mine.safetensors")
+    said = _ok("compare", "mine.safetensors", case)
+    assert "not in the dump, so not judged: 1 tensor: timesteps" in said
+    t = 1 - np.arange(5) / 5
+    save_file({"sigmas": np.append(3 / (3 + 1 / t - 1), 0)}, "mine.safetensors")
+    wrong = _call("compare", "mine.safetensors", case)
+    assert wrong.exit_code == 1 and "the reference agrees if shift 3 at every size" in wrong.stdout
+    save_file({"a": right, "b": right}, "mine.safetensors")
+    assert "FAIL  output 'sigmas' is missing" in _call("compare", "mine.safetensors", case).stdout
+
+
 def test_pictures_are_not_compared():
     refused = _call("compare", "a.png", "b.PNG").exception
     assert isinstance(refused, BadInput) and "refsd disagree A B -m MODEL -p PROMPT" in str(refused)

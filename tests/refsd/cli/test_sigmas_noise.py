@@ -54,6 +54,45 @@ def exponential(n, mu):
     return [*(np.exp(mu) / (np.exp(mu) + 1 / t - 1)), 0]
 
 
+def test_own_levels_are_judged_and_what_is_wrong_is_named(tmp_path):
+    flags = ["sigmas", "--model", "flux-dev", "--steps", "20", "-W", "1024", "-H", "1024", "--compare"]
+    for name, mu, says in (
+        ("right", 1.15, "pass"),
+        ("wrong", np.log(3), "reference agrees if shift 3 at every size"),
+    ):
+        mine = tmp_path / f"{name}.json"
+        mine.write_text(json.dumps(exponential(20, mu)))
+        np.savez(tmp_path / f"{name}.npz", sigmas=exponential(20, mu), other=np.ones(3))
+        for file in (mine, mine.with_suffix(".npz")):
+            shown = run.invoke(app, [*flags, str(file)])
+            assert says in shown.output and shown.exit_code == (name == "wrong")
+    assert "step 1 is 0.98275" in shown.output
+    mine.write_text("{}")
+    assert "expected a JSON list of sigmas" in str(run.invoke(app, [*flags, str(mine)]).exception)
+    other = run.invoke(app, [*flags, str(tmp_path / "right.npz"), "--like", "comfyui", "--steps", "7"])
+    assert "no case has such levels of comfyui" in str(other.exception)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--model", "sd3"),
+        ("--model", "qwen-image", "--like", "diffusers"),
+        ("--model", "flux2-klein", "--like", "diffusers", "--strength", "0.6"),
+        ("--like", "sdcpp", "--scheduler", "karras", "--strength", "0.5"),
+        ("--like", "diffusers"),
+        ("--flow-shift", "3"),
+    ],
+)
+def test_levels_that_cases_judge(tmp_path, flags):
+    flags = ["--steps", "7", *flags]
+    sigmas = levels(*flags)["sigmas"]
+    for factor, code in ((1, 0), (1.01, 1)):
+        (tmp_path / "mine.json").write_text(json.dumps({"sigmas": [factor * sigma for sigma in sigmas]}))
+        shown = run.invoke(app, ["sigmas", *flags, "--compare", str(tmp_path / "mine.json")])
+        assert shown.exit_code == code, shown.output
+
+
 # Model, engine, size, steps -> mu, by the models' papers and repositories; FLUX.2's for 4096 tokens and 4 steps.
 MUS = [
     ("flux-dev", "sdcpp", (1024, 1024), 20, 1.15),

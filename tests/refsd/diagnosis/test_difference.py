@@ -53,6 +53,12 @@ CHANGES = {
     "cast with an error": (W1, values(lambda w: w.astype("bfloat16")), "cast", ""),
     "permuted": (OUT, lambda t: stored(np.asarray(t.values())[SHUFFLED]), "permuted", "its rows"),
     "changed": (OUT, values(lambda w: w + np.abs(w)), "changed", ""),
+    "NaN": (
+        OUT,
+        values(lambda w: np.where(np.arange(384)[:, None] == 7, np.float32("nan"), w)),
+        "changed",
+        "384 NaN or infinite, 0 in the first",
+    ),
     "three rows": (
         OUT,
         values(lambda w: w * (np.arange(384) % 128 != 5)[:, None]),

@@ -11,9 +11,11 @@ from refsd.cases import CASES
 from refsd.causes.model.following import nearest_order
 from refsd.cli import app
 from refsd.engines.reference import Reference
+from refsd.golden.examination import Examination
+from refsd.golden.judge import Trace
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge, judge_output
-from refsd.judges.comparison import _of_other_layers, with_case, with_files
+from refsd.judges.comparison import Comparison, _of_other_layers, with_case, with_files
 from refsd.judges.model import ModelJudge
 from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
@@ -445,6 +447,14 @@ def _call(*arguments) -> tuple[int, str]:
 def _save(path, tensors):
     save_file({name: np.ascontiguousarray(y) for name, y in tensors.items()}, path)
     return path
+
+
+def test_an_output_that_is_a_tap_too_has_one_line():
+    y = np.ones((2, 3))
+    for found, lines in ((y, ["pass"]), (y + 1, ["FAIL", "FAIL"])):
+        both = measure_taps({"out": found}, {"out": y}, {"out": y * (1 + 1e-7)}, FLOAT32)
+        said = comparison_lines(Comparison(Examination(Trace(both), both)))
+        assert [line[:4] for line in said if line[6:].startswith("out ")] == lines
 
 
 def test_files_of_taps(tmp_path, runs, engine):

@@ -1,6 +1,7 @@
 """refsd disagree on a whole picture: settings, stages, where they part, which dump is wrong and why."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -57,6 +58,7 @@ def _drawn_once():
     def once(pipe, plan):
         precision = pipe.denoiser.module.arithmetic.numerics.name
         key = precision, plan.like, plan.sampler, plan.schedule, plan.rng, plan.from_image, plan.strength
+        key += plan.prompt, plan.cfg_scale, len(plan.sigmas)
         return drawn[key] if key in drawn else drawn.setdefault(key, run(pipe, plan))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -91,12 +93,29 @@ def test_two_conventions_part_at_their_own_stages_each_with_its_cause(tiny):
     assert settings["rng"] == ("cpu", "cuda") and settings["schedule"] == ("leading", "discrete")
     assert settings["sampler"] == ("euler", "euler_a") and settings["convention.prompt"] == ("diffusers", "sdcpp")
     roots = {root["stage"]: root["causes"] for root in outcome["roots"]}
-    assert roots["tokens.cond.clip"] == ["all of it is convention.prompt diffusers and sdcpp"]
+    assert roots["tokens.cond.clip"] == ["all of it is how a prompt is parsed and weighed: diffusers and sdcpp"]
     assert roots["noise"] == ["all of it is rng cpu and cuda"]
     assert roots["sigmas"] == ["schedule leading and discrete"]
     assert "steps differ too" in outcome["inherited"] and "sampler euler and euler_a" in outcome["inherited"]
     assert parts[0] == "tokens.cond.clip" and parts[-1] == "image" and outcome["wrong"] == {}
     assert list(stages)[:2] == ["tokens.cond.clip", "tokens.cond.weights"]
+
+
+def test_a_timestep_is_told_from_its_level_and_one_that_is_0_is_no_parting(tiny):
+    """ComfyUI gives the network the nearest trained timestep, diffusers one between two: of Karras' levels."""
+    flags = ("-p", "a cat", "--sampling-method", "euler", "--scheduler", "karras", "--rng", "cpu")
+    flags += ("--cfg-scale", "7", "--steps")
+    code, outcome, _, parts = as_json(tiny, "comfyui", "diffusers", *flags, "4")
+    (root,) = outcome["roots"]
+    assert code == 1 and root["stage"] == parts[0] == "calls.1.timesteps"
+    assert (
+        root["causes"][0].startswith("all of it is levels 1000 from") and "given the nearest" in root["causes"][0]
+    )
+    told = disagree(tiny, "comfyui", "diffusers", *flags, "4")[1]
+    assert re.search(r"more; --json has all\n  part  timestep at call 1 .* apart", told)
+    # The last of two levels is the lowest trained one: timestep 0 beside 1e-15.
+    code, outcome, _, parts = as_json(tiny, "comfyui", "diffusers", *flags, "2")
+    assert (code, outcome["roots"], parts) == (0, [], [])
 
 
 def test_comfyui_and_a1111_part_at_the_rules_in_which_they_differ(tiny):
@@ -105,7 +124,7 @@ def test_comfyui_and_a1111_part_at_the_rules_in_which_they_differ(tiny):
     assert settings["rng"] == ("cpu", "nv")
     assert settings["convention.whole_batch"] == ("True", "False")
     roots = {root["stage"]: root["causes"] for root in outcome["roots"]}
-    assert code == 1 and roots["cond"] == ["all of it is convention.prompt comfyui and a1111"]
+    assert code == 1 and roots["cond"] == ["all of it is how a prompt is parsed and weighed: comfyui and a1111"]
     assert roots["noise"] == ["all of it is rng cpu and nv"]
     assert roots["sigmas"][0] == "schedule discrete and karras"
     assert "sampler euler and dpm++2m" in outcome["inherited"]
@@ -190,7 +209,7 @@ def test_pictures_that_start_from_a_picture_are_compared_from_its_latent_on(tiny
     code, outcome, stages, parts = as_json(tiny, "diffusers", "sdcpp", *chosen)
     roots = {root["stage"]: root["causes"] for root in outcome["roots"]}
     assert code == 1 and stages["init"]["title"] == "latent of the picture to start from"
-    assert roots["noise"] == ["all of it is convention.one_stream True and False"]
+    assert roots["noise"] == ["all of it is one random stream for posterior and noise: yes and no"]
     assert "steps.0.x" in parts and ("init" in parts) == ("init" in roots)
     code, outcome, stages, parts = as_json(tiny, "sdcpp", "sdcpp:torch-f16", *chosen)
     assert code == 0 and not parts and stages["init"]["distance"] > 0
@@ -209,7 +228,7 @@ def test_flows_are_compared(folder, letters):
     assert roots.keys() == {"tokens.cond.t5", "sigmas"} and roots["sigmas"][0].startswith(
         "levels 1000 from 0.001 to 1 "
     )
-    assert roots["tokens.cond.t5"] == ["all of it is convention.family_rows diffusers and sdcpp"]
+    assert roots["tokens.cond.t5"] == ["all of it is the family's rules of text and schedule: diffusers and sdcpp"]
     assert "all that follows is inherited" in outcome["inherited"] and outcome["wrong"] == {}
 
 

@@ -67,6 +67,11 @@ def test_a_model_of_other_sizes_is_told_by_its_names():
         found.title
         == "a LoRA for a model with the layers of FLUX.1, Chroma, Chroma-Radiance or others in other sizes"
     )
+    assert found.unknown == ()
+    shapes = lora("lora_unet_double_blocks_0_img_attn_qkv", 192, 64)
+    misspelt = lora("lora_unet_double_blocks_0_img_atn_proj", 64, 64)
+    shapes |= misspelt
+    assert survey_adapter(shapes).unknown == (*misspelt,)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from refsd.cli import main
+from refsd.diagnosis import health
 from refsd.files.formats import open_weights
 from refsd.files.writers import Spec, write_safetensors
 from refsd.golden.case import Case
@@ -129,12 +130,15 @@ def test_values(info, single, as_safetensors):
     assert [finding["tensors"] for finding in said["findings"]] == [[name]]
 
 
-def test_a_sample_misses_what_all_values_show(info, single, as_safetensors):
+def test_a_sample_of_a_large_file_misses_what_all_values_show(info, single, as_safetensors, monkeypatch):
     name = "cond_stage_model.transformer.text_model.embeddings.token_embedding.weight"
     large = np.random.default_rng(1).standard_normal((5000, 64), np.float32)
     large[3000, 5] = np.nan
     path = as_safetensors(single | {name: large})
-    assert info(path)[0] == 0
+    assert info(path)[0] == 2
+    monkeypatch.setattr(health, "_SMALL", 2**20)
+    code, out, _ = info(path)
+    assert code == 0 and "nothing wrong in a sample of each tensor; --values reads all" in out
     assert info(path, "--values")[0] == 2
 
 
