@@ -52,7 +52,7 @@ BUDGETS = {
     "refsd/disagreement": 1_130,
     "refsd/engines": 11_290,
     "refsd/export": 350,
-    "refsd/families": 2_280,
+    "refsd/families": 2_300,
     "refsd/files": 4_050,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,

@@ -84,13 +84,13 @@ FILL = DEV._replace(name="flux-fill", title="FLUX.1 Fill", guidance=30.0, extra_
 CONTROL = DEV._replace(name="flux-control", title="FLUX.1 Canny or Depth", guidance=10.0, extra_channels="control")
 
 _TINY = FluxSize(hidden=256, double_blocks=1, single_blocks=2, mlp=1024)
-_TINY_VAE = VAESize(32, (32, 64, 128, 128), latent_channels=16, quant_convs=False)
+TINY_VAE = VAESize(32, (32, 64, 128, 128), latent_channels=16, quant_convs=False)
 RECIPES = {
     "flux-dev": alone("flux", FLUX_DEV, _TINY, "flux"),
     "flux-schnell": alone("flux", FLUX_SCHNELL, _TINY._replace(guidance=False), "flux"),
     "flux-fill": alone("flux", FLUX_FILL, _TINY._replace(in_channels=384), "flux"),
     "flux-control": alone("flux", FLUX_CONTROL, _TINY._replace(in_channels=128), "flux"),
-    "flux-vae": alone("vae", FLUX_VAE, _TINY_VAE, "vae"),
+    "flux-vae": alone("vae", FLUX_VAE, TINY_VAE, "vae"),
 }
 
 FAMILIES = (

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, constant_shift
+from refsd.families.flux import TINY_VAE as TINY_FLUX_VAE
+from refsd.families.sdxl import TINY_BIGG, TINY_CLIP
 from refsd.families.text_encoders import (
     CLIP_L,
     DIFFUSERS,
@@ -21,8 +23,9 @@ from refsd.models.mmdit.network import SD3_MEDIUM, MMDiTSize
 from refsd.models.mmdit.network import SD35_LARGE as LARGE
 from refsd.models.mmdit.network import SD35_MEDIUM as MEDIUM
 from refsd.models.t5.network import T5_XXL
+from refsd.models.vae.network import SD3_VAE
 from refsd.networks.dimensions import Shape
-from refsd.networks.recipe import alone
+from refsd.networks.recipe import RecipeModel, RecipePart, alone
 from refsd.numerics.errors import BadInput
 
 # Engine -> number of zero tokens that replace T5's hidden states.
@@ -91,6 +94,16 @@ _TINY = MMDiTSize(hidden=128, blocks=2, mlp=512, table=16, context_dim=128, pool
 # As deep as SD 3 medium: stable-diffusion.cpp accepts no other depth.
 _NARROW = LARGE._replace(hidden=1536, blocks=24, mlp=6144)
 RECIPES = {
+    # As SD 3 medium is released with its encoders, but for T5: it draws without one, from CLIP's vocabulary alone.
+    "sd3": RecipeModel(
+        {
+            "mmdit": RecipePart(SD3_MEDIUM, _TINY._replace(pooled=32), "model.diffusion_model."),
+            "vae": RecipePart(SD3_VAE, TINY_FLUX_VAE, "first_stage_model."),
+            "clip": RecipePart(CLIP_L_SIZE, TINY_CLIP, "text_encoders.clip_l.transformer."),
+            "clip_g": RecipePart(CLIP_G, TINY_BIGG, "text_encoders.clip_g.transformer."),
+        },
+        "sd3",
+    ),
     "sd3-medium": alone("mmdit", SD3_MEDIUM, _TINY, "sd3"),
     "sd35-medium": alone("mmdit", MEDIUM, _TINY._replace(qk_norm=64, dual=(0,)), "sd3"),
     "sd35-large": alone("mmdit", LARGE, _TINY._replace(qk_norm=64), "sd3"),

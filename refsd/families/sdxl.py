@@ -100,15 +100,15 @@ _TINY = SDXL_SIZE._replace(
 )
 _EMBEDDERS = "conditioner.embedders."
 # Their widths add up to the tiny UNet's context. The depth identifies OpenCLIP's encoders.
-_TINY_CLIP = CLIPSize(hidden=16, layers=2, mlp=32)
-_TINY_BIGG = CLIPSize(hidden=16, layers=32, mlp=32, projection=16)
+TINY_CLIP = CLIPSize(hidden=16, layers=2, mlp=32)
+TINY_BIGG = CLIPSize(hidden=16, layers=32, mlp=32, projection=16)
 RECIPES = {
     "sdxl": RecipeModel(
         {
             "unet": RecipePart(SDXL_SIZE, _TINY, UNET),
             "vae": NARROW_VAE,
-            "clip": RecipePart(CLIP_L_SIZE, _TINY_CLIP, f"{_EMBEDDERS}0.transformer."),
-            "clip_g": RecipePart(CLIP_G, _TINY_BIGG, f"{_EMBEDDERS}1.model.", lambda size: OpenCLIP(size.layers)),
+            "clip": RecipePart(CLIP_L_SIZE, TINY_CLIP, f"{_EMBEDDERS}0.transformer."),
+            "clip_g": RecipePart(CLIP_G, TINY_BIGG, f"{_EMBEDDERS}1.model.", lambda size: OpenCLIP(size.layers)),
         },
         "sdxl",
     ),
