@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from refsd.causes.stage.causes import known_causes, searched_causes
+from refsd.causes.stage.draws import other_draws
 from refsd.causes.stage.elsewhere import elsewhere
 from refsd.causes.stage.scene import Scene
 from refsd.golden import explanation
@@ -114,6 +115,8 @@ class StageJudge(Judge):
             named = answers.nearest({name: near for name, near in suspects.items() if answers.explained_by(near)})
         scene = Scene(stage, stage_inputs, found, truth, honest, bounds)
         named = named or known_causes(scene, near_by) or elsewhere(scene)
+        if not named and same_shapes:
+            named = other_draws(scene)
         return named or searched_causes(scene, near_by)
 
     def _stage_inputs(self, case: Case, inputs: Inputs, numerics: Numerics) -> StageInputs:

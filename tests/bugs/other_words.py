@@ -10,6 +10,7 @@ OTHER_WORDS = {
     "att-05": "v is read from .*attn_1.v: the layers in between are skipped",
     "att-08": "right slices stand at other places: axis 2",
     "att-10": "the last 3 of axis J of k and v not read",
+    "att-13": "rope runs along axis H where it should along L",
     "cn-01": "control is x as it is given",
     "cn-02": "b is multiplied by 2",
     "cn-04": "context has 5 tokens for 9: the last 4 are left out",

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from refsd.causes.generic.error_places import Places, contents, flat_tail, index_set, joined, places, seen
-from refsd.causes.generic.moved_values import other_order, rearranged
+from refsd.causes.generic.moved_values import rearranged
+from refsd.causes.generic.reshaped import other_order
 from refsd.causes.generic.simple_relations import coarser
 from refsd.golden.evidence import Evidence
 from refsd.golden.unwritten_memory import UNWRITTEN, unwritten
@@ -20,6 +21,7 @@ _VARIED = 0.02
 _NEARLY_ALL = 0.8
 # Rows and half their elements, at the least, for factors of rows.
 _ROWS = 8
+_VECTOR = 16
 # Scattered wrong elements, at the least, and their share, at the most, that may have a cause of their own.
 _SCATTERED, _MOST = 16, 0.75
 # What may become of right numbers in one place.
@@ -92,6 +94,8 @@ def fitted_causes(
     grid = coarser(part)
     if grid is not None and grid.phrase.startswith("its values"):
         return [f"computed in a smaller type: {grid.phrase}{place}"]
+    if _beginning_of_rows(where, evidence.truth.shape):
+        return [f"rows are written over at their beginning, as by the end of the row before{place}"]
     elsewhere = _written_elsewhere(evidence, channel)
     return [elsewhere] if elsewhere else []
 
@@ -176,6 +180,15 @@ def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarr
             distances[name] = float(np.sqrt(np.mean(part.z(wrong) ** 2)))
     least = max(2 * min(distances.values(), default=0.0), 1.0)
     return [name for name, apart in distances.items() if apart <= least]
+
+
+def _beginning_of_rows(where: Places, shape: tuple[int, ...]) -> bool:
+    """Return True if the first few numbers of many rows are wrong, less than a vector of 16, and no others."""
+    if len(shape) < 2 or not where.phrases or shape[-1] < 2 * _ROWS:
+        return False
+    wrong = where.box[-1]
+    rows = int(np.prod([len(indices) for indices in where.box[:-1]]))
+    return wrong[0] == 0 and wrong.size == wrong[-1] + 1 < _VECTOR and 2 * rows >= int(np.prod(shape[:-1]))
 
 
 def _factors_of_rows(part: Evidence) -> str | None:

@@ -31,12 +31,6 @@ class Arrangement(NamedTuple):
     source: np.ndarray
 
 
-def other_order(evidence: Evidence, channel: int) -> str:
-    """Say how the truth stands in another order throughout; "" if it does not."""
-    found = moved(evidence, channel)
-    return found.phrase if found is not None and (found.source >= 0).all() else ""
-
-
 def moved(evidence: Evidence, channel: int) -> Arrangement | None:
     """Find exchanged axes; else slices along one axis that are other slices of the truth."""
     along = (rearranged(evidence, axis, channel) for axis in range(evidence.truth.ndim))

@@ -128,6 +128,7 @@ def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], 
     read = chain(of_slices(values), of_other_strides(values))
     yield from ((name, lambda changed=changed: _with(op, inputs, params, changed)) for name, changed in read)
     yield from _channels_last(op, inputs, params, right)
+    yield from _along_others(op, inputs, params, right)
     yield from _of_results(op, inputs, params, right)
     yield from _lengths(op, inputs, params)
     yield from _left_out(op, inputs, params, right)
@@ -243,6 +244,12 @@ def _exchanged(op, inputs, params):
             (f"{one} read for {other}", {other: a}),
         ):
             yield phrase, lambda changed=changed: answer(op, {**inputs, **changed}, params)
+        if len(a.shape) < 2 or a.values().dtype.kind != "f":
+            continue
+        for to, of in ((one, other), (other, one)):
+            for part, chosen in _parts_of_last(a.shape[-1]).items():
+                mixed = np.where(chosen, inputs[of].values(), inputs[to].values())
+                yield f"{part} of {to} read from {of}", lambda to=to, y=mixed: _with(op, inputs, params, {to: y})
 
 
 def _of_results(op, inputs, params, right):
@@ -277,6 +284,42 @@ def _of_tiles(op, inputs, params, right, side):
             alone[tile] = x[tile]
             y[tile] = _with(op, inputs, params, {"x": alone})[tile]
     return y
+
+
+def _along_others(op, inputs, params, right):
+    """Exchange two axes: heads are taken for tokens. What has one alone is read from its beginning, or repeated."""
+    axes = letters(op, "", right.ndim)
+    for one, other in combinations([axis for axis, n in zip(axes, right.shape, strict=True) if axis and n > 1], 2):
+        places = axes.index(one), axes.index(other)
+        make = partial(_exchanged_axes, op, inputs, params, right.shape, {one: places[0], other: places[1]})
+        phrase = f"{op.name} runs along axis {other} where it should along {one}: both are exchanged"
+        yield phrase, lambda make=make, places=places: make().swapaxes(*places)
+
+
+def _exchanged_axes(op, inputs, params, shape, exchanged: dict[str, int]) -> np.ndarray:
+    changed, sizes = {}, {}
+    for name, tensor in inputs.items():
+        x, own, exact = tensor.values(), letters(op, name, len(tensor.shape)), op.inputs.get(name, "")[:1] == "["
+        there = [own.index(letter) for letter in exchanged if letter in own]
+        there = [*exchanged.values()] if exact and x.ndim == len(shape) else there
+        for axis in there if len(there) == 1 else ():
+            (n,) = (shape[at] for letter, at in exchanged.items() if letter != own[axis])
+            x = x.take(np.arange(n) % x.shape[axis], axis)
+        changed[name] = x.swapaxes(*there) if len(there) == 2 else x
+        for letter, n in zip(own, changed[name].shape, strict=True):
+            same = sizes.setdefault(letter, n) == n if letter else len(there) < 2
+            if not same and (exact or n > 1):
+                raise BadInput(f"{op.name}: {name} {x.shape}")  # a kernel takes shapes as they are
+    if not op.fits({name: x.shape for name, x in changed.items()}, params):
+        raise BadInput(f"{op.name}: other shapes")
+    return _with(op, inputs, params, changed)
+
+
+def _parts_of_last(n: int) -> dict[str, np.ndarray]:
+    """Return masks of parts of n channels, by name."""
+    i = np.arange(n)
+    parts = {"the first half": i < n // 2, "the second half": i >= n // 2}
+    return parts | {"the even channels": i % 2 == 0, "the odd channels": i % 2 == 1}
 
 
 def _lengths(op, inputs, params):

@@ -1,12 +1,13 @@
 """Find over which numbers a norm took its mean and variance: part of its row, another row, other memory.
 
-Also finds a variance to another power.
+Also finds a variance to another power, or computed in one pass in float32.
 
 Each row of a wrong answer is a line through its inputs; its slope and intercept give the mean and the deviation
 that the engine had. Prefix sums give those of every run of numbers.
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -22,6 +23,10 @@ STATISTICS = "mean and variance"
 _NAMES = ("layer_norm", "group_norm", "rms_norm", "adaptive_layer_norm")
 _SOFTMAXES = ("softmax", "attention", "attention_softcap")
 _NEAR = 1e-4
+_UNIT = 2.0**-24
+# How many times the variance E[x^2] must be before one pass loses bits of it.
+_CANCELLING = 16.0
+ONE_PASS = "variance as E[x^2] - E[x]^2 in float32"
 _ROWS = 4
 _MOST = 1 << 22
 _FITTING = 6
@@ -69,6 +74,10 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
     if lines is None:
         return
     mean, variance = lines[0], lines[1] - eps
+    if centred and _is_one_pass(rows, mean, variance, eps):
+        wrong = (rows - mean[:, None]) / np.sqrt(variance + eps)[:, None]
+        yield ONE_PASS, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
+        return
     shape = (len(x), params["num_groups"]) if groups else x.shape[:-1]
     others = _other_statistics(rows, shape, mean, variance, eps, centred)
     own = _moments(rows, centred)
@@ -205,6 +214,20 @@ def _lines(rows: np.ndarray, y: np.ndarray, centred: bool) -> tuple[np.ndarray, 
     if np.abs(rest).max() > _NEAR * np.abs(y).max():
         return None
     return (m - k / slope)[:, 0], (1 / slope**2)[:, 0]
+
+
+def _is_one_pass(rows: np.ndarray, mean: np.ndarray, variance: np.ndarray, eps: float) -> bool:
+    """Return True if the variances are off as E[x^2] - E[x]^2 is in float32, in any order of sums.
+
+    The means are right; the errors of the variances are as large as roundings of E[x^2], far above their own.
+    """
+    n, right = rows.shape[1], rows.var(axis=1)
+    square = (rows**2).mean(axis=1)
+    off = np.abs(variance - right)
+    same = np.abs(mean - rows.mean(axis=1)) <= _NEAR * np.sqrt(right + eps)
+    cancelled = off <= 4 * math.sqrt(n) * _UNIT * square + _NEAR * eps
+    large = np.median(off) > 8 * math.sqrt(n) * _UNIT * np.median(right)
+    return bool(same.all() and cancelled.all() and large and np.median(square) > _CANCELLING * np.median(right))
 
 
 def _other_statistics(

@@ -23,7 +23,7 @@ from refsd.causes.operation.product_steps import other_tokens
 from refsd.causes.operation.product_terms import product_terms
 from refsd.causes.operation.row_sums import key_counts, row_sums, softmax_sums
 from refsd.causes.operation.small_floats import misread_floats
-from refsd.causes.operation.steps import bordered, stepwise
+from refsd.causes.operation.steps import bordered, head_counts, stepwise
 from refsd.golden.dimensions import sizes_of
 from refsd.golden.mutations import Inapplicable, answer
 from refsd.golden.operation import Inputs, Operation, Params
@@ -72,6 +72,7 @@ def most_bugs(op: Operation, inputs: Inputs, params: Params) -> int:
 def _all(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool, stepped: bool) -> Named:
     computed = (
         lambda: product_terms(op, inputs, params, found),
+        lambda: head_counts(op, inputs, params),
         *(() if stepped else (lambda: stepwise(op, inputs, params),)),
         lambda: other_tokens(op, inputs, params, found),
         lambda: row_sums(op, inputs, params, found),

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from refsd.causes.generic.relations import relation
+from refsd.causes.generic.reshaped import other_order
 from refsd.causes.generic.solved_numbers import shown
 from refsd.causes.stage.scene import Scene
+from refsd.golden.evidence import Evidence
 
 # Numbers that a tensor or a slice must have to be known again.
 _LEAST = 8
@@ -93,9 +95,10 @@ def _pool(scene: Scene, name: str, truth: np.ndarray) -> list[tuple[str, np.ndar
 
 
 def wrong_term(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    """The output is an input plus a term; the term is a multiple of what it should be."""
+    """The output is an input plus a term; the term is a multiple of what it should be, or in another order."""
     if scene.stage.outputs[name].size is None or found.shape != truth.shape or truth.size < _LEAST:
         return
+    honest = np.asarray(scene.honest[name], np.float64)
     for other, y in scene.inputs.tensors.items():
         y = np.asarray(y)
         if y.shape != truth.shape or y.dtype.kind != "f" or not np.isfinite(y).all():
@@ -110,6 +113,11 @@ def wrong_term(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) ->
             told = f" ({related})" if related else ""
             what = f"{shown(factor)} times what it should be{told}" if abs(factor) > 1e-6 else "left out"
             yield f"what is added to {other} is {what}"
+            return
+        added = Evidence(own, right, honest - y)
+        order = other_order(added, -1) if added.finite and not added.rough else ""
+        if order:
+            yield f"what is added to {other} stands in another order: {order}"
             return
 
 

@@ -15,6 +15,7 @@ from refsd.golden.judge import Standard
 from refsd.golden.rounding import Bound
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT32, FLOAT64
+from refsd.samplers.noise import RNGS
 from refsd.stages import STAGES
 from refsd.stages.stage import StageInputs
 
@@ -77,6 +78,28 @@ def _without_a_mask(case, values, y):
     return {"cond": cond}
 
 
+def _along_the_inputs(case, values, y):
+    """Each part's change, turned, joined with the others' along the wrong axis."""
+    change = y["merged"] - values["weight"]
+    turned = np.concatenate([part.T for part in np.split(change, 3)])
+    return {"merged": values["weight"] + turned.reshape(change.T.shape).T}
+
+
+def _skipping(values, y, count):
+    """The second picture's numbers begin so many later in its generator's stream."""
+    noise = np.array(y["noise"])
+    noise[1] = RNGS["cuda"](1).randn((noise[1].size + count,))[count:].reshape(noise[1].shape)
+    return {"noise": noise, "start": y["start"] + np.float32(0.6) * (noise - y["noise"])}
+
+
+def _later_draw(case, y, draw):
+    """The last picture's noise is a later draw of its own generator."""
+    noise, stream = np.array(y["noise"]), RNGS["cuda"](case.params["seed"] + 2)
+    for _ in range(draw + 1):
+        noise[2] = stream.randn(noise[2].shape)
+    return {"noise": noise, "start": y["start"] + np.float32(0.7) * (noise - y["noise"])}
+
+
 def _of_mu(y, mu):
     """The levels of a constant shift, where it should follow the number of tokens."""
     sigmas = np.exp(mu) / (np.exp(mu) + (1 / np.linspace(1, 1 / 5, 5) - 1))
@@ -103,6 +126,13 @@ def _half_a_residual(values, y, reused):
     return {"cond_out": np.where(reused[:, None, None, None] == 1, start + (right - start) / 2, right)}
 
 
+def _drawn_anew(y, item):
+    """One picture's noise is another's, and is in its start."""
+    noise = np.array(y["noise"])
+    noise[item] = np.random.default_rng(5).standard_normal(noise[item].shape)
+    return {"noise": noise, "start": y["start"] + 0.6 * (noise - y["noise"])}
+
+
 @pytest.mark.parametrize(
     ("case", "change", "cause"),
     [
@@ -125,6 +155,13 @@ def _half_a_residual(values, y, reused):
             "stage/clip_tokens/diffusers-long",
             lambda c, v, y: {"ids": np.roll(y["ids"], -1, 1)},
             "one before|next|first token",
+        ),
+        ("stage/noising/flow-seed-0", lambda c, v, y: _drawn_anew(y, 1), "noise, start at 1 of 3: other numbers"),
+        ("stage/noising/flow-seed-0", lambda c, v, y: _skipping(v, y, 5), "the numbers from 5 on of cuda's seed 1"),
+        (
+            "stage/noising/flow-sdcpp",
+            lambda c, v, y: _later_draw(c, y, 2),
+            "item 2 is draw 2 of cuda's seed 1099511627783, not draw 0 of cuda's seed 1099511627783",
         ),
         ("stage/noising/ve-sdcpp", lambda c, v, y: {"noise": np.zeros_like(y["noise"])}, "noise is 0 throughout"),
         ("stage/sigmas/flux-n5", lambda c, v, y: _of_mu(y, 0.83), "flux_mu is one number: 0.83 for"),
@@ -199,6 +236,7 @@ def test_what_was_found_before_a_search_that_ends_early_is_told(monkeypatch):
             _without_a_mask,
             ", which is 1 throughout",
         ),
+        ("stage/adapter/lora-fused", _along_the_inputs, "what is added to weight stands in another order"),
         (
             "stage/adapter/lora-conv",
             lambda c, v, y: {"merged": v["weight"] + 1.37 * (y["merged"] - v["weight"])},
