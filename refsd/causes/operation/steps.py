@@ -132,7 +132,7 @@ def _shares(n: int) -> dict[str, np.ndarray]:
     """Return parts of a row of n numbers that sums of several threads leave when one of them is lost."""
     i = np.arange(n)
     shares = {"the first half": i < n // 2, "the second half": i >= n // 2}
-    for lanes in (32, 16, 8, 4):
+    for lanes in (lanes for lanes in (32, 16, 8, 4) if lanes < n):
         for kept in (lanes // 2, lanes // 4):
             shares[f"the first {kept} of every {lanes}"] = i % lanes < kept
     return {phrase: kept for phrase, kept in shares.items() if 0 < kept.sum() < n}
