@@ -230,9 +230,15 @@ class ModelJudge(ModelRuns):
             right, outputs = self._follow(case, inputs, rest, Observed(FLOAT64), also=calls)
             return {**right, **outputs}
 
+        @functools.cache
+        def unseen() -> Answer:
+            hidden = [name for name in taps.recorded[:at] if name not in found] if is_small(case) else []
+            right, _ = self._follow(case, inputs, found, Observed(FLOAT64), also=hidden)
+            return {name: right[name] for name in reversed(hidden) if name in right}
+
         known = observed.results[: segment.last]
         return Place(
-            tap, own, segment, run, spread, m.weights, numerics, known, earlier, later, others, calls, params
+            tap, own, segment, run, spread, m.weights, numerics, known, earlier, later, others, calls, params, unseen
         )
 
     def _causes(self, standard: Standard, found: Answer) -> list[str]:

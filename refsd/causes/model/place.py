@@ -71,6 +71,7 @@ class Place(NamedTuple):
     others:   -> what every tap and output should be, in float64; what is made of this tap, of its right values
     again:    the taps of the other calls of this layer or operation
     params:   the component's
+    unseen:   -> what the reference makes of the engine's taps between them and this one, the latest first
     """
 
     tap: str
@@ -86,6 +87,7 @@ class Place(NamedTuple):
     others: Callable[[], Mapping[str, np.ndarray]] = dict
     again: Collection[str] = ()
     params: Mapping[str, Any] = MappingProxyType({})
+    unseen: Callable[[], Mapping[str, np.ndarray]] = dict
 
     def explain(
         self,
@@ -176,6 +178,7 @@ class Place(NamedTuple):
                 continue
             yield from call.from_elsewhere(self.earlier, "the layers in between are skipped")
             yield from call.from_elsewhere(self.later, "that layer should come behind this one")
+            yield from call.from_elsewhere(self.unseen(), "the dump has not that tensor; the reference computed it")
             yield from call.unlisted(self.found)
         whole = self.run(Arithmetic(FLOAT64), Change())
         if gap or whole is None or whole.size != self.found.size:
