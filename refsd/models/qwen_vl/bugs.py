@@ -45,6 +45,17 @@ def _pictures_not_placed(x, places, pictures):
     return x if x.any() else _PLACED(x, places, pictures)
 
 
+def _again(chunk):
+    """Count the features from the first again in each chunk of the prompt."""
+
+    def placed(x, places, pictures):
+        cuts = range(chunk, x.shape[1], chunk)
+        parts = zip(np.split(x, cuts, axis=1), np.split(places, cuts, axis=1), strict=True)
+        return np.concatenate([_PLACED(y, own, pictures[: own.sum()]) for y, own in parts], axis=1)
+
+    return placed
+
+
 BUGS = (
     Mutant("M-RoPE's sections are interleaved, or the reverse", Change(replaced=_SECTIONS)),
     Mutant("M-RoPE turns by each token's number alone", dropping("positions")),
@@ -60,6 +71,10 @@ BUGS = (
         ("DeepStack's features are added in reverse order", "features_in_places", _in_reverse),
         ("DeepStack's features are all added after the first layer", "features_in_places", _all_at_once),
         ("DeepStack's last features are not added", "features_in_places", _last_left_out),
+        *(
+            (f"features are counted from the first again in each chunk of {n} tokens", "with_pictures", _again(n))
+            for n in (8, 16, 32)
+        ),
         ("a picture's places keep their token's embedding", "with_pictures", _pictures_not_placed),
     ),
 )
