@@ -69,10 +69,8 @@ def fitted_causes(
             return [f"{name}{place or _scattered(evidence)} alone" for name in there]
     if inside == "zero":
         tail = "" if place else flat_tail(evidence)
-        if not (place or tail or _mostly_one(evidence)):
-            return []
         alike = dict.fromkeys([f", in {tail}" if tail else place, *(f", in {rest}" for rest in where.rest)])
-        return [f"nothing is computed: zeros{of}" for of in alike]
+        return [f"nothing is computed: zeros{of}" for of in alike if of or _mostly_one(evidence)]
     if not evidence.finite:
         return []
     if inside is not None and (place or _mostly_one(evidence)):

@@ -46,7 +46,7 @@ def partial_maximum(
     lost = np.isnan(found)
     if op.name != "softmax" or "sinks" in inputs or not lost.any():
         return
-    s = inputs["x"].values().astype(np.float64) * params["scale"] + (inputs["mask"].values() if "mask" in inputs else 0)
+    s = inputs["x"].values() * params["scale"] + (inputs["mask"].values() if "mask" in inputs else 0)
     y, rows = answer(op, inputs, params), lost.any(axis=-1)
     least = np.where(lost, s, np.inf).min(axis=-1, keepdims=True)
     y[rows] = np.where(s >= least, np.nan, 0)[rows]

@@ -245,6 +245,21 @@ def test_a_trace_holds_the_first_wrong_tap_of_the_reference(model_files):
     assert not traced(model_files, name, Arithmetic(GGML_CPU), GGML_CPU)[0].first
 
 
+def test_a_part_of_a_tensor_that_the_dump_has_not_is_named(model_files):
+    """The gate is the modulation's last part, not its third; no modulation is shown, nor any output."""
+    case, kind = CASES["flux-dev/flux/between"], ModelJudge(model_files)
+    right = {name: y.astype(np.float32) for name, y in kind.reference_taps(case, case.realize()).items()}
+    place, block = "double_blocks.0.gated_add", "double_blocks.0"
+    own, gates = right[place], np.split(right[f"{block}.img_mod.lin"].reshape(2, -1), 6, axis=-1)
+    found = {name: y for name, y in right.items() if "mod" not in name}
+    found[place] = own + (gates[5] - gates[2])[:, None] * right[f"{block}.img_attn.proj"]
+    for gone, cause in (((), "gate is read from part 6 of 6 of double_blocks.0.img_mod.lin"), (gates, None)):
+        found[place] = found[place] + 0.1 * len(gone) * np.sin(np.arange(own.size)).reshape(own.shape)
+        standard = Standard(case, case.realize(), {}, {}, FLOAT32)
+        causes = kind.explain(standard, found, place).causes
+        assert causes[0].startswith(cause) if cause else not causes
+
+
 def test_what_nothing_explains_is_described(model_files):
     wrong = broken(FLOAT32, "linear", 8, lambda right, *a: np.abs(right(*a)))
     result = judged(model_files, "t5xxl/t5/padded", Tapped(model_files, wrong))
