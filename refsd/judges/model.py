@@ -199,9 +199,11 @@ class ModelJudge(ModelRuns):
         segment = taps.segments.get(tap) or taps.rest()
         given = {name: y for name, y in taps.shaped.items() if name != tap}
 
-        def run(arithmetic: Arithmetic, change: Change) -> np.ndarray | None:
+        def run(arithmetic: Arithmetic, change: Change, instead: Answer = NOTHING) -> np.ndarray | None:
+            own = {name: as_shaped(y, given[name].shape) if name in given else y for name, y in instead.items()}
             try:
-                taps, outputs = self._follow(case, inputs, found, arithmetic, until, change, given)
+                taken = {**found, **own}, arithmetic, until, change, {**given, **own}
+                taps, outputs = self._follow(case, inputs, *taken)
             except UNFIT:  # with the bug tensors have other sizes than the engine's, which are given
                 if change == Change():
                     raise
@@ -231,15 +233,13 @@ class ModelJudge(ModelRuns):
             return {**right, **outputs}
 
         @functools.cache
-        def unseen() -> Answer:
+        def undumped() -> Answer:
             hidden = [name for name in taps.recorded[:at] if name not in found] if is_small(case) else []
             right, _ = self._follow(case, inputs, found, Observed(FLOAT64), also=hidden)
             return {name: right[name] for name in reversed(hidden) if name in right}
 
-        known = observed.results[: segment.last]
-        return Place(
-            tap, own, segment, run, spread, m.weights, numerics, known, earlier, later, others, calls, params, unseen
-        )
+        known, of = observed.results[: segment.last], (tap, own, segment, run, spread, m.weights, numerics)
+        return Place(*of, known, earlier, later, others, calls, params, undumped)
 
     def _causes(self, standard: Standard, found: Answer) -> list[str]:
         """Return the causes that explain an engine's answer, by the rule of golden/explanation.py.

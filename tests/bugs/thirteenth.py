@@ -72,7 +72,7 @@ _TABLE = {
         _model(
             Bug(patched=_patch(flux2, "attention", _text_of_four_ranks)),
             "single_blocks|attention|linear2",
-            "copies|repeat|count 4 times|(several|four) times|more than once|duplicat|keys of the text|text.*(keys|again)",
+            "copies|repeat|(several|four|4) times|more than once|duplicat|keys of the text|text.*(keys|again)",
             "flux2-klein/flux2/between",
             "flux2-dev/flux2/first-step",
         ),

@@ -80,7 +80,7 @@ def other_functions(name: str, values: dict[str, np.ndarray], params: Params) ->
 
 
 def ranges(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Named:
-    """Yield (phrase, wrong answer) if an activation, or its gate's, is something plain in one range of its input."""
+    """Yield (phrase, wrong answer) if an activation, or its gate's, is something plain in a range of its input."""
     if op.name not in _OWN:
         return
     x, value = gate_and_value(op.name, inputs["x"].values().astype(np.float64), params)
@@ -91,7 +91,14 @@ def ranges(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> 
             continue
         start = float(along[wrong].min())
         before, inside = float(along[along < start].max()), along >= start
-        for what, there in {"0": 0 * x, "x": x, "-x": -x, "1": 0 * x + 1, "-1": 0 * x - 1, "NaN": x + np.nan}.items():
+        for what, there in {
+            "0": 0 * x,
+            "x": x,
+            "-x": -x,
+            "1": 0 * x + 1,
+            "-1": 0 * x - 1,
+            "NaN": x + np.nan,
+        }.items():
             y = np.where(inside, there * value, right)
             if np.allclose(found[inside], y[inside], near, near, equal_nan=True):
                 yield f"it is {what} where {words.format(_between(before, start))}", y.astype(np.float32)

@@ -16,6 +16,7 @@ from refsd.judges import judges
 from refsd.judges import model as model_judge
 from refsd.judges.model import ModelJudge
 from refsd.module import Taps
+from refsd.networks.bugs import Change
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, TORCH_F32
 from refsd.weights import recipes
@@ -258,6 +259,28 @@ def test_a_part_of_a_tensor_that_the_dump_has_not_is_named(model_files):
         standard = Standard(case, case.realize(), {}, {}, FLOAT32)
         causes = kind.explain(standard, found, place).causes
         assert causes[0].startswith(cause) if cause else not causes
+
+
+@pytest.mark.parametrize(
+    ("order", "cause"),
+    [
+        ([0, 2, 1, 3, 4, 5], "parts 2 and 3 of the 6 of {} are exchanged"),
+        ([0, 1, 2, 5, 4, 3], "parts 4 and 6 of the 6 of {} are exchanged"),
+    ],
+)
+def test_parts_of_a_modulation_in_another_order_are_named(model_files, order, cause):
+    """The layers between them and what is wrong are not shown."""
+    case, kind = CASES["flux-dev/flux/between"], ModelJudge(model_files)
+    mod = "double_blocks.0.img_mod.lin"
+    taps = {name: y.astype(np.float32) for name, y in kind.reference_taps(case, case.realize()).items()}
+    wrong = {**taps, mod: taps[mod].reshape(2, 6, -1)[:, order].reshape(taps[mod].shape)}
+    shown = {name: y for name, y in taps.items() if name.endswith("img_mod.lin") or name == "img_in"}
+    place = "double_blocks.0.img_attn.qkv" if "2 and 3" in cause else "double_blocks.0.img_mlp.0"
+    given = {**shown, mod: wrong[mod]}
+    moved = kind.place(Standard(case, case.realize(), {}, {}, FLOAT32), {**given, place: taps[place]}, place)
+    found = moved.run(Arithmetic(FLOAT32), Change())
+    causes = kind.explain(Standard(case, case.realize(), {}, {}, FLOAT32), {**shown, place: found}, place).causes
+    assert causes and causes[0].startswith(cause.format(mod)), causes
 
 
 def test_what_nothing_explains_is_described(model_files):

@@ -555,6 +555,8 @@ def _mean(x):
 LINEAR, ROPE = "linear/f32/awkward-x2x33x77-o20", "rope/f32/neighbours-n2-l33-h3-d20"
 LAYER, RMS = "layer_norm/f32/awkward-x33x77", "rms_norm/f32/plain-x2x33x77"
 CAUSAL, GATED = "attention/f32/causal-b1-l77-j77-h2-d64", "gated_add/f32/wide-n3-l5-d132"
+
+
 def _where(chosen, there):
     """An activation of which part of the range is something else."""
 
@@ -605,7 +607,11 @@ def _maximum_of_lanes(op, inputs, params):
 INSIDE = {
     # ranges, borders, activations, tiles
     "zero far below": ("gelu/f32/wide-x2x320", _where(lambda x: x < -3, lambda x: 0 * x), "^it is 0 where x < -3$"),
-    "one far above": ("tanh/f32/bend-x33x77", _where(lambda x: x > 1.5, lambda x: 1.0), r"^it is 1 where x > 1\.5$"),
+    "one far above": (
+        "tanh/f32/bend-x33x77",
+        _where(lambda x: x > 1.5, lambda x: 1.0),
+        r"^it is 1 where x > 1\.5$",
+    ),
     "NaN far out": ("silu/f32/far-x20x77", _where(lambda x: abs(x) > 70, lambda x: np.nan), "NaN where .x. > 70"),
     "a border repeated on one side": (
         "conv2d/f32/3x3-n2-c33-k20-h9-w14",
