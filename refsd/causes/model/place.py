@@ -67,11 +67,11 @@ def _part_orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
         for order in ((1, 2, 0), (2, 0, 1)) if count == 3 else ():
             told = ", ".join(str(k + 1) for k in order)
             yield f"of {{}}, split in 3, parts {told} are read for 1, 2, 3", parts[[*order]].ravel()
-        for heads in (h for h in _HEAD_COUNTS if count == 3 and n % (3 * h) == 0 and n > 3 * h):
-            turned, split = i.reshape(heads, count, -1).swapaxes(0, 1).ravel(), n // (count * heads)
-            one, other = f"[{heads}, {count}, {split}]", f"[{count}, {heads}, {split}]"
-            yield f"{{}} is split as {one}: {count} parts of each head, not as {other}", turned
-            yield f"{{}} is split as {other}: heads of each part, not as {one}", turned.argsort()
+    for heads in (h for h in _HEAD_COUNTS if n % (3 * h) == 0 and n > 3 * h):
+        turned = i.reshape(heads, 3, -1).swapaxes(0, 1).ravel()
+        one, other = f"[{heads}, 3, {n // (3 * heads)}]", f"[3, {heads}, {n // (3 * heads)}]"
+        yield f"{{}} is split as {one}: 3 parts of each head, not as {other}", turned
+        yield f"{{}} is split as {other}: heads of each part, not as {one}", turned.argsort()
 
 
 class Place(NamedTuple):
@@ -226,7 +226,7 @@ class Place(NamedTuple):
         for name, y in {**self.earlier, **self.unseen()}.items():
             plain = y.dtype.kind == "f" and y.ndim > 1
             read = made(name, 0 * y) if plain and any(y.shape[-1] % n == 0 for n in _PARTS) else right
-            if read is None or read.shape != np.shape(right) or np.array_equal(read, right):
+            if read is None or right is None or read.shape != right.shape or np.array_equal(read, right):
                 continue
             for words, order in _part_orders(y.shape[-1]):
                 if (wrong := made(name, y[..., order])) is not None:

@@ -47,10 +47,10 @@ def partial_maximum(
     if op.name != "softmax" or "sinks" in inputs or not lost.any():
         return
     s = inputs["x"].values() * params["scale"] + (inputs["mask"].values() if "mask" in inputs else 0)
-    y, rows = answer(op, inputs, params), lost.any(axis=-1)
+    y, rows = answer(op, inputs, params), lost.any(axis=-1, keepdims=True)
     least = np.where(lost, s, np.inf).min(axis=-1, keepdims=True)
-    y[rows] = np.where(s >= least, np.nan, 0)[rows]
-    out = ((s > least - _OVERFLOWING) & rows[..., None]).reshape(-1, s.shape[-1]).any(axis=0)
+    y = np.where(rows, np.where(s >= least, np.nan, 0), y)
+    out = ((s > least - _OVERFLOWING) & rows).reshape(-1, s.shape[-1]).any(axis=0)
     which = index_set(np.flatnonzero(out), out.size, "the scores") if not out.all() else None
     missed = which or f"{int(out.sum())} of the {out.size} scores, as number {int(np.argmax(out))}"
     yield f"the maximum that is subtracted is that of a part of the row, without {missed}: exp overflows", y
