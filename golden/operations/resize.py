@@ -47,9 +47,6 @@ _CONVENTION = {"align_corners": False, "antialias": False}
 # The most that a weight changes if its pixel moves by one: the steepest slope of its curve.
 _LINEAR, _CUBIC = 1.0, 1.6
 
-# The most that a weight changes if its pixel moves by one: the steepest slope of its curve.
-_LINEAR, _CUBIC = 1.0, 1.6
-
 
 def _bound(conventions: dict[tuple[bool, bool], Callable], slope: float) -> Callable[[Run], Bound]:
     """Return the bound of y = sum w x over T taps an axis.
@@ -139,6 +136,16 @@ def toggled(name: str) -> Wrong:
         return answer(op, inputs, {**params, name: not params[name], other: False})
 
     return wrong
+
+
+def pixels_at_most(make: Callable[[int, int], taps.Taps], most: int) -> Wrong:
+    """Take the first pixels of each window alone, as many as there is room for, with weights that sum to 1."""
+
+    def few(size, new):
+        index, weight = (t[:, :most] for t in make(size, new))
+        return taps.Taps(index, weight / weight.sum(axis=1, keepdims=True))
+
+    return lambda op, inputs, params: weighted_by(few, few)(op, inputs, params) if params["antialias"] else None
 
 
 def stretched(op, inputs, params):
@@ -232,6 +239,7 @@ RESIZE_BILINEAR = Operation(
         Mutant("no half pixels", stretched),
         Mutant("nearest", other_run(_run_nearest)),
         Mutant("bicubic", other_run(_run("bicubic"))),
+        *(Mutant(f"at most {n} pixels of an axis count", pixels_at_most(taps.triangle, n)) for n in (2, 3, 4)),
         SIDES_SWAPPED,
         BATCH,
     ),
@@ -258,6 +266,7 @@ RESIZE_BICUBIC = Operation(
         Mutant("zeros outside the border, not its pixel", weighted_by(_zeros_outside, _zeros_outside)),
         Mutant("the picture mirrored outside the border", weighted_by(_mirrored, _mirrored)),
         Mutant("bilinear", other_run(_run("bilinear"))),
+        *(Mutant(f"at most {n} pixels of an axis count", pixels_at_most(taps.wide_cubic, n)) for n in (4, 8)),
         SIDES_SWAPPED,
         BATCH,
     ),

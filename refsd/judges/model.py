@@ -199,9 +199,11 @@ class ModelJudge(ModelRuns):
         segment = taps.segments.get(tap) or taps.rest()
         given = {name: y for name, y in taps.shaped.items() if name != tap}
 
-        def run(arithmetic: Arithmetic, change: Change) -> np.ndarray | None:
+        def run(arithmetic: Arithmetic, change: Change, instead: Answer = NOTHING) -> np.ndarray | None:
+            own = {name: as_shaped(y, given[name].shape) if name in given else y for name, y in instead.items()}
             try:
-                taps, outputs = self._follow(case, inputs, found, arithmetic, until, change, given)
+                taken = {**found, **own}, arithmetic, until, change, {**given, **own}
+                taps, outputs = self._follow(case, inputs, *taken)
             except UNFIT:  # with the bug tensors have other sizes than the engine's, which are given
                 if change == Change():
                     raise
@@ -230,10 +232,14 @@ class ModelJudge(ModelRuns):
             right, outputs = self._follow(case, inputs, rest, Observed(FLOAT64), also=calls)
             return {**right, **outputs}
 
-        known = observed.results[: segment.last]
-        return Place(
-            tap, own, segment, run, spread, m.weights, numerics, known, earlier, later, others, calls, params
-        )
+        @functools.cache
+        def undumped() -> Answer:
+            hidden = [name for name in taps.recorded[:at] if name not in found] if is_small(case) else []
+            right, _ = self._follow(case, inputs, found, Observed(FLOAT64), also=hidden)
+            return {name: right[name] for name in reversed(hidden) if name in right}
+
+        known, of = observed.results[: segment.last], (tap, own, segment, run, spread, m.weights, numerics)
+        return Place(*of, known, earlier, later, others, calls, params, undumped)
 
     def _causes(self, standard: Standard, found: Answer) -> list[str]:
         """Return the causes that explain an engine's answer, by the rule of golden/explanation.py.
@@ -286,7 +292,8 @@ class ModelJudge(ModelRuns):
         Only for tiny models and adopted graphs.
         """
         case, inputs, _, _, numerics, _ = standard
-        if not is_small(case) or not comparable(standard, found) or judge(self.measure(standard, found)).passed:
+        tried = is_small(case) and standard.truth and comparable(standard, found)
+        if not tried or judge(self.measure(standard, found)).passed:
             return []
         scene, suspects = scene_of(standard, found), {}
         for name, change in limit.within(mutants):

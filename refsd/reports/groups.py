@@ -31,6 +31,7 @@ _SIZE = re.compile(r"(?<=the last whole block of )\d+")
 # Numbers of a cause that are measured in the case: "1.56 roundings", "a factor of its own, 1.0048 to 1.1529".
 _MEASURED = re.compile(r"\d\.\d|\de[+-]?\d| roundings")
 _ELEMENT = re.compile(r"in element \[[^]]*\]")
+_MANY = 8  # cases of an operation that nothing explains, beside which a cause of one may be luck
 _LONGEST = 240  # characters in a title
 
 
@@ -80,10 +81,20 @@ def groups(report: Report) -> list[Group]:
             (verdict.WAIVED, WAIVED, _waiver),
         ):
             found += _grouped(engine, kind, [r for r in odd if r.status == status], title)
-    found.sort(key=lambda group: (_KINDS.index(group.kind), -len(group.results)))
+    left = Counter((g.engine, r.op) for g in found if g.kind == UNEXPLAINED for r in g.results)
+    found.sort(key=lambda group: (_rank(group, left), -len(group.results)))
     new = {*report.baseline.new} if report.baseline is not None else set()
     found = [g._replace(results=sorted(g.results, key=lambda r: (r.engine, r.case) not in new)) for g in found]
     return sorted(found, key=lambda g: (g.results[0].engine, g.results[0].case) not in new)
+
+
+def _rank(group: Group, left: Mapping[tuple[str, str], int]) -> int:
+    """Rank a group by its kind; a cause of one case, which may fit by luck, behind many that nothing explains.
+
+    left: engine and operation -> its cases that nothing explains
+    """
+    lucky = len(group.results) == 1 and left[group.engine, group.results[0].op] >= _MANY
+    return _KINDS.index(UNEXPLAINED if lucky and group.kind == CAUSE else group.kind)
 
 
 def shared_causes_first(results: Sequence[Result]) -> list[Result]:

@@ -325,7 +325,10 @@ _KNOWN = (
     part("rank over alpha", parts=_other(alpha=lambda p: np.array(_rank(p) ** 2 / p["alpha"]))),
     part("alpha not divided by the rank", modules=_scaled(lambda rank, has: rank, True)),
     part("alpha over the root of the rank", modules=_scaled(lambda rank, has: rank**0.5, True)),
-    part("no alpha taken for 1", modules=_scaled(lambda rank, has: 1 / rank, False)),
+    *(
+        part(f"no alpha taken for {n}", modules=_scaled(lambda rank, has, n=n: n / rank, False))
+        for n in (1, 8, 16, 32)
+    ),
     part("alpha over the rank squared", modules=_scaled(lambda rank, has: 1 / rank, True)),
     part("alpha over the rank once more", parts=_other(alpha=lambda p: np.array(p["alpha"] ** 2 / _rank(p)))),
     part("the learned scalar left out", parts=_without("scalar")),

@@ -72,7 +72,7 @@ _TABLE = {
         _model(
             Bug(patched=_patch(flux2, "attention", _text_of_four_ranks)),
             "single_blocks|attention|linear2",
-            "copies|repeat|(several|four) times|more than once|duplicat|keys of the text|text.*(keys|again)",
+            "copies|repeat|(several|four|4) times|more than once|duplicat|keys of the text|text.*(keys|again)",
             "flux2-klein/flux2/between",
             "flux2-dev/flux2/first-step",
         ),
@@ -104,7 +104,7 @@ _TABLE = {
         _model(
             Bug(inputs=_without("positions")),
             "attn|attention|rope|angle|layers",
-            "position|axes|row|column|mrope|number of (each|the) token|in turn",
+            "position|axes|row|column|mrope|number of (each|the) token|token.s number|in turn",
             "qwen3-vl-4b/qwen3_vl/image",
             "qwen2.5-vl-7b/qwen2_5_vl/image",
         ),

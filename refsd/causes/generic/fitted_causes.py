@@ -72,10 +72,10 @@ def fitted_causes(
     if inside == "zero":
         tail = "" if place else flat_tail(evidence)
         alike = dict.fromkeys([f", in {tail}" if tail else place, *(f", in {rest}" for rest in where.rest)])
-        return [f"nothing is computed: zeros{of}" for of in alike]
+        return [f"nothing is computed: zeros{of}" for of in alike if of or _mostly_one(evidence)]
     if not evidence.finite:
         return []
-    if inside is not None:
+    if inside is not None and (place or _mostly_one(evidence)):
         return [f"nothing is written{place}: {inside}"]
     order = other_order(evidence, channel)
     if order:
@@ -113,6 +113,12 @@ def is_gap(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: in
     where = places(evidence, channel)
     whole = where.phrases or np.mean(evidence.wrong()) > _NEARLY_ALL
     return bool(whole and contents(evidence, where.inside) is not None)
+
+
+def _mostly_one(evidence: Evidence) -> bool:
+    """Return True if what stands where the answer is wrong stands nearly everywhere."""
+    wrong = evidence.wrong()
+    return bool(np.mean(wrong | (evidence.found == evidence.found[wrong][0])) > _NEARLY_ALL)
 
 
 def _not_finite_alike(evidence: Evidence, suspects: Mapping[str, np.ndarray]) -> list[str]:

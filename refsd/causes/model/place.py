@@ -36,6 +36,8 @@ _WEIGHTS = 200
 # At most so many bugs are compared for the nearest one.
 _NEAREST = 60
 _HEADS = re.compile(r"\b(attention|rope)(\.\d+)?$")
+# Into how many parts a tensor may be split, and for how many heads.
+_PARTS, _HEAD_COUNTS = (2, 3, 4, 6), (2, 3, 4, 6, 8, 12, 16, 24)
 # Numbers that a tap must have to be known again.
 _KNOWN_AGAIN = 16
 # CPU seconds that the known bugs leave for the others.
@@ -54,14 +56,32 @@ def of_one_layer(one: str, other: str, names: Collection[str]) -> bool:
     return len(bases) == 1 and all(base in names and f"{base}.0" not in names for base in bases)
 
 
+def _part_orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, number that is read at each of n places) of the parts of an axis."""
+    i = np.arange(n)
+    for count in (count for count in _PARTS if n % count == 0):
+        parts = i.reshape(count, -1)
+        for a, b in itertools.combinations(range(count), 2):
+            order = [b if k == a else a if k == b else k for k in range(count)]
+            yield f"parts {a + 1} and {b + 1} of the {count} of {{}} are exchanged", parts[order].ravel()
+        for order in ((1, 2, 0), (2, 0, 1)) if count == 3 else ():
+            told = ", ".join(str(k + 1) for k in order)
+            yield f"of {{}}, split in 3, parts {told} are read for 1, 2, 3", parts[[*order]].ravel()
+    for heads in (h for h in _HEAD_COUNTS if n % (3 * h) == 0 and n > 3 * h):
+        turned = i.reshape(heads, 3, -1).swapaxes(0, 1).ravel()
+        one, other = f"[{heads}, 3, {n // (3 * heads)}]", f"[3, {heads}, {n // (3 * heads)}]"
+        yield f"{{}} is split as {one}: 3 parts of each head, not as {other}", turned
+        yield f"{{}} is split as {other}: heads of each part, not as {one}", turned.argsort()
+
+
 class Place(NamedTuple):
     """A wrong tap and its surroundings.
 
     tap:      name of the wrong tap
     found:    the engine's values
     segment:  the operations that lead to the tap
-    run:      arithmetic, change of inputs or weights -> the reference's value of the tap, from the engine's earlier
-              taps; None if the change makes no difference
+    run:      arithmetic, change of inputs or weights, other values of taps -> the reference's value of the tap
+              from the engine's earlier taps; None if the change makes no difference
     spread:   -> RMS error of each element in honest runs with random roundings
     weights:  the component's
     numerics: declared by the engine
@@ -71,12 +91,13 @@ class Place(NamedTuple):
     others:   -> what every tap and output should be, in float64; what is made of this tap, of its right values
     again:    the taps of the other calls of this layer or operation
     params:   the component's
+    unseen:   -> what the reference makes of the engine's taps between them and this one, the latest first
     """
 
     tap: str
     found: np.ndarray
     segment: Segment
-    run: Callable[[Arithmetic, Change], np.ndarray | None]
+    run: Callable[..., np.ndarray | None]
     spread: Callable[[], np.ndarray]
     weights: Mapping[str, StoredTensor]
     numerics: Numerics
@@ -86,6 +107,7 @@ class Place(NamedTuple):
     others: Callable[[], Mapping[str, np.ndarray]] = dict
     again: Collection[str] = ()
     params: Mapping[str, Any] = MappingProxyType({})
+    unseen: Callable[[], Mapping[str, np.ndarray]] = dict
 
     def explain(
         self,
@@ -176,7 +198,9 @@ class Place(NamedTuple):
                 continue
             yield from call.from_elsewhere(self.earlier, "the layers in between are skipped")
             yield from call.from_elsewhere(self.later, "that layer should come behind this one")
+            yield from call.from_elsewhere(self.unseen(), "the dump has not that tensor; the reference computed it")
             yield from call.unlisted(self.found)
+            yield from self._parts_otherwise()
         whole = self.run(Arithmetic(FLOAT64), Change())
         if gap or whole is None or whole.size != self.found.size:
             return
@@ -191,6 +215,22 @@ class Place(NamedTuple):
             op = self.segment.ops[at - self.segment.first]
             for name, moved in call.fitted(through, self.found.reshape(whole.shape)):
                 yield f"{op} before it: {name}", moved
+
+    def _parts_otherwise(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, tap) where parts of an earlier tensor, as of a modulation or a qkv, are taken otherwise."""
+
+        def made(name: str, y: np.ndarray) -> np.ndarray | None:
+            return self.run(Arithmetic(FLOAT64), Change(), {name: np.ascontiguousarray(y)})
+
+        right = self.run(Arithmetic(FLOAT64), Change())
+        for name, y in {**self.earlier, **self.unseen()}.items():
+            plain = y.dtype.kind == "f" and y.ndim > 1
+            read = made(name, 0 * y) if plain and any(y.shape[-1] % n == 0 for n in _PARTS) else right
+            if read is None or right is None or read.shape != right.shape or np.array_equal(read, right):
+                continue
+            for words, order in _part_orders(y.shape[-1]):
+                if (wrong := made(name, y[..., order])) is not None:
+                    yield words.format(name), wrong
 
     def _agrees(self, near: np.ndarray, noisy: np.ndarray) -> bool:
         """Return True if the tap would pass with the bug's answer as truth, by the rule of golden/taps.py.

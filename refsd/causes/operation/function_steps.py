@@ -1,11 +1,13 @@
 """Activations with another function of the field in their place, gated ones with another gate."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from refsd.causes.generic.error_places import joined
+from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 
 Named = Iterator[tuple[str, np.ndarray]]
@@ -55,6 +57,13 @@ NAMES = tuple(_OWN)
 GATED = ("swiglu", "geglu")
 # Lines may meet at every 1 / _BINS up to _FAR of them; the most lines, and the fewest numbers that tell one.
 _BINS, _FAR, _LINES, _FEW, _SAME = 4, 32, 16, 4, 1e-5
+# Ranges of an input, each beginning at a number; and how near an answer must be outside.
+_RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "x < -{}": np.negative,
+    "x > {}": lambda x: x,
+    "|x| > {}": np.abs,
+}
+_NEAR = (1e-5, 2.0**-7)
 
 
 def other_functions(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
@@ -68,6 +77,30 @@ def other_functions(name: str, values: dict[str, np.ndarray], params: Params) ->
             yield f"{other} for {own}", function(gate) * value
         exchanged = "gate and value exchanged"
         yield (f"{other} for {own}, {exchanged}" if other != own else exchanged), function(value) * gate
+
+
+def ranges(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Named:
+    """Yield (phrase, wrong answer) if an activation, or its gate's, is something plain in a range of its input."""
+    if op.name not in _OWN:
+        return
+    x, value = gate_and_value(op.name, inputs["x"].values().astype(np.float64), params)
+    right = answer(op, inputs, params).astype(np.float64)
+    for near, (words, far) in itertools.product(_NEAR, _RANGES.items()):
+        wrong, along = ~(np.abs(found - right) <= near * np.abs(right) + 1e-6), far(x)
+        if not wrong.any() or not (along < along[wrong].min()).any():
+            continue
+        start = float(along[wrong].min())
+        before, inside = float(along[along < start].max()), along >= start
+        for what, there in {"0": 0 * x, "x": x, "-x": -x, "1": 0 * x + 1, "-1": 0 * x - 1}.items():
+            y = np.where(inside, there * value, right)
+            if np.allclose(found[inside], y[inside], near, near):
+                yield f"it is {what} where {words.format(_between(before, start))}", y.astype(np.float32)
+
+
+def _between(low: float, high: float) -> str:
+    """Return the number of the fewest digits between two."""
+    digits = next((d for d in range(12) if math.floor(high * 10**d) / 10**d > low), 12)
+    return f"{math.floor(high * 10**digits) / 10**digits:.{digits}f}"
 
 
 def straight_lines(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Named:

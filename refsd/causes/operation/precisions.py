@@ -28,6 +28,8 @@ _FEW_BITS = (
     *(Quantization(kind, scale) for kind in ("int8", "f8_e4m3", "f8_e5m2") for scale in ("tensor", "row", "none")),
     INT8_GROUPS,
 )
+# To what they round that of a product with blocks, with the length of its own blocks.
+_BLOCKS = {"q8_0": 32, "q8_1": 32, "q8_k": 256, "f16": 1, "bf16": 1}
 # Sums by a loop of float16 instructions, and by tensor cores.
 _SUMS = (Float16Sums(), Float16Sums(step=16))
 
@@ -78,7 +80,9 @@ def _in_few_bits(
     op: Operation, inputs: Inputs, params: Params, declared: Numerics
 ) -> Iterator[tuple[str, np.ndarray]]:
     kind = inputs["weight"].product_type
-    for how in _FEW_BITS:
+    types = _BLOCKS if kind in BLOCK_TYPES else {}
+    fitting = [through for through, block in types.items() if inputs["x"].shape[-1] % block == 0]
+    for how in (*fitting, *_FEW_BITS):
         if declared.input_of(kind) == how:
             continue
         numerics = replace(FLOAT32, activations={kind: how})

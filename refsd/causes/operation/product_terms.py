@@ -95,7 +95,7 @@ def _read_on(rows: np.ndarray, weight: np.ndarray, y: np.ndarray) -> Iterator[tu
 
 def told_counts(counts: np.ndarray, of: str = "the inputs") -> str:
     """Say which terms count how often; "" if all count once, or in more ways than few."""
-    kinds = [kind for kind in np.unique(counts) if kind != 1]
+    kinds = [kind for kind in np.unique(counts) if kind != 1 and (counts != kind).any()]
     sets = [(kind, index_set(np.flatnonzero(counts == kind), len(counts), of)) for kind in kinds[:_LISTED]]
     told = 0 < len(kinds) <= _LISTED and all(where for _, where in sets)
     return " and ".join(f"{where} {_times(kind)}" for kind, where in sets) if told else ""

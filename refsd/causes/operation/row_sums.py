@@ -36,6 +36,8 @@ _SHARES = 256
 _MOST_KEYS, _ROUND = 1024, 0.01
 # Pixels that a layout may keep free around a channel.
 _MARGINS = (1, 2, 3)
+# Rows that threads may add up in one place.
+_TOGETHER = (2, 3, 4, 8, 16, 32)
 # Numbers, at the least, up to which a row may be read on.
 _BEYOND = 1024
 
@@ -247,6 +249,11 @@ def _other_statistics(
     for axis, name in [*enumerate(axes), (None, "everything")]:
         means = [(0 * t + t.mean(axis=axis, keepdims=True)).ravel() for t in (one, two)]
         yield f"{STATISTICS} are taken over {name}, too", (means[0], means[1] - means[0] ** 2)
+    for k in (k for k in _TOGETHER if k <= len(rows)):
+        at = np.arange(len(rows)) // k
+        sums = [np.bincount(at, t.sum(axis=1))[at] / rows.shape[1] for t in (rows, rows**2)]
+        words = f"sums over {k} rows that share a place, divided by the length of one"
+        yield f"{STATISTICS} are {words}", (sums[0] * centred, sums[1] - (sums[0] * centred) ** 2)
     for rule, read in rules((len(rows),), len(rows), ["the rows"], {}):
         if (read != number.ravel()).any():
             yield f"{STATISTICS} of a row: {rule}", (own[0][read], own[1][read])

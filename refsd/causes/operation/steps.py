@@ -38,15 +38,17 @@ def bordered(op: Operation, inputs: Inputs, params: Params) -> Named:
     padding = params.get("padding") if op.name != "pad" else None
     if x.ndim < 4 or not isinstance(padding, tuple) or len(padding) != 2 * (x.ndim - 2) or not any(padding):
         return
-    pairs = [*zip(padding[::2], padding[1::2], strict=True)]
-    for axes in (range(x.ndim - 2), *([0], range(1, x.ndim - 2)) * (x.ndim > 4)):
-        sides = [(0, 0), (0, 0), *(pair if a in axes else (0, 0) for a, pair in enumerate(pairs))]
-        left = tuple(n for a, pair in enumerate(pairs) for n in (pair if a not in axes else (0, 0)))
-        for mode, phrase in _BORDERS.items() if np.any(sides) else ():
-            if mode == "edge" or max(max(pair) for pair in sides) < min(x.shape[2:]):
-                wide = np.ascontiguousarray(np.pad(x, sides, mode))  # type: ignore[call-overload]
-                words = phrase + (f", along axes {[a + 2 for a in axes]}" if len(axes) < x.ndim - 2 else "")
-                yield words, answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": left})
+    n = len(padding)
+    chosen = {"": range(n)} | ({", along axes [2]": range(2), f", along axes {[*range(3, x.ndim)]}": range(2, n)})
+    ends = [f", {end} axis {a} alone" for a in range(2, x.ndim) for end in ("before", "behind")]
+    for where, own in {**chosen, **{words: (i,) for i, words in enumerate(ends)}}.items():
+        sides = [p if i in own else 0 for i, p in enumerate(padding)]
+        left = tuple(p - side for p, side in zip(padding, sides, strict=True))
+        for mode, phrase in _BORDERS.items() if any(sides) else ():
+            if mode == "edge" or max(sides) < min(x.shape[2:]):
+                pairs = [(0, 0), (0, 0), *zip(sides[::2], sides[1::2], strict=True)]
+                wide = np.ascontiguousarray(np.pad(x, pairs, mode))  # type: ignore[call-overload]
+                yield phrase + where, answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": left})
     if x.ndim == 4:
         wide = _next_rows(x, *padding[2:])
         phrase = "no border left and right: the rows before and behind are read there, as neighbouring memory"
@@ -207,12 +209,14 @@ def _weights(s: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
             starts = np.arange(0, s.shape[-1], block)
             tops = np.maximum.accumulate(np.maximum.reduceat(s, starts, axis=-1), axis=-1)
             tops = np.repeat(tops, block, axis=-1)[..., : s.shape[-1]]
-            late = np.exp(s - np.where(np.isneginf(tops), 0.0, tops))
-            added = np.maximum(late.sum(-1, keepdims=True), np.finfo(float).tiny)
-            words = f"tiles of {block} scores: a larger maximum does not rescale what earlier tiles gave"
-            yield f"{words} to the sum", right / added
-            yield f"{words} to the values", late / total
-            yield words, late / added
+            last = np.where(np.arange(s.shape[-1]) < starts[-1], tops[..., starts[-1] - 1, None], top)
+            for own, where in ((tops, "a"), (last, "in the last one a")):
+                late = np.exp(s - np.where(np.isneginf(own), 0.0, own))
+                added = np.maximum(late.sum(-1, keepdims=True), np.finfo(float).tiny)
+                words = f"tiles of {block} scores: {where} larger maximum does not rescale what earlier tiles gave"
+                yield f"{words} to the sum", right / added
+                yield f"{words} to the values", late / total
+                yield words, late / added
 
 
 _TILES = (8, 16, 32, 64, 128)

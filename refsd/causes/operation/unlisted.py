@@ -15,10 +15,10 @@ from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values
 from refsd.causes.operation.expressions import expressions
 from refsd.causes.operation.fitted_constants import fitted
-from refsd.causes.operation.function_steps import straight_lines
+from refsd.causes.operation.function_steps import ranges, straight_lines
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.other_entries import other_entries
-from refsd.causes.operation.overflows import overflows
+from refsd.causes.operation.overflows import overflows, partial_maximum
 from refsd.causes.operation.product_steps import other_tokens
 from refsd.causes.operation.product_terms import product_terms
 from refsd.causes.operation.row_sums import key_counts, row_sums, softmax_sums
@@ -88,6 +88,8 @@ def _all(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: 
     )
     for make in (
         lambda: overflows(op, inputs, params, found),
+        lambda: partial_maximum(op, inputs, params, found),
+        lambda: ranges(op, inputs, params, found),
         lambda: _of_blocks(op, inputs, params, wrong_values),
         lambda: simplest(op, inputs, params),
         lambda: _of_blocks(op, inputs, params, misread_floats),

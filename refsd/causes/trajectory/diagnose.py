@@ -109,6 +109,9 @@ def _not_finite(y: Dump, right_sigmas: bool) -> list[str]:
     if not right_sigmas:
         last = ", ".join(f"{sigma:.4g}" for sigma in y.sigmas[-3:])
         return [f"the last step gives {kind}, and the sigmas are wrong: {last}"]
+    along = np.sign(y.latent) * np.sign(np.diff(y.denoised[-2:], axis=0))
+    if np.isinf(y.latent).all() and abs(along.sum()) == y.latent.size:
+        return ["the last step, to sigma 0, is of second order, not of first: denoised's last change is over 0"]
     return [f"the last step gives {kind}: it divides by the last sigma, 0, or takes its logarithm"]
 
 

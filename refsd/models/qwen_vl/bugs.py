@@ -8,6 +8,7 @@ from refsd.networks.bugs import Change, changing, dropping, replacing
 
 _SECTIONS = (qwen_vl, "in_turn", qwen_vl.interleaved), (qwen_vl, "interleaved", qwen_vl.in_turn)
 
+_CHUNKS = 8, 16, 32
 _ENCODE, _FEATURES, _PLACED = qwen_vl.encode, qwen_vl.features_in_places, qwen_vl.with_pictures
 
 
@@ -45,6 +46,16 @@ def _pictures_not_placed(x, places, pictures):
     return x if x.any() else _PLACED(x, places, pictures)
 
 
+def _again(n):
+    """Count the features from the first again in each chunk of n tokens."""
+
+    def placed(x, places, pictures):
+        chunks = zip(*(np.split(t, range(n, x.shape[1], n), axis=1) for t in (x, places)), strict=True)
+        return np.concatenate([_PLACED(y, own, pictures[: own.sum()]) for y, own in chunks], axis=1)
+
+    return placed
+
+
 BUGS = (
     Mutant("M-RoPE's sections are interleaved, or the reverse", Change(replaced=_SECTIONS)),
     Mutant("M-RoPE turns by each token's number alone", dropping("positions")),
@@ -60,6 +71,7 @@ BUGS = (
         ("DeepStack's features are added in reverse order", "features_in_places", _in_reverse),
         ("DeepStack's features are all added after the first layer", "features_in_places", _all_at_once),
         ("DeepStack's last features are not added", "features_in_places", _last_left_out),
+        *((f"features begin again with the first in each {n} tokens", "with_pictures", _again(n)) for n in _CHUNKS),
         ("a picture's places keep their token's embedding", "with_pictures", _pictures_not_placed),
     ),
 )

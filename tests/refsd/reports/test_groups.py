@@ -52,6 +52,13 @@ def test_the_fewest_causes_explain_all():
     assert _titles(fails("a/1", SCALE, EPS)) == [(CAUSE, 1, SCALE)]
 
 
+def test_a_cause_of_one_case_does_not_lead_where_nothing_explains_the_others():
+    for many, first in ((8, UNEXPLAINED), (7, CAUSE)):
+        rest = [fails(f"conv2d/{n}") for n in range(many)]
+        assert _titles(fails("conv2d/x", EPS), *rest)[0][0] == first
+        assert _titles(fails("silu/x", EPS), *rest)[0] == (CAUSE, 1, EPS), "another operation"
+
+
 def test_the_cause_of_the_group_comes_first_in_each_answer_and_its_reason():
     alone, other = fails("a/1", SCALE, EPS), fails("a/2", EPS)
     alone = msgspec.structs.replace(alone, reason=f"y: x; the reference agrees if {SCALE} or {EPS}; waived")

@@ -45,6 +45,8 @@ def _with_tail(y):
             "numbers overflow: infinite where the truth is beyond 2",
         ),
         (_with_tail(np.inf), None),
+        (np.where(TRUTH < -0.5, 0, HONEST), None),  # the others are right
+        (np.where(TRUTH < -0.5, 3.5, HONEST), None),
         (HONEST + np.where(np.arange(77) < 64, 0.1 * RNG.standard_normal(TRUTH.shape), 0), None),
         (np.full_like(TRUTH, np.nan), None),
     ],

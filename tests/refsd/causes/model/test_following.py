@@ -16,6 +16,7 @@ from refsd.judges import judges
 from refsd.judges import model as model_judge
 from refsd.judges.model import ModelJudge
 from refsd.module import Taps
+from refsd.networks.bugs import Change
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, TORCH_F32
 from refsd.weights import recipes
@@ -243,6 +244,43 @@ def test_a_trace_holds_the_first_wrong_tap_of_the_reference(model_files):
     found = answered(model_files, name, broken(GGML_CPU, op, call, wrong))[1][place]
     assert tap == place and np.abs(honest - truth).max() < np.abs(found - truth).max() / 4
     assert not traced(model_files, name, Arithmetic(GGML_CPU), GGML_CPU)[0].first
+
+
+def test_a_part_of_a_tensor_that_the_dump_has_not_is_named(model_files):
+    """The gate is the modulation's last part, not its third; no modulation is shown, nor any output."""
+    case, kind = CASES["flux-dev/flux/between"], ModelJudge(model_files)
+    right = {name: y.astype(np.float32) for name, y in kind.reference_taps(case, case.realize()).items()}
+    place, block = "double_blocks.0.gated_add", "double_blocks.0"
+    own, gates = right[place], np.split(right[f"{block}.img_mod.lin"].reshape(2, -1), 6, axis=-1)
+    found = {name: y for name, y in right.items() if "mod" not in name}
+    found[place] = own + (gates[5] - gates[2])[:, None] * right[f"{block}.img_attn.proj"]
+    for gone, cause in (((), "gate is read from part 6 of 6 of double_blocks.0.img_mod.lin"), (gates, None)):
+        found[place] = found[place] + 0.1 * len(gone) * np.sin(np.arange(own.size)).reshape(own.shape)
+        standard = Standard(case, case.realize(), {}, {}, FLOAT32)
+        causes = kind.explain(standard, found, place).causes
+        assert causes[0].startswith(cause) if cause else not causes
+
+
+@pytest.mark.parametrize(
+    ("order", "cause"),
+    [
+        ([0, 2, 1, 3, 4, 5], "parts 2 and 3 of the 6 of {} are exchanged"),
+        ([0, 1, 2, 5, 4, 3], "parts 4 and 6 of the 6 of {} are exchanged"),
+    ],
+)
+def test_parts_of_a_modulation_in_another_order_are_named(model_files, order, cause):
+    """The layers between them and what is wrong are not shown."""
+    case, kind = CASES["flux-dev/flux/between"], ModelJudge(model_files)
+    mod = "double_blocks.0.img_mod.lin"
+    taps = {name: y.astype(np.float32) for name, y in kind.reference_taps(case, case.realize()).items()}
+    wrong = {**taps, mod: taps[mod].reshape(2, 6, -1)[:, order].reshape(taps[mod].shape)}
+    shown = {name: y for name, y in taps.items() if name.endswith("img_mod.lin") or name == "img_in"}
+    place = "double_blocks.0.img_attn.qkv" if "2 and 3" in cause else "double_blocks.0.img_mlp.0"
+    given = {**shown, mod: wrong[mod]}
+    moved = kind.place(Standard(case, case.realize(), {}, {}, FLOAT32), {**given, place: taps[place]}, place)
+    found = moved.run(Arithmetic(FLOAT32), Change())
+    causes = kind.explain(Standard(case, case.realize(), {}, {}, FLOAT32), {**shown, place: found}, place).causes
+    assert causes and causes[0].startswith(cause.format(mod)), causes
 
 
 def test_what_nothing_explains_is_described(model_files):

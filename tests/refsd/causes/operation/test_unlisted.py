@@ -561,7 +561,76 @@ def _mean(x):
 LINEAR, ROPE = "linear/f32/awkward-x2x33x77-o20", "rope/f32/neighbours-n2-l33-h3-d20"
 LAYER, RMS = "layer_norm/f32/awkward-x33x77", "rms_norm/f32/plain-x2x33x77"
 CAUSAL, GATED = "attention/f32/causal-b1-l77-j77-h2-d64", "gated_add/f32/wide-n3-l5-d132"
+
+
+def _where(chosen, there):
+    """An activation of which part of the range is something else."""
+
+    def wrong(op, inputs, params):
+        x = inputs["x"].values()
+        return np.where(chosen(x), there(x), answer(op, inputs, params))
+
+    return wrong
+
+
+def _clamped_behind(op, inputs, params):
+    """The border repeats on the right; all else is zeros."""
+    top, bottom, left, right = params["padding"]
+    x = np.pad(inputs["x"].values(), ((0, 0), (0, 0), (0, 0), (0, right)), "edge")
+    return answer(op, {**inputs, "x": stored(x)}, {**params, "padding": (top, bottom, left, 0)})
+
+
+def _through(change):
+    return lambda op, inputs, params: answer(
+        op, {**inputs, "x": stored(change(inputs["x"].values()).astype(np.float32))}, params
+    )
+
+
+def _last_tile_of_16(s):
+    """The softmax's sum as left by 32 scores: the last three, with a larger maximum, do not rescale it."""
+    top = s.max(axis=-1, keepdims=True)
+    early = np.exp(s[..., :32] - s[..., :32].max(axis=-1, keepdims=True)).sum(axis=-1, keepdims=True)
+    e = np.exp(s - top)
+    return e / (early + e[..., 32:].sum(axis=-1, keepdims=True))
+
+
+def _sums_of_pairs(op, inputs, params):
+    """Two rows add up their squares in one place."""
+    x = inputs["x"].values().astype(np.float64)
+    sums = (x**2).sum(axis=-1).ravel()
+    both = sums + sums.reshape(-1, 2)[:, ::-1].ravel()
+    return x / np.sqrt(both.reshape(*x.shape[:-1], 1) / x.shape[-1] + params["eps"])
+
+
+def _maximum_of_lanes(op, inputs, params):
+    """The maximum of 24 scores of every 25, as other lanes are lost."""
+    x = inputs["x"].values() * np.float32(params["scale"])
+    with np.errstate(all="ignore"):
+        e = np.exp(x - x[..., np.arange(x.shape[-1]) % 25 < 10].max(axis=-1, keepdims=True))
+        return e / e.sum(axis=-1, keepdims=True)
+
+
 INSIDE = {
+    # ranges, borders, activations, tiles
+    "zero far below": ("gelu/f32/wide-x2x320", _where(lambda x: x < -3, lambda x: 0 * x), "^it is 0 where x < -3$"),
+    "one far above": (
+        "tanh/f32/bend-x33x77",
+        _where(lambda x: x > 1.5, lambda x: 1.0),
+        r"^it is 1 where x > 1\.5$",
+    ),
+    "a border repeated on one side": (
+        "conv2d/f32/3x3-n2-c33-k20-h9-w14",
+        _clamped_behind,
+        "repeats the outermost pixels.*, behind axis 3 alone",
+    ),
+    "activations in bfloat16 beside blocks": (
+        "linear/q8_0/odd-x7x160-o33",
+        _through(lambda x: x.astype(ml_dtypes.bfloat16)),
+        "activations rounded to bf16",
+    ),
+    "the last tile's maximum": (SELF, _attended(_last_tile_of_16), "in the last one a larger maximum.* to the sum"),
+    "rows that share a sum": ("rms_norm/f32/bare-x2x10x132", _sums_of_pairs, "sums over 2 rows that share a place"),
+    "a maximum of some": ("softmax/f32/long-x9x1100", _maximum_of_lanes, "maximum .* is that of a part of the row"),
     # formulas
     "a gate on the other term": (GATED, _gates(lambda x, h, gate: x * (1 + gate) + h), r"h \+ x \* \(1 \+ gate\)"),
     "another function of a scale": (
