@@ -6,7 +6,9 @@ operation's arguments are those of the operations that it takes them from.
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +34,7 @@ class Step(NamedTuple):
     shape:  of its result
     takes:  parameter, and number of the step whose result it takes
     line:   file and line of the model's code that calls it
+    given:  parameter -> shape of its array, and a number that equal views of one array share
     """
 
     name: str
@@ -39,6 +42,7 @@ class Step(NamedTuple):
     shape: tuple[int, ...]
     takes: tuple[tuple[str, int], ...] = ()
     line: tuple[str, int] = ("", 0)
+    given: Mapping[str, tuple[tuple[int, ...], int]] = MappingProxyType({})
 
 
 class Run(NamedTuple):
@@ -47,11 +51,13 @@ class Run(NamedTuple):
     steps:     inputs, then operations in order of computation
     outputs:   numbers of the steps that the model's results come from
     arguments: block -> number of a step outside -> the block's name for its result
+    shapes:    block -> argument -> its shape
     """
 
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     arguments: dict[str, dict[int, str]]
+    shapes: dict[str, dict[str, tuple[int, ...]]]
 
 
 class _Recorder(Taps):
@@ -61,6 +67,8 @@ class _Recorder(Taps):
         super().__init__(pattern="", ops=True)
         self.steps: list[Step] = []
         self.arguments: dict[str, dict[int, str]] = {}
+        self.shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+        self.views: dict[tuple, tuple[int, np.ndarray]] = {}  # arrays are kept: none takes another's address
 
     def mark(self, step: Step) -> np.ndarray:
         self.steps.append(step)
@@ -70,6 +78,11 @@ class _Recorder(Taps):
         """Return an input of the model as its marks; token ids and masks, which are integers, as they are."""
         marks = self.mark(Step(argument, "", value.shape))
         return value if value.dtype.kind in "iu" else marks
+
+    def view(self, value: np.ndarray) -> tuple[tuple[int, ...], int]:
+        """Return an array's shape, and a number that equal views of one array share."""
+        key = value.ctypes.data, value.shape, value.strides
+        return value.shape, self.views.setdefault(key, (len(self.views), value))[0]
 
     def sources(self, *values: Any) -> list[int]:
         """Return the numbers of the steps whose marks are in arrays, as they come there, tuples included."""
@@ -100,6 +113,8 @@ class _Recorder(Taps):
             passed = dict(zip(code.co_varnames[1:], frame["args"], strict=False)) | frame["kwargs"]
             own = self.arguments.setdefault(frame["m"].prefix.rstrip("."), {})
             for parameter, given in passed.items():
+                if isinstance(given, np.ndarray):
+                    self.shapes.setdefault(frame["m"].prefix.rstrip("."), {}).setdefault(parameter, given.shape)
                 for source in self.sources(given):
                     own.setdefault(source, parameter)
         return super().record(name, value)
@@ -121,7 +136,8 @@ class _Traced(Module):
         self.taps.record(self.prefix + name, y)
         line = _line(frame)
         op = name if method == "apply" else method
-        return self.taps.mark(Step(self.taps.recorded[-1], op, y.shape, tuple(takes), line))
+        views = {one: self.taps.view(each) for one, each in arguments.items() if isinstance(each, np.ndarray)}
+        return self.taps.mark(Step(self.taps.recorded[-1], op, y.shape, tuple(takes), line, views))
 
 
 def _line(frame) -> tuple[str, int]:
@@ -146,4 +162,4 @@ def trace(case: Case) -> Run:
         **marked,
         **{**component.params, **params, **case.params},
     )
-    return Run(tuple(recorder.steps), tuple(recorder.sources(y)), recorder.arguments)
+    return Run(tuple(recorder.steps), tuple(recorder.sources(y)), recorder.arguments, recorder.shapes)
