@@ -21,8 +21,8 @@ def euler_ancestral(
 
         x <- scale * (x + (x - denoised) / sigma * (down - sigma)) + up * noise
 
-    down, up, scale: the sigma that the step goes down to, the noise's standard deviation, and x's factor before it, by
-    ancestral.py: down^2 + up^2 = sigma_next^2 and scale = 1; of a flow (scale down)^2 + up^2 = sigma_next^2
+    down, up, scale: the sigma that the step goes down to, the noise's standard deviation, and x's factor before it.
+    By ancestral.py down^2 + up^2 = sigma_next^2 and scale = 1; of a flow (scale down)^2 + up^2 = sigma_next^2.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling

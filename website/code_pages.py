@@ -53,7 +53,7 @@ def write(root: Path, source: Path, linked: set[str], diagrams: Mapping[str, str
     parts = ["# Code\n\nEach file of what computes, prose beside code. Learn says where to begin.\n"]
     for title, names in groups.items():
         entries = "\n".join(f"{Path(_title(name)).name} <{_title(name)}.md>" for name in names)
-        parts.append(f"\n## {title}\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n")
+        parts.append(f"\n## {title}\n\n```{{toctree}}\n:maxdepth: 1\n:caption: {title}\n\n{entries}\n```\n")
     (source / "code" / "index.md").write_text("".join(parts), encoding="utf-8")
     return [name for names in groups.values() for name in names]
 
