@@ -188,7 +188,7 @@ def inside(run: Run, block: Block) -> tuple[list[Node], list[Arrow]]:
         for one, j in step.takes:
             enters.setdefault(one, []).append(number[j])
         for one, sources in enters.items():
-            shape, view = step.given.get(one, ((), -1))
+            shape, view = next(((shape, view) for name, shape, view in step.given if name == one), ((), -1))
             sources = list(dict.fromkeys(sources))
             if shape and one not in _MODULATION and [nodes[n].shape for n in sources] != [_shape(shape)]:
                 if view not in moved:

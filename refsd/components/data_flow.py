@@ -6,9 +6,7 @@ operation's arguments are those of the operations that it takes them from.
 """
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +32,7 @@ class Step(NamedTuple):
     shape:  of its result
     takes:  parameter, and number of the step whose result it takes
     line:   file and line of the model's code that calls it
-    given:  parameter -> shape of its array, and a number that equal views of one array share
+    given:  parameter, shape of its array, and a number that equal views of one array share
     """
 
     name: str
@@ -42,7 +40,7 @@ class Step(NamedTuple):
     shape: tuple[int, ...]
     takes: tuple[tuple[str, int], ...] = ()
     line: tuple[str, int] = ("", 0)
-    given: Mapping[str, tuple[tuple[int, ...], int]] = MappingProxyType({})
+    given: tuple[tuple[str, tuple[int, ...], int], ...] = ()
 
 
 class Run(NamedTuple):
@@ -79,10 +77,9 @@ class _Recorder(Taps):
         marks = self.mark(Step(argument, "", value.shape))
         return value if value.dtype.kind in "iu" else marks
 
-    def view(self, value: np.ndarray) -> tuple[tuple[int, ...], int]:
-        """Return an array's shape, and a number that equal views of one array share."""
-        key = value.ctypes.data, value.shape, value.strides
-        return value.shape, self.views.setdefault(key, (len(self.views), value))[0]
+    def view(self, value: np.ndarray) -> int:
+        """Return a number that equal views of one array share."""
+        return self.views.setdefault((value.ctypes.data, value.shape, value.strides), (len(self.views), value))[0]
 
     def sources(self, *values: Any) -> list[int]:
         """Return the numbers of the steps whose marks are in arrays, as they come there, tuples included."""
@@ -136,8 +133,8 @@ class _Traced(Module):
         self.taps.record(self.prefix + name, y)
         line = _line(frame)
         op = name if method == "apply" else method
-        views = {one: self.taps.view(each) for one, each in arguments.items() if isinstance(each, np.ndarray)}
-        return self.taps.mark(Step(self.taps.recorded[-1], op, y.shape, tuple(takes), line, views))
+        views = [(k, v.shape, self.taps.view(v)) for k, v in arguments.items() if isinstance(v, np.ndarray)]
+        return self.taps.mark(Step(self.taps.recorded[-1], op, y.shape, tuple(takes), line, tuple(views)))
 
 
 def _line(frame) -> tuple[str, int]:

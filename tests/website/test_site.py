@@ -86,7 +86,7 @@ def test_the_shape_on_an_arrow_is_that_which_the_operation_takes(case):
         for n, i in zip(boxes, block.members, strict=True):
             if nodes[n].kind in ("norm", "product"):
                 taken = [nodes[a.source].shape for a in arrows if a.target == n and a.label == "x"]
-                assert taken == ["\u00d7".join(map(str, run.steps[i].given["x"][0]))], run.steps[i].name
+                assert taken == ["\u00d7".join(map(str, run.steps[i].given[0][1]))], run.steps[i].name
                 checked += 1
         assert all(arrow.source < arrow.target for arrow in arrows)
     assert checked > 9
