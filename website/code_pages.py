@@ -4,7 +4,7 @@ import ast
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 # Folders whose files all have a page, and their headings.
@@ -50,12 +50,21 @@ def write(root: Path, source: Path, linked: set[str], diagrams: Mapping[str, str
             shown = [source / page for file, page in diagrams.items() if file == name]
             shown += [source / path.relative_to(root) for path in notebooks if name in path.read_text("utf-8")]
             there.write_text(_page(root, name, there, shown), encoding="utf-8")
-    parts = ["# Code\n\nEach file of what computes, prose beside code. Learn says where to begin.\n"]
+    index = "# Code\n\nEach file of what computes, prose beside code. Learn says where to begin.\n\n"
+    (source / "code" / "index.md").write_text(index + _list(2, map(_file_name, groups)), encoding="utf-8")
     for title, names in groups.items():
-        entries = "\n".join(f"{Path(_title(name)).name} <{_title(name)}.md>" for name in names)
-        parts.append(f"\n## {title}\n\n```{{toctree}}\n:maxdepth: 1\n:caption: {title}\n\n{entries}\n```\n")
-    (source / "code" / "index.md").write_text("".join(parts), encoding="utf-8")
+        entries = (f"{Path(_title(name)).name} <{_title(name)}.md>" for name in names)
+        text = f"# {title}\n\n{_list(1, entries)}"
+        (source / "code" / f"{_file_name(title)}.md").write_text(text, encoding="utf-8")
     return [name for names in groups.values() for name in names]
+
+
+def _list(depth: int, entries: Iterable[str]) -> str:
+    return f"```{{toctree}}\n:maxdepth: {depth}\n\n" + "\n".join(entries) + "\n```\n"
+
+
+def _file_name(title: str) -> str:
+    return re.sub(r"\W+", "-", title.lower())
 
 
 def _page(root: Path, name: str, there: Path, shown: Sequence[Path] = ()) -> str:
