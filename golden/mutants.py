@@ -44,7 +44,7 @@ def try_all(kind: Judge, case: Case, mutants: Sequence[Mutant] | None = None) ->
 
 def kill_table(trials: list[Trial]) -> str:
     """Return a Markdown table: for each mutant, how many of the cases that it applies to fail it."""
-    lines = ["| operation | mutant | cases that fail it | of |", "|---|---|---|---|"]
+    lines = ["| operation | mutant | cases that fail it under float32 | of |", "|---|---|---|---|"]
     rows: dict[tuple[str, str], list[bool]] = {}
     for trial in trials:
         rows.setdefault((trial.case.op, trial.mutant), []).append(trial.killed)

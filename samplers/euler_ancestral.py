@@ -19,7 +19,10 @@ def euler_ancestral(
 ) -> np.ndarray:
     """Sample with Euler steps down to a lower sigma, each followed by fresh noise up to the next sigma.
 
-        x <- x + (x - denoised) / sigma * (down - sigma) + up * noise
+        x <- scale * (x + (x - denoised) / sigma * (down - sigma)) + up * noise
+
+    down, up, scale: the sigma that the step goes down to, the noise's standard deviation, and x's factor before it.
+    By ancestral.py down^2 + up^2 = sigma_next^2 and scale = 1; of a flow (scale down)^2 + up^2 = sigma_next^2.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling

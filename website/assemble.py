@@ -41,7 +41,7 @@ def assemble(source: Path) -> None:
             if cell["cell_type"] == "markdown":
                 cell["source"] = _led(cell["source"], name, source, linked)
         _write(source / name, json.dumps(notebook))
-    code = code_pages.write(ROOT, source, linked)
+    code = code_pages.write(ROOT, source, linked, diagrams.OF_CODE)
     _name_files(source / "kernels" / "README.md", code)
     for name, text in {
         **lookup.pages(),

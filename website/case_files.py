@@ -30,6 +30,7 @@ class CaseFile(NamedTuple):
     lesson:   why it happens, and how the right code differs
     line:     pseudo-code, the wrong lines behind "-", the right ones behind "+"
     mended:   how it was found, and where it was mended
+    shown:    glob of the cases to show rather than others
     """
 
     id: str
@@ -38,6 +39,7 @@ class CaseFile(NamedTuple):
     lesson: str
     line: str
     mended: str
+    shown: str = ""
 
 
 FILES = {
@@ -142,9 +144,8 @@ FILES = {
         "Squares that leave float16",
         "A model that runs in bfloat16 draws grey or black in float16, and only some prompts show it.",
         "A norm adds up the squares of a row. In float16 a value above 256 has a square above 65504, "
-        "the sum is "
-        "infinite, and the row divided by it is zero. The row above has no such value: what one sees is the "
-        "rounding of the sum, long before it overflows. The accumulator, not the storage, must be float32.",
+        "the sum is infinite, and the row divided by it is zero. The sum of many smaller squares overflows too, "
+        "and is rounded coarsely long before. The accumulator, not the storage, must be float32.",
         """
   for row in x:                        # float16
 -     square = half(0)                 # 65504 is its largest number
@@ -153,6 +154,7 @@ FILES = {
       row /= max(sqrt(square), eps)
 """,
         "Seen as NaN from an autoencoder in float16. Mended in diffusers@5fc2bd2c8f (#13316).",
+        shown="l2_norm/f32/loud-*",
     ),
     "flux-shift": CaseFile(
         "smp-07",
@@ -247,6 +249,8 @@ _THIRTEENTH = (
 def judge(case_file: CaseFile):
     """Judge an engine with the bug. -> (outcome, the engine's outputs, the truth's)"""
     injection = INJECTIONS[case_file.id]
+    if case_file.shown:
+        injection = injection._replace(cases=(case_file.shown, *injection.cases))
     outcome = Bench().outcome(case_file.id, "", injection)
     case = CASES[outcome.case]
     inputs = case.realize()

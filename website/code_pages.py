@@ -4,6 +4,7 @@ import ast
 import os
 import re
 import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 # Folders whose files all have a page, and their headings.
@@ -29,8 +30,8 @@ def _title(name: str) -> str:
     return name.replace("/__init__.py", ".py")
 
 
-def write(root: Path, source: Path, linked: set[str]) -> list[str]:
-    """Write the code pages and their list. -> the files that have one"""
+def write(root: Path, source: Path, linked: set[str], diagrams: Mapping[str, str]) -> list[str]:
+    """Write the code pages and their list; diagrams: file -> page of its diagram. -> the files that have one"""
     groups = {
         title: sorted(
             f"{folder}/{path.name}" for path in (root / folder).glob("*.py") if path.name != "__init__.py"
@@ -38,6 +39,7 @@ def write(root: Path, source: Path, linked: set[str]) -> list[str]:
         for folder, title in FOLDERS.items()
     }
     forwards = sorted((root / "refsd/models").glob("*/__init__.py"))
+    notebooks = sorted((root / "notebooks").glob("*.ipynb"))
     groups["Models"] = [str(path.relative_to(root)) for path in forwards]
     others = sorted(linked - {name for names in groups.values() for name in names})
     groups["Other files that pages name"] = others
@@ -45,16 +47,28 @@ def write(root: Path, source: Path, linked: set[str]) -> list[str]:
         for name in names:
             there = source / page_of(name)
             there.parent.mkdir(parents=True, exist_ok=True)
-            there.write_text(_page(root, name, there), encoding="utf-8")
-    parts = ["# Code\n\nEach file of what computes, prose beside code. Learn says where to begin.\n"]
+            shown = [source / page for file, page in diagrams.items() if file == name]
+            shown += [source / path.relative_to(root) for path in notebooks if name in path.read_text("utf-8")]
+            there.write_text(_page(root, name, there, shown), encoding="utf-8")
+    index = "# Code\n\nEach file of what computes, prose beside code. Learn says where to begin.\n\n"
+    (source / "code" / "index.md").write_text(index + _list(2, map(_file_name, groups)), encoding="utf-8")
     for title, names in groups.items():
-        entries = "\n".join(f"{Path(_title(name)).name} <{_title(name)}.md>" for name in names)
-        parts.append(f"\n## {title}\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n")
-    (source / "code" / "index.md").write_text("".join(parts), encoding="utf-8")
+        entries = (f"{Path(_title(name)).name} <{_title(name)}.md>" for name in names)
+        text = f"# {title}\n\n{_list(1, entries)}"
+        (source / "code" / f"{_file_name(title)}.md").write_text(text, encoding="utf-8")
     return [name for names in groups.values() for name in names]
 
 
-def _page(root: Path, name: str, there: Path) -> str:
+def _list(depth: int, entries: Iterable[str]) -> str:
+    return f"```{{toctree}}\n:maxdepth: {depth}\n\n" + "\n".join(entries) + "\n```\n"
+
+
+def _file_name(title: str) -> str:
+    return re.sub(r"\W+", "-", title.lower())
+
+
+def _page(root: Path, name: str, there: Path, shown: Sequence[Path] = ()) -> str:
+    """Return a file's page at `there`. shown: its diagram and the notebooks that link to it"""
     path, text = root / name, (root / name).read_text(encoding="utf-8")
     include = os.path.relpath(path, there.parent)
     language = {".py": "python", ".cpp": "cpp", ".yml": "yaml", ".toml": "toml"}.get(path.suffix, "text")
@@ -63,8 +77,11 @@ def _page(root: Path, name: str, there: Path) -> str:
         return f"{title}{_code(include, language, [(1, text.count(chr(10)))])}"
     tree = ast.parse(text)
     parts = [title, _prose(ast.get_docstring(tree) or ""), *_steps_to(root, name, there)]
+    if shown:
+        links = (f"[{_words(path)}]({os.path.relpath(path, there.parent)})" for path in shown)
+        parts.append(f"See {', '.join(links)}.\n\n")
     begin = tree.body[0].end_lineno + 1 if _is_docstring(tree.body[0]) else 1
-    lifted = _equation(path, path.stem) if naive_of(root, name) else ""
+    lifted = _first_equation(root, name)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and (said := ast.get_docstring(node)):
             if node.name == path.stem and lifted:
@@ -75,6 +92,11 @@ def _page(root: Path, name: str, there: Path) -> str:
             begin = node.end_lineno + 1
     parts += _between(text, begin, len(text.splitlines()), include)
     return "".join(parts)
+
+
+def _words(path: Path) -> str:
+    number, _, name = path.stem.partition("_")
+    return f"notebook {number}, {name.replace('_', ' ')}" if path.suffix == ".ipynb" else "its block diagram"
 
 
 def naive_of(root: Path, name: str) -> str:
@@ -96,7 +118,7 @@ def _steps_to(root: Path, name: str, there: Path) -> list[str]:
     text = (root / naive).read_text(encoding="utf-8")
     tree = ast.parse(text)
     said = ast.get_docstring(tree) or ""
-    equation = _equation(root / os.path.dirname(name) / Path(naive).name, Path(naive).stem)
+    equation = _first_equation(root, name)
     begin = (tree.body[0].end_lineno or 0) + 1 if said else 1
     shown = "".join(_between(text, begin, len(text.splitlines()), os.path.relpath(root / naive, there.parent)))
     return [
@@ -104,6 +126,12 @@ def _steps_to(root: Path, name: str, there: Path) -> list[str]:
         f"## Naive version\n\n{_prose(said)}From `{naive}`, which the tests hold the kernel to.\n\n{shown}",
         "## Kernel\n\n",
     ]
+
+
+def _first_equation(root: Path, name: str) -> str:
+    """Return the equation of the operation that a kernel computes; a kernel's own stays beside its code."""
+    naive = naive_of(root, name)
+    return _equation(root / os.path.dirname(name) / Path(naive).name, Path(naive).stem) if naive else ""
 
 
 def _joined(equation: str) -> str:

@@ -30,6 +30,7 @@ MODELS = (
     ("krea2", "Krea 2", "krea2/krea2/whole", "refsd/models/krea2/__init__.py"),
     ("qwen_image21", "Qwen-Image 2.1", "qwen-image21/qwen-image21/whole", "refsd/models/qwen_image21/__init__.py"),
 )
+OF_CODE = {code: f"learn/diagrams/{page}.md" for page, _, _, code in MODELS}
 _KINDS = {
     "product": ("linear", "conv2d", "embedding", "text_projection"),
     "norm": ("group_norm", "layer_norm", "rms_norm", "rms_norm_apart", "l2_norm", "adaptive_layer_norm"),
@@ -155,33 +156,68 @@ def whole(run: Run, case_name: str) -> tuple[list[Node], list[Arrow]]:
 
 
 def inside(run: Run, block: Block) -> tuple[list[Node], list[Arrow]]:
-    """A block: what it is given, by the names of its code, its operations, and what it gives."""
+    """A block: what it is given, by the names of its code, its operations, and what it gives.
+
+    An array of another shape than the results that it is made of has a box of its own.
+    """
     own = set(block.members)
     given = list(dict.fromkeys(j for i in block.members for _, j in run.steps[i].takes if j not in own))
-    passed = run.arguments.get(block.name, {})
+    passed, shapes = run.arguments.get(block.name, {}), run.shapes.get(block.name, {})
     named: dict[str, list[int]] = {}
     for j in given:
         named.setdefault(passed.get(j, run.steps[j].name), []).append(j)
     order = list(passed.values())
     named = dict(sorted(named.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
-    number = {j: n for n, sources in enumerate(named.values()) for j in sources}
-    nodes = [Node(name, "", "input", _shape(run.steps[sources[0]].shape)) for name, sources in named.items()]
+    nodes: list[Node] = []
+    arrows: dict[tuple[int, int], list[str]] = {}
+    number: dict[int, int] = {}
+    for name, sources in named.items():
+        shape = _shape(shapes.get(name, run.steps[sources[0]].shape))
+        if len(sources) > 1 and name in shapes:
+            for j in sources:
+                arrows[len(nodes), len(nodes) + len(sources) - sources.index(j)] = [""]
+                nodes.append(Node(run.steps[j].name, "", "input", _shape(run.steps[j].shape)))
+            nodes.append(Node("join", name, "moved", shape))
+        else:
+            nodes.append(Node(name, "", "input", shape))
+        number |= dict.fromkeys(sources, len(nodes) - 1)
+    moved: dict[int, int] = {}  # a view of an array -> its box
     for i in block.members:
         step = run.steps[i]
+        enters: dict[str, list[int]] = {}
+        for one, j in step.takes:
+            enters.setdefault(one, []).append(number[j])
+        for one, sources in enters.items():
+            shape, view = next(((shape, view) for name, shape, view in step.given if name == one), ((), -1))
+            sources = list(dict.fromkeys(sources))
+            if shape and one not in _MODULATION and [nodes[n].shape for n in sources] != [_shape(shape)]:
+                if view not in moved:
+                    moved[view] = len(nodes)
+                    arrows |= {(n, len(nodes)): [""] for n in sources}
+                    nodes.append(Node(_move(nodes, sources, shape), "", "moved", _shape(shape)))
+                sources = [moved[view]]
+            enters[one] = sources
         number[i] = len(nodes)
+        for one, sources in enters.items():
+            for n in sources:
+                arrows.setdefault((n, number[i]), []).append(one)
         kind = next((kind for kind, ops in _KINDS.items() if step.op in ops), "other")
         name = step.name.removeprefix(f"{block.name}.")
-        below = "" if re.fullmatch(rf"(.*\.)?{step.op}(\.\d+)?", name) else name
+        below = "" if re.fullmatch(rf"(.*\.)?{step.op}(\.\d+)?", name) else re.sub(r"\.(weight|scale)$", "", name)
         nodes.append(Node(step.op, below, kind, _shape(step.shape), _link_of(step), layer=below.rpartition(".")[0]))
-    arrows: dict[tuple[int, int], list[str]] = {}
-    for i in block.members:
-        for one, j in run.steps[i].takes:
-            arrows.setdefault((number[j], number[i]), []).append(one)
     drawn = [Arrow(*ends, names[0] in _MODULATION, ", ".join(names)) for ends, names in arrows.items()]
     for i in _given(run, block):
         drawn.append(Arrow(number[i], len(nodes)))
         nodes.append(Node("out", "", "input", ""))
     return nodes, drawn
+
+
+def _move(nodes: list[Node], sources: list[int], shape: tuple[int, ...]) -> str:
+    """Say what the model does with results before an operation takes them; shape: as it takes them"""
+    if len(sources) > 1:
+        return "join"
+    size = math.prod(map(int, nodes[sources[0]].shape.split("\u00d7")))
+    return "reshape" if math.prod(shape) == size else "cut" if math.prod(shape) < size else "repeat"
 
 
 def _given(run: Run, part: Part | Block) -> list[int]:
@@ -251,7 +287,8 @@ def pages() -> dict[str, str]:
             f"run of {operations} operations. A click leads to "
             f"[the line of code](../../{code_pages.page_of(code)}).\n\n"
             "Blue: products with weights; green: norms; red: attention; violet: positions and times; yellow: "
-            "sums and modulation. Dashed lines enter from the side: shift, scale and gate. Coloured lines skip.\n\n"
+            "sums and modulation. Without a colour: the model joins, cuts or reshapes results before an operation "
+            "takes them. Dashed lines enter from the side: shift, scale and gate. Coloured lines skip.\n\n"
             f'```{{raw}} html\n<div class="flowcharts">{"".join(figures(run, case_name, title))}</div>\n```\n'
         )
         entries.append(f"{title} <{page}>")

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-WIDTH, HEIGHT, TRACK, ROW = 114, 34, 6, 17
-_LONG = 14  # characters of a label, beyond which it is written smaller
+WIDTH, HEIGHT, TRACK, ROW = 150, 34, 6, 17
+_LONG = 20  # characters of a label, beyond which it is written smaller
 _SKIP = 3  # rows, over which an arrow is drawn as one that skips
 _SMALLEST = 0.8  # of the width: below it the text is too small, and the picture scrolls
 _DELAY, _SIDEWAYS, _FOREIGN = (
@@ -217,9 +217,9 @@ def _head(x: float, y: float, towards: str) -> str:
 def _box(node: Node, x: float, y: float) -> str:
     middle = x + WIDTH / 2
     size = "long" if len(node.label) > _LONG else ""
-    lines = [(_short(node.label, 20), size, y + (14 if node.below else 21))]
+    lines = [(_short(node.label, 29), size, y + (14 if node.below else 21))]
     if node.below:
-        lines.append((_short(node.below, 17), "below", y + 28))
+        lines.append((_short(node.below, 24), "below", y + 28))
     text = "".join(
         f'<text class="{kind}" x="{middle:.0f}" y="{line:.0f}">{html.escape(words)}</text>'
         for words, kind, line in lines

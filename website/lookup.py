@@ -80,7 +80,7 @@ def models() -> str:
     )
     parts = [
         f"# Models\n\n{len(VARIANTS)} variants of {len(FAMILIES)} families. The code of each network is a page of "
-        "[Models](../code/index.md#models).\n\n## Variants\n\n"
+        "[Models](../code/models.md).\n\n## Variants\n\n"
         f"| variant | model | text encoders | `refsd txt2img` |\n|---|---|---|---|\n{rows}\n\n## Networks\n\n"
         "| component in a file | network | kind | layouts |\n|---|---|---|---|\n"
     ]

@@ -69,11 +69,16 @@ def sink_with_value(op, inputs, params):
     return answer(op, inputs, params) + (1 - seen) * last
 
 
-def sinks_scaled(op, inputs, params):
-    if "sinks" not in inputs:
-        return None
-    scale = params["scale"] or (inputs["q"].shape[-1] ** -0.5 if "q" in inputs else 1.0)
-    return answer(op, {**inputs, "sinks": stored(inputs["sinks"].values() * np.float32(scale))}, params)
+def scaled_too(name: str) -> Wrong:
+    """Multiply the mask or the sinks by the scale, as if they were added before scaling."""
+
+    def wrong(op, inputs, params):
+        if name not in inputs:
+            return None
+        scale = params["scale"] or inputs["q"].shape[-1] ** -0.5
+        return answer(op, {**inputs, name: stored(inputs[name].values() * np.float32(scale))}, params)
+
+    return wrong
 
 
 def without_maximum(op, inputs, params):
@@ -280,6 +285,7 @@ ATTENTION = Operation(
         Mutant("scale 1/D", scale_by(-1.0)),
         Mutant("given scale ignored", lambda op, i, p: scale_by(-0.5)(op, i, p) if p["scale"] else None),
         Mutant("mask ignored", without("mask")),
+        Mutant("mask scaled too", scaled_too("mask")),
         Mutant("mask transposed", other_input("mask", transposed)),
         Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -1e4))),
         Mutant(NO_MAXIMUM, without_maximum),
@@ -292,7 +298,7 @@ ATTENTION = Operation(
         Mutant("heads interleaved, not grouped", heads_interleaved),
         Mutant("only the first head of the keys", first_key_head),
         Mutant("sinks ignored", without("sinks")),
-        Mutant("sinks scaled too", sinks_scaled),
+        Mutant("sinks scaled too", scaled_too("sinks")),
         Mutant("the sink has a value", sink_with_value),
         Mutant("keys and values exchanged", exchanged("k", "v")),
         Mutant("heads and tokens of k mixed", other_input("k", heads_as_tokens)),

@@ -30,7 +30,7 @@ def _whole_groups(shapes, params) -> bool:
 
 
 def _bound(run: Run) -> Bound:
-    """norm_axis over a group's channels and pixels."""
+    """norm_axis over a group's channels and pixels; normalisation.py derives it."""
     x = run.inputs["x"]
     N, C, H, W = x.shape
     G = run.params["num_groups"]

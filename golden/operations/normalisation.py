@@ -32,6 +32,8 @@ def norm_axis(run: Run, x, dx, affine: Affine, centred: bool, one_pass: bool = F
     y = (x - m) r w + b, r = (v + eps)^(-1/2). With c = x - m:
     dm <= gamma(n) E|x| + E[dx] + u |m|;  dv <= 2 sqrt(v) rms(dx + dm) + rms(dx + dm)^2 + gamma(n) v
     dr / r <= dv / (2 (v + eps)), and dy <= |w| r (dx + dm + |c| dr/r + 4u |c|) + |c| r dw + db + u |b|
+    sm, sv, sr are the spreads of m, v, r: the same terms as independent roundings. em, ev are the errors of m and v
+    if a row is summed one number after another in float32; where they exceed the spreads, they are taken.
     Where eps is most of v + eps, all rows have nearly one r, and share its rounding. Sums may be serial.
 
     one_pass: _one_pass's dv and dr / r; y may be x (r w) + (b - m (r w)), which loses 4u |m| r |w| more

@@ -169,7 +169,9 @@ def show(
     for parameter, value in case.params.items():
         typer.echo(f"  {parameter} = {value}")
     if manifest is None:
-        typer.echo(f"  no golden in {store}: `refsd golden make {store} --cases '{name}'`")
+        typer.echo(
+            f"  no golden in {store} yet: made when needed, or by `refsd golden make {store} --cases '{name}'`"
+        )
         return
     for output, note in manifest.outputs.items():
         typer.echo(printable(f"  -> {output:5} {note.dtype} {list(note.shape)}  sha256 {note.sha256}"))

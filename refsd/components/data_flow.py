@@ -32,6 +32,7 @@ class Step(NamedTuple):
     shape:  of its result
     takes:  parameter, and number of the step whose result it takes
     line:   file and line of the model's code that calls it
+    given:  parameter, shape of its array, and a number that equal views of one array share
     """
 
     name: str
@@ -39,6 +40,7 @@ class Step(NamedTuple):
     shape: tuple[int, ...]
     takes: tuple[tuple[str, int], ...] = ()
     line: tuple[str, int] = ("", 0)
+    given: tuple[tuple[str, tuple[int, ...], int], ...] = ()
 
 
 class Run(NamedTuple):
@@ -47,11 +49,13 @@ class Run(NamedTuple):
     steps:     inputs, then operations in order of computation
     outputs:   numbers of the steps that the model's results come from
     arguments: block -> number of a step outside -> the block's name for its result
+    shapes:    block -> argument -> its shape
     """
 
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     arguments: dict[str, dict[int, str]]
+    shapes: dict[str, dict[str, tuple[int, ...]]]
 
 
 class _Recorder(Taps):
@@ -61,6 +65,8 @@ class _Recorder(Taps):
         super().__init__(pattern="", ops=True)
         self.steps: list[Step] = []
         self.arguments: dict[str, dict[int, str]] = {}
+        self.shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+        self.views: dict[tuple, tuple[int, np.ndarray]] = {}  # arrays are kept: none takes another's address
 
     def mark(self, step: Step) -> np.ndarray:
         self.steps.append(step)
@@ -70,6 +76,10 @@ class _Recorder(Taps):
         """Return an input of the model as its marks; token ids and masks, which are integers, as they are."""
         marks = self.mark(Step(argument, "", value.shape))
         return value if value.dtype.kind in "iu" else marks
+
+    def view(self, value: np.ndarray) -> int:
+        """Return a number that equal views of one array share."""
+        return self.views.setdefault((value.ctypes.data, value.shape, value.strides), (len(self.views), value))[0]
 
     def sources(self, *values: Any) -> list[int]:
         """Return the numbers of the steps whose marks are in arrays, as they come there, tuples included."""
@@ -100,6 +110,8 @@ class _Recorder(Taps):
             passed = dict(zip(code.co_varnames[1:], frame["args"], strict=False)) | frame["kwargs"]
             own = self.arguments.setdefault(frame["m"].prefix.rstrip("."), {})
             for parameter, given in passed.items():
+                if isinstance(given, np.ndarray):
+                    self.shapes.setdefault(frame["m"].prefix.rstrip("."), {}).setdefault(parameter, given.shape)
                 for source in self.sources(given):
                     own.setdefault(source, parameter)
         return super().record(name, value)
@@ -121,7 +133,8 @@ class _Traced(Module):
         self.taps.record(self.prefix + name, y)
         line = _line(frame)
         op = name if method == "apply" else method
-        return self.taps.mark(Step(self.taps.recorded[-1], op, y.shape, tuple(takes), line))
+        views = [(k, v.shape, self.taps.view(v)) for k, v in arguments.items() if isinstance(v, np.ndarray)]
+        return self.taps.mark(Step(self.taps.recorded[-1], op, y.shape, tuple(takes), line, tuple(views)))
 
 
 def _line(frame) -> tuple[str, int]:
@@ -146,4 +159,4 @@ def trace(case: Case) -> Run:
         **marked,
         **{**component.params, **params, **case.params},
     )
-    return Run(tuple(recorder.steps), tuple(recorder.sources(y)), recorder.arguments)
+    return Run(tuple(recorder.steps), tuple(recorder.sources(y)), recorder.arguments, recorder.shapes)

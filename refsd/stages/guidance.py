@@ -265,7 +265,7 @@ def _case(label: str, form: str, scale: float, other=False, average=False, shape
 STAGES = (
     Stage(
         "guidance",
-        "One prediction from several, each with other conditions.",
+        f"One prediction from several, each with other conditions; form: {', '.join(_FORMS)}.",
         inputs={
             "cond": "[N, C, H, W]",
             "uncond": "[N, C, H, W]",

@@ -75,6 +75,18 @@ def test_the_page_says_that_a_byte_reaches_the_weights_that_change_with_it():
     assert node(script) == []
 
 
+@needs_node
+def test_what_the_page_says_of_a_weight_computes_to_it():
+    script = """const B = require("./block.js"), bad = [];
+    for (const [name, t] of Object.entries(B.TYPES)) for (let i = 0; i < t.weights; i++) {
+      const w = t.weight(Uint8Array.from({ length: t.bytes }, (_, n) => 37 * n % 61), i);
+      const off = Math.abs(eval(w.text.split("=")[1]) - w.y);
+      if (!(off < 1e-3 * (1 + Math.abs(w.y)))) bad.push([name, i, w.text, w.y]);
+    }
+    console.log(JSON.stringify(bad))"""
+    assert node(script) == []
+
+
 def test_no_tolerance_parts_the_two_engines_and_the_bound_does():
     data = {name: np.array(values) for name, values in tolerance.numbers().items()}
     assert data["wrong"].max() <= data["honest"].max(), (

@@ -1,5 +1,6 @@
 """The site builds without a warning, every link of it leads somewhere, and it asks the network for nothing."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -72,7 +73,35 @@ def test_a_diagram_holds_every_operation_that_ran(flux):
     assert drawn.count(">attention</text>") == 2, "one in each kind of block"
     for block in diagrams.kinds(flux).values():
         nodes, _ = diagrams.inside(flux, block)
-        assert [n.label for n in nodes if n.kind != "input"] == [flux.steps[i].op for i in block.members]
+        labels = [node.label for node in nodes if node.kind not in ("input", "moved")]
+        assert labels == [flux.steps[i].op for i in block.members]
+
+
+@pytest.mark.parametrize("case", [case for _, _, case, _ in diagrams.MODELS])
+def test_the_shape_on_an_arrow_is_that_which_the_operation_takes(case):
+    run, checked = trace(CASES[case]), 0
+    for block in diagrams.kinds(run).values():
+        nodes, arrows = diagrams.inside(run, block)
+        boxes = [n for n, node in enumerate(nodes) if node.kind not in ("input", "moved")]
+        for n, i in zip(boxes, block.members, strict=True):
+            if nodes[n].kind in ("norm", "product"):
+                taken = [nodes[a.source].shape for a in arrows if a.target == n and a.label == "x"]
+                assert taken == ["\u00d7".join(map(str, run.steps[i].given[0][1]))], run.steps[i].name
+                checked += 1
+        assert all(arrow.source < arrow.target for arrow in arrows)
+    assert checked > 9
+
+
+def test_joined_streams_and_skips_enter_a_block_apart(flux):
+    def inputs(run: Run, name: str) -> list[str]:
+        (block,) = [one for one in diagrams.kinds(run).values() if one.name == name]
+        nodes, arrows = diagrams.inside(run, block)
+        joined = next(n for n, node in enumerate(nodes) if node.label == "join")
+        return [nodes[joined].shape, *(nodes[a.source].shape for a in arrows if a.target == joined)]
+
+    assert inputs(flux, "single_blocks.0") == ["2×11×256", "2×1×256", "2×10×256"]
+    unet = trace(CASES["sd15/unet/between"])
+    assert inputs(unet, "output_blocks.0") == ["2×256×1×3", "2×128×1×3", "2×128×1×3"]
 
 
 def wiring(run: Run) -> set[tuple[str, str, str]]:
@@ -118,6 +147,23 @@ def test_a_kernel_page_has_equation_then_naive_then_kernel(site):
         ]
         assert at == sorted(at)
     assert text.count("sqrt(Var[x] + eps)") == 1, "an equation stands once"
+
+
+def test_each_indented_equation_of_a_docstring_is_on_its_page():
+    root = Path(__file__).parents[2]
+    files = [path for folder in code_pages.FOLDERS for path in sorted((root / folder).glob("*.py"))]
+    plain = lambda text: re.sub(r"\s+", " ", text)
+    seen = 0
+    for path in files:
+        name = path.relative_to(root).as_posix()
+        page = plain(code_pages._page(root, name, root / "site" / code_pages.page_of(name)))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                for block in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
+                    if block.startswith("    ") and "=" in block:
+                        assert plain(block).strip() in page, f"{name}: {node.name}"
+                        seen += 1
+    assert seen > 100
 
 
 def test_a_naive_version_is_that_of_the_longest_name():

@@ -21,7 +21,7 @@ const Block = (() => {
       bytes: 18, weights: 32, holds: i => i < 2 ? "d" : "q",
       weight(b, i) {
         const d = half(b, 0), at = 2 + i % 16, q = i < 16 ? b[at] & 15 : b[at] >> 4;
-        return { y: f(d * (q - 8)), text: `d (q - 8) = ${d} * (${q} - 8), ${i < 16 ? "low" : "high"} nibble`, from: [0, 1, at] };
+        return { y: f(d * (q - 8)), text: `d (q - 8) = ${d} * (${q} - 8)`, note: `; q is the ${i < 16 ? "low" : "high"} nibble`, from: [0, 1, at] };
       },
     },
     q4_k: {
@@ -37,7 +37,7 @@ const Block = (() => {
           from = [8 + g, g, 4 + g];
         }
         const y = f(f(f(d * scale) * q) - f(dmin * minimum));
-        return { y, text: `d scale q - dmin min = ${d} * ${scale} * ${q} - ${dmin} * ${minimum}, group ${g}`, from: [0, 1, 2, 3, ...from, at] };
+        return { y, text: `d scale q - dmin min = ${d} * ${scale} * ${q} - ${dmin} * ${minimum}`, note: `; group ${g}`, from: [0, 1, 2, 3, ...from, at] };
       },
     },
   };
@@ -71,7 +71,7 @@ if (typeof document !== "undefined") (() => {
   function showWeight(i) {
     const w = type.weight(bytes, i);
     mark(w.from, [i]);
-    told.textContent = `weight ${i} = ${w.text} = ${w.y}`;
+    told.textContent = `weight ${i} = ${w.text} = ${w.y}${w.note || ""}`;
   }
   function showByte(i) {
     const made = Array.from({ length: type.weights }, (_, w) => w).filter(w => type.weight(bytes, w).from.includes(i));
