@@ -42,7 +42,7 @@ BUDGETS = {
     "refsd/caches": 750,
     "refsd/cases": 550,
     "refsd/causes": 9_260,
-    "refsd/cli": 4_620,
+    "refsd/cli": 4_630,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,
     "refsd/components": 500,
