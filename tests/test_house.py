@@ -41,7 +41,7 @@ BUDGETS = {
     "refsd/bench": 2_000,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 9_260,
+    "refsd/causes": 9_280,
     "refsd/cli": 4_630,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,

@@ -309,6 +309,8 @@ def _of_columns(dora: DoRA) -> DoRA:
 
 
 _DECOMPOSED = ("dora_scale", "magnitude")
+# What trainers take where a file has no alpha.
+_ALPHAS = 1, 8, 16, 32
 _KNOWN = (
     part("rows of a fused layer whose number is another's are left out", fits=lambda rows, whole: rows == whole),
     part("each part on the first rows", rows=lambda p, module: p["rows"].get(module) and (0, p["rows"][module][1])),
@@ -325,10 +327,7 @@ _KNOWN = (
     part("rank over alpha", parts=_other(alpha=lambda p: np.array(_rank(p) ** 2 / p["alpha"]))),
     part("alpha not divided by the rank", modules=_scaled(lambda rank, has: rank, True)),
     part("alpha over the root of the rank", modules=_scaled(lambda rank, has: rank**0.5, True)),
-    *(
-        part(f"no alpha taken for {n}", modules=_scaled(lambda rank, has, n=n: n / rank, False))
-        for n in (1, 8, 16, 32)
-    ),
+    *(part(f"no alpha taken for {n}", modules=_scaled(lambda rank, has, n=n: n / rank, False)) for n in _ALPHAS),
     part("alpha over the rank squared", modules=_scaled(lambda rank, has: 1 / rank, True)),
     part("alpha over the rank once more", parts=_other(alpha=lambda p: np.array(p["alpha"] ** 2 / _rank(p)))),
     part("the learned scalar left out", parts=_without("scalar")),

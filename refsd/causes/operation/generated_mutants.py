@@ -15,6 +15,7 @@ import numpy as np
 
 from refsd.causes.generic.error_places import joined
 from refsd.causes.generic.orders import BLOCKS, in_order, orders, tiles
+from refsd.causes.operation.exchanged_axes import along_others, axes_of, exchanged_inputs, letters, with_changed
 from refsd.causes.operation.memory_layouts import (
     SQUARES,
     first_of_last,
@@ -33,7 +34,6 @@ from refsd.causes.operation.other_values import fits, other_values, plain
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.numerics.errors import BadInput
-from refsd.numerics.tensor import StoredTensor, stored
 
 Named = Iterator[tuple[str, np.ndarray]]
 
@@ -108,7 +108,7 @@ def simplest(op: Operation, inputs: Inputs, params: Params) -> Named:
     made += [(cut.format(n), right.clip(x.min(), x.max())) for n, x in values.items() if x.ndim == right.ndim]
     with np.errstate(all="ignore"):
         made += [
-            (phrase.format(name), _with(op, inputs, params, {name: change(x)}))
+            (phrase.format(name), with_changed(op, inputs, params, {name: change(x)}))
             for name, x in values.items()
             for phrase, change in _SIMPLEST.items()
         ]
@@ -123,32 +123,16 @@ def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], 
     yield from _parameters(op, inputs, params, right.shape)
     yield from _rounded(op, inputs, params)
     yield from _inputs(op, inputs, params)
-    yield from _exchanged(op, inputs, params)
+    yield from exchanged_inputs(op, inputs, params)
     values = {name: t.values() for name, t in inputs.items()}
     read = chain(of_slices(values), of_other_strides(values))
-    yield from ((name, lambda changed=changed: _with(op, inputs, params, changed)) for name, changed in read)
+    yield from ((name, lambda changed=changed: with_changed(op, inputs, params, changed)) for name, changed in read)
     yield from _channels_last(op, inputs, params, right)
-    yield from _along_others(op, inputs, params, right)
+    yield from along_others(op, inputs, params, right)
     yield from _of_results(op, inputs, params, right)
     yield from _lengths(op, inputs, params)
     yield from _left_out(op, inputs, params, right)
     yield from _other_operations(op, inputs, params, others)
-
-
-def _axes(shape: str) -> list[str]:
-    """Return the axes of a declared shape."""
-    found = re.search(r"\[([^\]]*)\]", shape)
-    return [part.strip() for part in found[1].split(",")] if found else []
-
-
-def letters(op: Operation, name: str, ndim: int) -> list[str]:
-    """Return the page's names of an input's axes, or of the output's (""): "H" of [N, C, H, W]; "" for no name."""
-    declared = next((shape for key, shape in {**op.inputs, "": op.output}.items() if key.rstrip("?") == name), "")
-    parts = _axes(declared)
-    if "..." in parts:
-        parts = parts[parts.index("...") + 1 :]
-    parts = [""] * (ndim - len(parts)) + parts[max(0, len(parts) - ndim) :]
-    return [part if re.fullmatch(r"[A-Z]\w*", part) else "" for part in parts]
 
 
 # --- inputs ------------------------------------------------------------------------------------------------------
@@ -166,7 +150,7 @@ def _inputs(op, inputs, params):
         if f"{name}?" in op.inputs:
             yield f"{name} left out", lambda name=name: answer(op, _without(inputs, name), params)
         for phrase, change in changes.items():
-            yield phrase, lambda name=name, x=x, change=change: _with(op, inputs, params, {name: change(x)})
+            yield phrase, lambda name=name, x=x, change=change: with_changed(op, inputs, params, {name: change(x)})
 
 
 def _rounded(op, inputs, params):
@@ -177,7 +161,7 @@ def _rounded(op, inputs, params):
         for phrase, change in _ROUNDED.items():
             if "float8" not in phrase or names == wide:
                 own = {name: change(inputs[name].values()) for name in names}
-                yield phrase.format(joined(names, "and")), lambda own=own: _with(op, inputs, params, own)
+                yield phrase.format(joined(names, "and")), lambda own=own: with_changed(op, inputs, params, own)
 
 
 def _applies(phrase: str, x: np.ndarray) -> bool:
@@ -186,15 +170,6 @@ def _applies(phrase: str, x: np.ndarray) -> bool:
 
 def _without(inputs, name):
     return {key: tensor for key, tensor in inputs.items() if key != name}
-
-
-def _with(op, inputs, params, changed: dict[str, np.ndarray]) -> np.ndarray:
-    return answer(op, {**inputs, **{name: _tensor(x, inputs[name]) for name, x in changed.items()}}, params)
-
-
-def _tensor(x: np.ndarray, like: StoredTensor) -> StoredTensor:
-    kind = like.values().dtype
-    return stored(np.ascontiguousarray(x, kind if kind.kind in "iu" else np.float32))
 
 
 def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, Callable]]:
@@ -224,7 +199,7 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
 def _channels_last(op, inputs, params, right):
     """Read all pictures and filters, and the answer, as if channels came first, where they lie last."""
     names = [name for name, t in inputs.items() if len(t.shape) > 3 and t.shape[1] > 1]
-    made = partial(_with, op, inputs, params, {name: last_of_first(inputs[name].values()) for name in names})
+    made = partial(with_changed, op, inputs, params, {name: last_of_first(inputs[name].values()) for name in names})
     if right.ndim > 3 and len(names) > 1:
         yield f"{joined(names, 'and')} lie with channels last in memory", made
         yield (
@@ -233,30 +208,11 @@ def _channels_last(op, inputs, params, right):
         )
 
 
-def _exchanged(op, inputs, params):
-    for one, other in combinations(inputs, 2):
-        a, b = inputs[one], inputs[other]
-        if a.shape != b.shape or a.type != b.type:
-            continue
-        for phrase, changed in (
-            (f"{one} and {other} swapped", {one: b, other: a}),
-            (f"{other} read for {one}", {one: b}),
-            (f"{one} read for {other}", {other: a}),
-        ):
-            yield phrase, lambda changed=changed: answer(op, {**inputs, **changed}, params)
-        if len(a.shape) < 2 or a.values().dtype.kind != "f":
-            continue
-        for to, of in ((one, other), (other, one)):
-            for part, chosen in _parts_of_last(a.shape[-1]).items():
-                mixed = np.where(chosen, inputs[of].values(), inputs[to].values())
-                yield f"{part} of {to} read from {of}", lambda to=to, y=mixed: _with(op, inputs, params, {to: y})
-
-
 def _of_results(op, inputs, params, right):
     """Yield sums that are not cleared, groups and tiles of a convolution."""
     x = inputs[next(iter(inputs))].values()
     if "bias" in inputs and "weight" in inputs and op.family != "norms":
-        bare = _with(op, inputs, params, {"bias": 0 * inputs["bias"].values()})
+        bare = with_changed(op, inputs, params, {"bias": 0 * inputs["bias"].values()})
         for axis in range(right.ndim):
             for n in (n for n in (2, 4, 8, right.shape[axis]) if 1 < n <= right.shape[axis]):
                 tiles = np.split(bare, range(n, bare.shape[axis], n), axis)
@@ -268,7 +224,7 @@ def _of_results(op, inputs, params, right):
         order = np.arange(right.shape[1]).reshape(-1, groups).T.ravel()
         changed = {name: inputs[name].values()[order] for name in ("weight", "bias") if name in inputs}
         phrase = "a filter's group is its number modulo the number of groups"
-        yield phrase, lambda: _with(op, inputs, params, changed)[:, order.argsort()]
+        yield phrase, lambda: with_changed(op, inputs, params, changed)[:, order.argsort()]
     for side in _SIDES if op.name == "conv2d" and x.shape[2:] == right.shape[2:] else ():
         rows, columns = (-(-n // side) for n in x.shape[2:])
         if 1 < rows * columns <= _TILES:
@@ -282,51 +238,15 @@ def _of_tiles(op, inputs, params, right, side):
         for column in range(0, x.shape[3], side):
             tile, alone = np.s_[:, :, row : row + side, column : column + side], np.zeros_like(x)
             alone[tile] = x[tile]
-            y[tile] = _with(op, inputs, params, {"x": alone})[tile]
+            y[tile] = with_changed(op, inputs, params, {"x": alone})[tile]
     return y
-
-
-def _along_others(op, inputs, params, right):
-    """Exchange two axes: heads are taken for tokens. What has one alone is read from its beginning, or repeated."""
-    axes = letters(op, "", right.ndim)
-    for one, other in combinations([axis for axis, n in zip(axes, right.shape, strict=True) if axis and n > 1], 2):
-        places = axes.index(one), axes.index(other)
-        make = partial(_exchanged_axes, op, inputs, params, right.shape, {one: places[0], other: places[1]})
-        phrase = f"{op.name} runs along axis {other} where it should along {one}: both are exchanged"
-        yield phrase, lambda make=make, places=places: make().swapaxes(*places)
-
-
-def _exchanged_axes(op, inputs, params, shape, exchanged: dict[str, int]) -> np.ndarray:
-    changed, sizes = {}, {}
-    for name, tensor in inputs.items():
-        x, own, exact = tensor.values(), letters(op, name, len(tensor.shape)), op.inputs.get(name, "")[:1] == "["
-        there = [own.index(letter) for letter in exchanged if letter in own]
-        there = [*exchanged.values()] if exact and x.ndim == len(shape) else there
-        for axis in there if len(there) == 1 else ():
-            (n,) = (shape[at] for letter, at in exchanged.items() if letter != own[axis])
-            x = x.take(np.arange(n) % x.shape[axis], axis)
-        changed[name] = x.swapaxes(*there) if len(there) == 2 else x
-        for letter, n in zip(own, changed[name].shape, strict=True):
-            same = sizes.setdefault(letter, n) == n if letter else len(there) < 2
-            if not same and (exact or n > 1):
-                raise BadInput(f"{op.name}: {name} {x.shape}")  # a kernel takes shapes as they are
-    if not op.fits({name: x.shape for name, x in changed.items()}, params):
-        raise BadInput(f"{op.name}: other shapes")
-    return _with(op, inputs, params, changed)
-
-
-def _parts_of_last(n: int) -> dict[str, np.ndarray]:
-    """Return masks of parts of n channels, by name."""
-    i = np.arange(n)
-    parts = {"the first half": i < n // 2, "the second half": i >= n // 2}
-    return parts | {"the even channels": i % 2 == 0, "the odd channels": i % 2 == 1}
 
 
 def _lengths(op, inputs, params):
     """Pad with zeros, or cut, an axis that the output does not have, in all inputs that have it."""
     out = re.findall(r"[A-Z]\w*", op.output)
     # Skip an axis that is part of another's length, and operations with integer inputs, which point into an axis.
-    parts = [part for shape in op.inputs.values() for part in _axes(shape) if not re.fullmatch(r"[A-Z]\w*", part)]
+    parts = [part for shape in op.inputs.values() for part in axes_of(shape) if not re.fullmatch(r"[A-Z]\w*", part)]
     out += re.findall(r"[A-Z]\w*", " ".join(parts))
     if any(tensor.values().dtype.kind in "iu" for tensor in inputs.values()):
         return
@@ -358,7 +278,7 @@ def _resized(op, inputs, params, where, by: int):
                 changed[name] = x.take(np.arange(x.shape[axis] + by), axis)
             else:
                 changed[name] = np.pad(x, [(0, by if a == axis else 0) for a in range(x.ndim)])
-        return _with(op, inputs, params, changed)
+        return with_changed(op, inputs, params, changed)
 
     return make
 
@@ -390,7 +310,7 @@ def _fitted(op, inputs, params, shape) -> np.ndarray | None:
         if x is None or x.ndim != 4:
             return None
         room = [(0, 0), (0, 0), (0, x.shape[2] + 8), (0, x.shape[3] + 8)]
-        y = _with(op, inputs, params, {"x": np.pad(x, room)})
+        y = with_changed(op, inputs, params, {"x": np.pad(x, room)})
     return y[tuple(slice(n) for n in shape)]
 
 
@@ -414,7 +334,7 @@ def _left_out(op, inputs, params, right):
         if x.shape != right.shape and x.size == right.size and x.dtype.kind == "f":
             yield f"nothing is moved: {name} as it lies in memory", lambda x=x: x.reshape(right.shape)
         if x.shape == right.shape and x.dtype.kind == "f":
-            yield f"{op.name} done twice", lambda name=name: _with(op, inputs, params, {name: right})
+            yield f"{op.name} done twice", lambda name=name: with_changed(op, inputs, params, {name: right})
             yield f"{name} added to the result", lambda x=x: right + x
             yield f"{name} taken from the result", lambda x=x: right - x
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES
-from refsd.causes.operation.generated_mutants import generated, letters
+from refsd.causes.operation.exchanged_axes import letters
+from refsd.causes.operation.generated_mutants import generated
 from refsd.causes.operation.steps import stepwise
 from refsd.causes.operation.unlisted import _all, explaining, most_bugs, unlisted
 from refsd.golden.judge import Standard
