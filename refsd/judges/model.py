@@ -235,6 +235,8 @@ class ModelJudge(ModelRuns):
         @functools.cache
         def undumped() -> Answer:
             hidden = [name for name in taps.recorded[:at] if name not in found] if is_small(case) else []
+            if not hidden:
+                return {}
             right, _ = self._follow(case, inputs, found, Observed(FLOAT64), also=hidden)
             return {name: right[name] for name in reversed(hidden) if name in right}
 

@@ -223,7 +223,7 @@ class Place(NamedTuple):
             return self.run(Arithmetic(FLOAT64), Change(), {name: np.ascontiguousarray(y)})
 
         right = self.run(Arithmetic(FLOAT64), Change())
-        for name, y in {**self.earlier, **self.unseen()}.items():
+        for name, y in itertools.chain(self.earlier.items(), self.unseen().items()):  # one is in memory
             plain = y.dtype.kind == "f" and y.ndim > 1
             read = made(name, 0 * y) if plain and any(y.shape[-1] % n == 0 for n in _PARTS) else right
             if read is None or right is None or read.shape != right.shape or np.array_equal(read, right):

@@ -157,7 +157,7 @@ def _rounded(op, inputs, params):
     """Round each input, or all that are no lists, to a smaller type."""
     floats = [name for name, tensor in inputs.items() if tensor.values().dtype.kind == "f"]
     wide = tuple(name for name in floats if len(inputs[name].shape) > 1)
-    for names in dict.fromkeys([wide or tuple(floats), *((name,) for name in floats)]):
+    for names in dict.fromkeys([wide or tuple(floats), *((name,) for name in floats)]) if floats else ():
         for phrase, change in _ROUNDED.items():
             if "float8" not in phrase or names == wide:
                 own = {name: change(inputs[name].values()) for name in names}

@@ -25,14 +25,16 @@ def other_entries(
     """Yield (phrase, wrong answer) with the entries of an input along one axis read by another rule."""
     axes = [f"axis {letter or a}" for a, letter in enumerate(letters(op, "", found.ndim))]
     flat = {found.ndim - 1: "all rows", found.ndim: "all elements"}
+    if not np.isfinite(found).all() or answer(op, inputs, params).shape != found.shape:
+        return
     for names, axis in _lists(op, inputs):
         n = inputs[names[0]].shape[axis]
-        if n * found.size > _MOST or not np.isfinite(found).all():
+        if n * found.size > _MOST:
             continue
-        changed = [{name: _of_one(inputs[name].values(), axis, i) for name in names} for i in range(n)]
-        each = np.stack([answer(op, {**inputs, **one}, params) for one in changed])
-        if each.shape[1:] != found.shape:
-            continue
+        each = np.empty((n, *found.shape), np.float32)
+        for i in range(n):
+            one = {name: _of_one(inputs[name].values(), axis, i) for name in names}
+            each[i] = answer(op, {**inputs, **one}, params)
         nearest = np.full(found.shape, np.inf)
         for y in each:
             np.minimum(nearest, np.abs(y - found), out=nearest)
