@@ -91,7 +91,9 @@ def ranges(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> 
             continue
         start = float(along[wrong].min())
         before, inside = float(along[along < start].max()), along >= start
-        for what, there in {"0": 0 * x, "x": x, "-x": -x, "1": 0 * x + 1, "-1": 0 * x - 1}.items():
+        number = float(np.median(found[inside]))
+        plain = {"0": 0 * x, "x": x, "-x": -x, "1": 0 * x + 1, "-1": 0 * x - 1}
+        for what, there in (plain | {f"{number:.6g}": 0 * x + number}).items():
             y = np.where(inside, there * value, right)
             if np.allclose(found[inside], y[inside], near, near):
                 yield f"it is {what} where {words.format(_between(before, start))}", y.astype(np.float32)

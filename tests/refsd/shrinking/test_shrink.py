@@ -176,11 +176,11 @@ def test_the_issue_lists_only_elements_beyond_their_bound_with_their_inputs(runn
 
 
 def test_numbers_become_plain(runner):
-    """Of one number "constant" says nothing, but from where on it is wrong does."""
+    """From where on the answer is wrong is told only beside right numbers."""
     bug = Bug(answer=lambda case, inputs, y: {"y": np.where(y["y"] > 0.5, 9, y["y"]).astype(np.float32)})
     found = shrunk(runner, bug, "silu/f32/bend-x33x77")
     x = found.case.tensors["x"].values()
-    assert x.size == 1 and np.array_equal(x, np.round(x))
+    assert 1 < x.size <= 3 and np.array_equal(x, np.round(x))
 
 
 def test_an_engine_that_dies_is_reduced_to_where_it_dies(runner):

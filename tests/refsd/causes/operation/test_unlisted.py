@@ -619,6 +619,11 @@ INSIDE = {
         _where(lambda x: x > 1.5, lambda x: 1.0),
         r"^it is 1 where x > 1\.5$",
     ),
+    "a quarter on both sides": (
+        "tanh/f32/bend-x33x77",
+        _where(lambda x: abs(x) > 2, lambda x: 0.25),
+        r"^it is 0\.25 where \|x\| > 2$",
+    ),
     "a border repeated on one side": (
         "conv2d/f32/3x3-n2-c33-k20-h9-w14",
         _clamped_behind,
