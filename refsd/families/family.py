@@ -232,7 +232,7 @@ class Family(NamedTuple):
     identify: finds the variant from the denoiser's tensors
     variants: its models; the text encoders of the first stand for the family
     sizes:    title of a released model -> component -> size, to find the models that an adapter file fits
-    recipes:  recipe models by name; the names differ from the variants'
+    recipes:  recipe models by name
     """
 
     name: str

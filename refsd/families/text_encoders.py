@@ -67,15 +67,8 @@ GEMMA2_NEGATIVE = TextRule(
 )
 GEMMA2 = GEMMA2_NEGATIVE._replace(around=(ILLUSTRATE, ""))
 
-QWEN3_COMFYUI = TextRule(
-    None,
-    as_long_as_it_is,
-    mask=True,
-    around=(USER, ASSISTANT),
-    plain=True,
-    source="ComfyUI comfy/text_encoders/z_image.py",
-)
 QWEN3_SDCPP = TextRule(None, as_long_as_it_is, mask=True, around=(USER, ASSISTANT), source=SDCPP + "LLMEmbedder")
+QWEN3_COMFYUI = QWEN3_SDCPP._replace(plain=True, source="ComfyUI comfy/text_encoders/z_image.py")
 
 
 def side_by_side(one, other) -> np.ndarray:

@@ -32,7 +32,7 @@ class TextRule(NamedTuple):
 
     length: tokens per row, BOS and EOS included; None: as long as the longest prompt
     fill:   False: longer prompts are cut to the length, shorter ones are not padded to it
-    least:  rows are padded to so many tokens at least
+    least:  rows that are not filled to a length are padded to so many tokens at least
     over:   what to do with longer prompts: (ids, room) -> rows
     bos, eos: True if a row begins with BOS, ends with EOS
     pad:    id of the padding; None: the tokenizer's padding, else its EOS

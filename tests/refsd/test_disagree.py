@@ -263,7 +263,6 @@ def test_a_model_is_followed_tap_by_tap(folder, monkeypatch):
     side = compared("right", "foreign part").sides[1]
     n = len(part)
     assert side.reason.startswith(f"{n - 1} of {n} tensors judged, 1 unknown (h.{at}), whose names")
-    assert f"little from {at} on" in side.reason
     _dump(folder / "foreign part.safetensors", {**part, **{name: own[name] for name in truth}})
     assert compared("right", "foreign part").outcome == "both conform"
     # A cause is sought in what is there: without outputs, whole models with known bugs are not compared.

@@ -97,6 +97,7 @@ def ranges(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> 
             y = np.where(inside, there * value, right)
             if np.allclose(found[inside], y[inside], near, near):
                 yield f"it is {what} where {words.format(_between(before, start))}", y.astype(np.float32)
+                break
 
 
 def _between(low: float, high: float) -> str:

@@ -8,7 +8,6 @@ may also hold taps. Their names are those of `refsd forward --taps FILE --tap-op
 recognised by shape and content.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -121,31 +120,18 @@ class DumpEngine(NoDeviations):
         return named
 
     def _gap(self, found: Tensors, named: Tensors, reference: Tensors) -> str:
-        """Say which unknown tensors may be taps, by their sizes, and where in the reference they begin."""
-        left = {name: y for name, y in reference.items() if not _is_there(y, named, reference)}
-        sizes = {y.size for y in left.values() if y.size > 1}
+        """Say which unknown tensors may be taps, by their sizes; "" if none is."""
+        sizes = {y.size for y in reference.values() if y.size > 1 and not _is_there(y, named, reference)}
         fused = {PARTS * size for size in sizes}
         unlike = [name for name in self.unknown if found[name].size in sizes | fused]
         if not unlike:
             return ""
-        mine = {found[name].size for name in unlike}
-        like = {name for name, y in left.items() if {y.size, PARTS * y.size} & mine}
-        # Before the error most taps are found, behind it few: it is where the shares of both differ most.
-        begun, seen, gone, best = "", 0.0, 0.0, (-math.inf, "", "")
-        for name in reference:
-            if name in named:
-                begun, seen = name, seen + 1 / max(len(named), 1)
-            elif name in like and (begun or not named.keys() & reference.keys()):
-                best = max(best, (seen - gone, name, begun), key=lambda one: one[0])
-                gone += 1 / len(like)
-        _, place, before = best
         judged = len(found) - len(self.unknown)
         n, shown = counted(len(found), "tensor"), ", ".join(map(printable, unlike[:_SHOWN]))
         shown += ", ..." * (len(unlike) > _SHOWN)
         return (
-            f"{judged} of {n} judged, {len(self.unknown)} unknown ({shown}), whose names "
-            f"and contents are none of the reference's: most is known until {before or 'the inputs'}, little from "
-            f"{place} on, so look for the error there; --names MINE=THEIRS has the unknown ones judged"
+            f"{judged} of {n} judged, {len(self.unknown)} unknown ({shown}), whose names and contents are none "
+            "of the reference's: --names MINE=THEIRS has them judged, and places the error"
         )
 
     def _file(self, case: Case) -> Path | None:

@@ -21,7 +21,7 @@ from refsd.pipelines.autoencoders import Autoencoder
 from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.initial_latent import initial_latent
 from refsd.pipelines.plan import NO_IMAGES, resolve
-from refsd.pipelines.prompts import CLIP
+from refsd.pipelines.prompts import CLIP, _weighted_ids
 from refsd.pipelines.settings import Settings
 from refsd.pipelines.txt2img import Conditioning
 
@@ -139,6 +139,19 @@ def test_comfyui_starts_with_its_default_workflow(folder):
     assert (plan.width, plan.height) == (W, H)
 
 
+def test_comfyui_starts_a_flow_with_its_template(folder):
+    plan = resolve(opened(folder, "flux-dev"), Settings("a", width=64, height=64, like="comfyui"))
+    assert (plan.sampler, plan.schedule, plan.cfg_scale, plan.guidance) == ("euler", "simple", 1.0, 3.5)
+
+
+def test_neighbouring_parts_of_one_weight_are_two_texts_for_comfyui():
+    """As its tokenizers are called: a letter of its own begins each text."""
+    begun = lambda text: [0, *map(ord, text)]
+    parts = [("a", 1.0), ("b", 1.0), ("c", 2.0)]
+    assert _weighted_ids(begun, parts, CONVENTIONS["comfyui"].prompt.joins)[0] == [0, 97, 0, 98, 0, 99]
+    assert _weighted_ids(begun, parts, CONVENTIONS["sdcpp"].prompt.joins)[0] == [0, 97, 98, 0, 99]
+
+
 @pytest.mark.parametrize(
     ("like", "family", "changes", "said"),
     [
@@ -148,6 +161,7 @@ def test_comfyui_starts_with_its_default_workflow(folder):
             {},
             "--like comfyui: refsd knows its rules for Stable.*Z-Image, not for FLUX.2",
         ),
+        ("comfyui", "flux-dev", {"width": 66}, "66x64: comfyui draws FLUX.1 dev .* in multiples of 4 only"),
         (
             "a1111",
             "sdxl",
