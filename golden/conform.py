@@ -47,7 +47,7 @@ class Answered(NamedTuple):
 
     engine: str
     standard: Standard
-    found: Answer
+    actual: Answer
     taps: Answer
     examined: Examination
 
@@ -101,10 +101,10 @@ def run(
     runner = runner._replace(measured=note_first)
     for case in cases:
         wanted = [engine for engine in engines if runner.wanted(engine.name, case.name)]
-        asked = [engine for engine in wanted if engine.refuses(case) is None]
+        willing = [engine for engine in wanted if engine.refuses(case) is None]
         # Before anything is computed here: the process that makes goldens has then compiled what both need.
-        truth = runner.truths(case) if asked else {}
-        inputs = case.realize() if asked else {}
+        truth = runner.truths(case) if willing else {}
+        inputs = case.realize() if willing else {}
         honest = _Honest(runner.judges.of(case), case, inputs)
         for engine in wanted:
             refusal = engine.refuses(case)
@@ -127,7 +127,7 @@ def after_asking_again(runner: Runner, engine: ServingEngine, first: Answered, r
     if not result.conforms:
         return result
     judge = runner.judges.of(first.standard.case)
-    reason, causes = asked_last(engine, judge, first.standard, first.found, first.examined.outputs)
+    reason, causes = asked_last(engine, judge, first.standard, first.actual, first.examined.outputs)
     if not reason:
         return result
     changed = {"status": verdict.FAIL, "margin": verdict.INFINITE, "criterion": "output", "reason": reason}
@@ -166,10 +166,10 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     try:
         with runner.waiting(engine, case):
             if isinstance(engine, TappedEngine) and (judge.asks_for_taps(case) or runner.taps != "*"):
-                found, taps = engine.run_tapped(case, handed)
+                actual, taps = engine.run_tapped(case, handed)
                 taps = {name: y for name, y in taps.items() if fnmatch.fnmatchcase(name, runner.taps)}
             else:
-                found, taps = engine.run(case, handed), {}
+                actual, taps = engine.run(case, handed), {}
         fused = None
         if taps and isinstance(engine, FusingEngine):
             with runner.waiting(engine, case):
@@ -191,22 +191,22 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
         reason = f"the engine wrote into its inputs: {', '.join(spoiled)}"
         return result(verdict.FAIL, margin=verdict.INFINITE, criterion="output", reason=reason, **rest)
     if engine.name in runner.itself:
-        honest.know(numerics, found)
+        honest.know(numerics, actual)
     try:
         near = honest(numerics)
     except Exception as error:  # declared numerics may not fit the case
         reason = f"the reference cannot compute it under {numerics.name}: {type(error).__name__}: {_line(error)}"
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=reason, **rest)
     if taps and isinstance(engine, PartialEngine):
-        truth = {name: y for name, y in truth.items() if name in found}
+        truth = {name: y for name, y in truth.items() if name in actual}
     standard = Standard(case, inputs, truth, near, numerics)
-    examined = examine(judge, standard, found, taps)
+    examined = examine(judge, standard, actual, taps)
     tapped: list[str] = []  # the taps that hide an error
     if fused is not None and examined.verdict.passed:
         without_taps = examine(judge, standard, fused, {})
         if not without_taps.verdict.passed:
-            found, taps, examined, tapped = fused, {}, without_taps, [m.output for m in examined.trace.taps]
-    answered = Answered(engine.name, standard, found, taps, examined)
+            actual, taps, examined, tapped = fused, {}, without_taps, [m.output for m in examined.trace.taps]
+    answered = Answered(engine.name, standard, actual, taps, examined)
     runner.measured(answered)
     judged = examined.verdict
     if judged.criterion == verdict.NO_WITNESS:
@@ -220,7 +220,7 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     wrong = {*examined.wrong[:_TAPS]}
     rest |= {"place": examined.place, "way": _way(examined)}
     rest |= {"taps": [m for m in examined.trace.taps if m.output in wrong]}
-    explaining = _explain(standard, found, taps, honest, declared)
+    explaining = _explain(standard, actual, taps, honest, declared)
     if not (explaining or runner.explains):
         reason = "; ".join(filter(None, [judged.reason, examined.way]))
         return result(verdict.FAIL, reason=reason, **rest)
@@ -232,7 +232,7 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     else:
         causes = _of_requests(runner, engine, judge, answered)
         if causes is None:
-            causes = _causes(judge, standard, found, taps, examined)
+            causes = _causes(judge, standard, actual, taps, examined)
             again = [wrong_alone(engine, judge, standard, taps), wrong_fusion(engine, judge, standard, tapped)]
             causes["reason"] = "; ".join(filter(None, [causes["reason"], *again]))
         outcome = result(verdict.FAIL, **rest, **causes)
@@ -241,14 +241,14 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
 
 def _of_requests(runner: Runner, engine: Engine, judge: Judge, answered: Answered) -> dict[str, Any] | None:
     """Repeat a failing request -> the Result fields if how it is asked explains the failure; else None."""
-    _, standard, found, taps, examined = answered
+    _, standard, actual, taps, examined = answered
     if engine.name in runner.itself:
         return None
     reason, tapped = examined.verdict.reason, bool(taps)
-    change = changes(engine, judge, standard, {**taps, **found}, tapped, examined)
+    change = changes(engine, judge, standard, {**taps, **actual}, tapped, examined)
     if change:
         causes = causes_of_changes(engine, judge, standard, tapped)
-        causes += foreign_outputs(found, standard.truth, standard.honest)
+        causes += foreign_outputs(actual, standard.truth, standard.honest)
         alone = f"asked alone, in a process of its own, the engine conforms each time: {LEFT_OVER}"
         return {"reason": f"{change}; {reason}" + (f"; {alone}" if LEFT_OVER in causes else ""), "causes": causes}
     if isinstance(engine, ServingEngine) and conforms_alone(engine, judge, standard, tapped):
@@ -257,10 +257,12 @@ def _of_requests(runner: Runner, engine: Engine, judge: Judge, answered: Answere
     return None
 
 
-def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, examined: Examination) -> dict[str, Any]:
+def _causes(
+    judge: Judge, standard: Standard, actual: Answer, taps: Answer, examined: Examination
+) -> dict[str, Any]:
     """Return the Result fields that say why an answer fails. An exception in the search keeps the verdict."""
     try:
-        why = explain(judge, standard, found, taps, examined)
+        why = explain(judge, standard, actual, taps, examined)
     except Exception as error:
         why = Explanation(looks=[f"the search for a cause failed: {type(error).__name__}: {_line(error)}"])
     reason = "; ".join(filter(None, [examined.verdict.reason, examined.way, why.text]))
@@ -316,14 +318,14 @@ def today_of(runner: Runner) -> datetime.date:
 
 
 def _explain(
-    standard: Standard, found: Answer, taps: Answer, honest: _Honest, declared: tuple[Deviation, ...]
+    standard: Standard, actual: Answer, taps: Answer, honest: _Honest, declared: tuple[Deviation, ...]
 ) -> tuple[Deviation, ...]:
     """Return the declared deviation, or else all of them, that make the reference agree; else ()."""
     attempts = [(d,) for d in declared] + ([declared] if len(declared) > 1 else [])
     for attempt in attempts:
         truth, near = honest(FLOAT64, attempt), honest(standard.numerics, attempt)
         deviating = standard._replace(truth=truth, honest=near, deviations=attempt)
-        if examine(honest.judge, deviating, found, taps).verdict.passed:
+        if examine(honest.judge, deviating, actual, taps).verdict.passed:
             return attempt
     return ()
 

@@ -63,22 +63,22 @@ def noise(truth: np.ndarray, honest: np.ndarray) -> Noise:
 class Evidence:
     """An output and its errors in units of the honest run's noise.
 
-    found, truth: float64, of one shape; the truth and the honest run are finite
+    actual, truth: float64, of one shape; the truth and the honest run are finite
     run:          the honest run; noise: its error by magnitude
     tail:         the largest of its errors in units of the noise, at least 4
     honest:       |honest - truth| in units of the noise
-    error:        |found - truth| in the same units; very large where found is not a number
+    error:        |actual - truth| in the same units; very large where actual is not a number
     """
 
     def __init__(
-        self, found: np.ndarray, truth: np.ndarray, honest: np.ndarray, known: tuple[Noise, float] | None = None
+        self, actual: np.ndarray, truth: np.ndarray, honest: np.ndarray, known: tuple[Noise, float] | None = None
     ):
-        self.found, self.truth = found, truth
+        self.actual, self.truth = actual, truth
         self.noise, self.tail = known or (noise(truth, honest), 4.0)
         self.honest = np.abs(units(honest, truth, self.noise))
         self.run = honest
         self.tail = max(self.tail, float(self.honest.max()))
-        self.finite = bool(np.isfinite(found).all())
+        self.finite = bool(np.isfinite(actual).all())
         self.error = np.abs(self.z(truth))
         rng = np.random.default_rng(1)
         self.sample = np.arange(truth.size) if truth.size <= _SAMPLE else rng.integers(0, truth.size, _SAMPLE)
@@ -90,11 +90,11 @@ class Evidence:
 
     def part(self, box: tuple[np.ndarray, ...]) -> "Evidence":
         """Return the evidence of the elements at numpy.ix_(...), in the same units."""
-        return Evidence(self.found[box], self.truth[box], self.run[box], (self.noise, self.tail))
+        return Evidence(self.actual[box], self.truth[box], self.run[box], (self.noise, self.tail))
 
     def z(self, predicted: np.ndarray, where: Any = ...) -> np.ndarray:
-        """Return found - predicted in units of the noise. where: the part of found that is predicted"""
-        return units(self.found[where], predicted, self.noise)
+        """Return actual - predicted in units of the noise. where: the part of actual that is predicted"""
+        return units(self.actual[where], predicted, self.noise)
 
     def wrong(self) -> np.ndarray:
         """Return the elements whose error is larger than any honest run's."""
@@ -103,7 +103,7 @@ class Evidence:
     def fits(self, predicted: np.ndarray, where: Any = ...) -> bool:
         """Return True if the prediction leaves an honest run's error, and clearly less than the truth leaves.
 
-        where: the part of found that is predicted
+        where: the part of actual that is predicted
         """
         if where is ... and not self._may_fit(predicted.ravel()[self.sample]):
             return False
@@ -111,11 +111,11 @@ class Evidence:
 
     def fits_sum(self, predicted: np.ndarray) -> bool:
         """Return the same for a sum with the truth as a term: its noise is at least that of the truth."""
-        found, truth = self.found, self.truth
-        y, p, term = (of.ravel()[self.sample] for of in (found, predicted, truth))
+        actual, truth = self.actual, self.truth
+        y, p, term = (of.ravel()[self.sample] for of in (actual, predicted, truth))
         if self._too_far(_units_of_sum(y, p, term, self.noise)):
             return False
-        return self._better(_units_of_sum(found, predicted, truth, self.noise), ...)
+        return self._better(_units_of_sum(actual, predicted, truth, self.noise), ...)
 
     def _better(self, z: np.ndarray, where: Any) -> bool:
         rest, before = np.abs(z), self.error[where]
@@ -124,27 +124,27 @@ class Evidence:
         return _rms(before) > 1 and _rms(rest) <= min(_HONEST, _CLEARLY * _rms(before))
 
     def may_fit(self, source: np.ndarray) -> bool:
-        """Check only whether found[sample] could be truth[source]. source: flat indices, one for each sample"""
+        """Check only whether actual[sample] could be truth[source]. source: flat indices, one for each sample"""
         return self._may_fit(self.truth.ravel()[source])
 
     def _may_fit(self, predicted: np.ndarray) -> bool:
-        return not self._too_far(units(self.found.ravel()[self.sample], predicted, self.noise))
+        return not self._too_far(units(self.actual.ravel()[self.sample], predicted, self.noise))
 
     def _too_far(self, z: np.ndarray) -> bool:
         return bool(np.mean(np.abs(z) > _HONEST * self.tail) > 0.01)
 
 
-def units(found: np.ndarray, predicted: np.ndarray, noise: Noise) -> np.ndarray:
+def units(actual: np.ndarray, predicted: np.ndarray, noise: Noise) -> np.ndarray:
     with np.errstate(invalid="ignore", over="ignore"):
-        size = np.maximum(np.abs(found), np.abs(predicted))
-        z = (found - predicted) / noise.of(np.where(np.isfinite(size), size, 0.0))
+        size = np.maximum(np.abs(actual), np.abs(predicted))
+        z = (actual - predicted) / noise.of(np.where(np.isfinite(size), size, 0.0))
     z[np.isnan(z)] = _CLIP
     return np.clip(z, -_CLIP, _CLIP)
 
 
-def _units_of_sum(found: np.ndarray, predicted: np.ndarray, term: np.ndarray, noise: Noise) -> np.ndarray:
-    size = np.maximum(np.maximum(np.abs(found), np.abs(predicted)), np.abs(term))
-    return (found - predicted) / noise.of(size)
+def _units_of_sum(actual: np.ndarray, predicted: np.ndarray, term: np.ndarray, noise: Noise) -> np.ndarray:
+    size = np.maximum(np.maximum(np.abs(actual), np.abs(predicted)), np.abs(term))
+    return (actual - predicted) / noise.of(size)
 
 
 def _rms(z: np.ndarray) -> float:

@@ -91,17 +91,17 @@ class Examination(NamedTuple):
         return (names[last] if last >= 0 else ""), names[last + 1 :]
 
 
-def examine(kind: Judge, standard: Standard, found: Answer, taps: Answer) -> Examination:
+def examine(kind: Judge, standard: Standard, actual: Answer, taps: Answer) -> Examination:
     """Measure an engine's outputs, and each tap against the reference computed from the engine's earlier taps."""
     trace = Trace()
     if taps:
         trace = kind.trace(
-            standard.case, standard.inputs, {**taps, **found}, standard.numerics, standard.deviations
+            standard.case, standard.inputs, {**taps, **actual}, standard.numerics, standard.deviations
         )
     strangers = {name: y for name, y in taps.items() if name not in trace.names}
     unknown = not_asked_for({n: y for n, y in strangers.items() if not once_more(n, trace.names)}, {})
     unknown = [replace(m, place=_no_tap(m.output, trace.names)) for m in unknown]
-    return Examination(trace, [*unknown, *kind.measure(standard, found)], len(unknown))
+    return Examination(trace, [*unknown, *kind.measure(standard, actual)], len(unknown))
 
 
 def once_more(name: str, known: Sequence[str]) -> bool:
@@ -115,7 +115,7 @@ def _no_tap(name: str, known: Sequence[str]) -> str:
 
 
 def explain(
-    kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination, at: str = ""
+    kind: Judge, standard: Standard, actual: Answer, taps: Mapping, examined: Examination, at: str = ""
 ) -> Explanation:
     """Search for what explains an answer that does not conform, at one wrong tap, if any is.
 
@@ -127,9 +127,9 @@ def explain(
         return Explanation()
     with noted_cuts() as cuts:
         if examined.wrong:
-            why = kind.explain(standard, {**taps, **found}, at or examined.wrong[0])
+            why = kind.explain(standard, {**taps, **actual}, at or examined.wrong[0])
         else:
-            why = kind.explain(standard, found)
+            why = kind.explain(standard, actual)
     if why.causes or not cuts:
         return why
     return why._replace(cut=f"the search for a cause was cut after {max(cuts):g} s")

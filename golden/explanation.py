@@ -5,7 +5,7 @@ truth and to the honest run, and no other bug's answer is clearly nearer still. 
 nearness is measured along the bug's own effect: truth (or honest run) at 0, the answer with the bug at 1.
 
     effect   = suspect - honest
-    position = <found - origin, effect> / <effect, effect>,  origin: the truth, then the honest run
+    position = <actual - origin, effect> / <effect, effect>,  origin: the truth, then the honest run
 """
 
 import math
@@ -104,13 +104,13 @@ class Explanation(NamedTuple):
 class Scene:
     """The three answers to a case that does not conform.
 
-    found:  the engine's, with every output of the truth's shape
+    actual: the engine's, with every output of the truth's shape
     truth:  in float64
     honest: the reference's under the numerics that the engine declares
     scale:  output -> the unit of its elements' errors: a number or an array, above zero; inf: any value is right
     """
 
-    found: Answer
+    actual: Answer
     truth: Answer
     honest: Answer
     scale: Mapping[str, np.ndarray | float]
@@ -132,11 +132,11 @@ class Scene:
     @cached_property
     def _errors(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the engine's answer minus the truth, and minus the honest run, in units of `scale`."""
-        return self._apart(self.found, self.truth), self._apart(self.found, self.honest)
+        return self._apart(self.actual, self.truth), self._apart(self.actual, self.honest)
 
     def distance(self, suspect: Answer) -> float:
         """Return the RMS of the difference between the engine's answer and another, in units of `scale`."""
-        z = self._apart(self.found, suspect)
+        z = self._apart(self.actual, suspect)
         return norm(z) / math.sqrt(max(z.size, 1))
 
     def nearest(self, suspects: Mapping[str, Answer]) -> list[str]:
@@ -144,7 +144,7 @@ class Scene:
 
         Distances below the honest run's distance from the truth count as equal.
         """
-        noise = replace(self, found=self.honest).distance(self.truth)
+        noise = replace(self, actual=self.honest).distance(self.truth)
         apart = {name: self.distance(answer) for name, answer in suspects.items()}
         least = max(min(apart.values(), default=0.0), noise)
         return sorted((name for name in apart if _CLEARLY * apart[name] <= least), key=apart.__getitem__)
@@ -154,7 +154,7 @@ class Scene:
 
         suspect: the reference's answer with the bug, under the engine's numerics
         """
-        error, effect = self._apart(self.found, self.truth), self._apart(suspect, self.honest)
+        error, effect = self._apart(self.actual, self.truth), self._apart(suspect, self.honest)
         sizes, along = (norm(error), norm(effect)), float(np.einsum("i,i->", error, effect))
         return (along / sizes[1] ** 2, (along / sizes[0] / sizes[1]) ** 2) if all(sizes) else (0.0, 0.0)
 
@@ -165,7 +165,7 @@ class Scene:
         """
         if sum(y.size for y in self.truth.values()) < _ENOUGH:
             return None
-        if not all(np.isfinite(self.found[name]).all() for name in self.truth):
+        if not all(np.isfinite(self.actual[name]).all() for name in self.truth):
             return None
         shares = {
             name: self.share(suspect)

@@ -30,10 +30,10 @@ def wrong_alone(engine: Engine, judge: Judge, standard: Standard, taps: Answer) 
         if name in reference and y.size == math.prod(np.shape(reference[name]))
     }
     try:
-        found, own = engine.run_forced(case, inputs, forced)
+        actual, own = engine.run_forced(case, inputs, forced)
     except EngineFailure as error:
         return f"forced to the reference's tensors, it fails: {error}"
-    trace = judge.trace(case, inputs, {**own, **found}, standard.numerics, standard.deviations, forced)
+    trace = judge.trace(case, inputs, {**own, **actual}, standard.numerics, standard.deviations, forced)
     wrong = Examination(trace, ()).wrong
     if not trace.taps:
         return ""

@@ -19,8 +19,8 @@ def wrong_fusion(engine: Engine, judge: Judge, standard: Standard, taps: Sequenc
     try:
         while many - few > 1:
             n = (few + many) // 2
-            found = engine.run_with(standard.case, standard.inputs, taps[:n])
-            passed = examine(judge, standard, found, {}).verdict.passed
+            actual = engine.run_with(standard.case, standard.inputs, taps[:n])
+            passed = examine(judge, standard, actual, {}).verdict.passed
             few, many = (few, n) if passed else (n, many)
     except EngineFailure as error:
         return f"conforms when all taps are requested, so a fused operation is wrong; with some it fails: {error}"

@@ -72,7 +72,7 @@ class Trace(NamedTuple):
 
 
 class Judge(ABC):
-    """One kind of case. found: an engine's answer."""
+    """One kind of case. actual: an engine's answer."""
 
     @abstractmethod
     def takes(self, op: str) -> bool:
@@ -98,7 +98,7 @@ class Judge(ABC):
         """
 
     @abstractmethod
-    def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
+    def measure(self, standard: Standard, actual: Answer) -> list[Metrics]:
         """Measure every output, in the order of computation; then those that the case does not ask for."""
 
     def limits(self, standard: Standard) -> Answer:
@@ -123,22 +123,22 @@ class Judge(ABC):
         self,
         case: Case,
         inputs: Inputs,
-        found: Answer,
+        actual: Answer,
         numerics: Numerics,
         deviations: tuple[Deviation, ...] = (),
         forced: Answer = NOTHING,
     ) -> Trace:
         """Measure an engine's taps.
 
-        found:  the taps, and any outputs
+        actual: the taps, and any outputs
         forced: tap -> the tensor from which the engine continued in place of its own
         """
         return Trace()
 
-    def layouts(self, case: Case, inputs: Inputs, found: Answer) -> Mapping[str, tuple[int, ...]]:
+    def layouts(self, case: Case, inputs: Inputs, actual: Answer) -> Mapping[str, tuple[int, ...]]:
         """Return tap -> axis order nearest to the reference; only taps stored in another order.
 
-        found: as for `trace`
+        actual: as for `trace`
         """
         return {}
 
@@ -147,10 +147,10 @@ class Judge(ABC):
         return NOTHING
 
     @abstractmethod
-    def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
+    def explain(self, standard: Standard, actual: Answer, tap: str = "") -> Explanation:
         """Search for what explains a wrong answer.
 
-        tap: the first wrong tap (or output), where `found` has taps, as for `trace`; "": search by the outputs
+        tap: the first wrong tap (or output), where `actual` has taps, as for `trace`; "": search by the outputs
         """
 
 

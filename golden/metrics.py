@@ -89,7 +89,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
 def measure(
     name: str,
-    found: np.ndarray | None,
+    actual: np.ndarray | None,
     truth: np.ndarray,
     honest: np.ndarray,
     bound: Bound | None,
@@ -100,7 +100,7 @@ def measure(
 ) -> Metrics:
     """Measure one output.
 
-    found:   the engine's answer, any dtype; None if it is missing
+    actual:  the engine's answer, any dtype; None if it is missing
     truth:   float64; honest: the reference under the engine's numerics; the same shape
     bound:   None for a model
     channel: the axis of channels
@@ -110,24 +110,24 @@ def measure(
              elements where it is large are measured in units of it
     """
     name = printable(name, _LONGEST)
-    if found is None or found.shape != truth.shape:
-        return Metrics(name, truth.shape, None if found is None else found.shape)
-    if floating and found.dtype.kind in "iub":
-        return Metrics(name, truth.shape, found.shape, whole=found.dtype.name)
+    if actual is None or actual.shape != truth.shape:
+        return Metrics(name, truth.shape, None if actual is None else actual.shape)
+    if floating and actual.dtype.kind in "iub":
+        return Metrics(name, truth.shape, actual.shape, whole=actual.dtype.name)
     if truth.ndim == 0:
         bound = bound and bound._replace(limit=np.atleast_1d(bound.limit), spread=np.atleast_1d(bound.spread))
         each = None if spread is None else spread[None]
-        one = measure(name, found[None], truth[None], np.asarray(honest)[None], bound, 0, least, each)
-        return msgspec.structs.replace(one, shape=(), found=())
-    found, honest = np.asarray(found, np.float64), np.asarray(honest, np.float64)
+        one = measure(name, actual[None], truth[None], np.asarray(honest)[None], bound, 0, least, each)
+        return msgspec.structs.replace(one, shape=(), actual=())
+    actual, honest = np.asarray(actual, np.float64), np.asarray(honest, np.float64)
     limit, spread = _scale(truth, honest, bound, least, spread)
-    free, finite, known = np.isinf(limit), np.isfinite(found), np.isfinite(truth)
+    free, finite, known = np.isinf(limit), np.isfinite(actual), np.isfinite(truth)
     odd = np.zeros(truth.shape, bool)
     if not (finite.all() and known.all()):
-        odd = ~free & ~finite & (found != truth) & ~(np.isnan(found) & np.isnan(truth))
+        odd = ~free & ~finite & (actual != truth) & ~(np.isnan(actual) & np.isnan(truth))
         odd |= ~free & ~known & finite
     skip = free | ~known
-    e, relative = _difference(found, truth, skip | odd)
+    e, relative = _difference(actual, truth, skip | odd)
     near, honest_relative = _difference(honest, truth, skip | ~np.isfinite(honest))
     signs = np.sign(_where(~np.isnan(truth), truth))
     engine = _errors(units(e, limit), signs, channel)
@@ -135,7 +135,7 @@ def measure(
     return Metrics(
         name,
         truth.shape,
-        found.shape,
+        actual.shape,
         not_finite=int(odd.sum()),
         not_finite_at=_index(odd) if odd.any() else (),
         overflowed=0 if bound is not None else int((np.isfinite(truth) & ~np.isfinite(honest)).sum()),
@@ -144,18 +144,18 @@ def measure(
         engine=engine,
         honest=_errors(units(near, limit), signs, channel),
         typical=_typical(spread, limit, skip, signs, channel),
-        error=_finite(found[at]) - _finite(truth[at]) if truth.size else 0.0,
+        error=_finite(actual[at]) - _finite(truth[at]) if truth.size else 0.0,
         truth=_finite(truth[at]) if truth.size else 0.0,
-        found_value=_finite(found[at]) if truth.size else 0.0,
+        found_value=_finite(actual[at]) if truth.size else 0.0,
         limit=_finite(limit[at]) if truth.size else 0.0,
         relative_l2=relative,
         honest_relative_l2=honest_relative,
     )
 
 
-def not_asked_for(found: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarray]) -> list[Metrics]:
+def not_asked_for(actual: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarray]) -> list[Metrics]:
     """Return the metrics of outputs that the truth does not have."""
-    others = [(printable(name, _LONGEST), y) for name, y in found.items() if name not in truth]
+    others = [(printable(name, _LONGEST), y) for name, y in actual.items() if name not in truth]
     return [Metrics(name, (), y.shape, unwanted=True) for name, y in others]
 
 

@@ -16,12 +16,12 @@ _NEARER = 16.0
 _CASES = 3
 
 
-def modest_declarations(results: Iterable[Result], asked: Mapping[str, str]) -> list[str]:
+def modest_declarations(results: Iterable[Result], arguments: Mapping[str, str]) -> list[str]:
     """Return a line for each of an engine's numerics whose every answer is far nearer to the truth than declared.
 
     Of operations alone: `refsd profile` asks about no others.
 
-    asked: engine -> the argument that names it
+    arguments: engine -> the argument that names it
     """
     nearer: dict[tuple[str, str], list[float]] = {}
     for r in results:
@@ -34,7 +34,8 @@ def modest_declarations(results: Iterable[Result], asked: Mapping[str, str]) -> 
             times = f"{round(median(ratios), -1):.0f}" if median(ratios) < 1e6 else "over a million"
             lines.append(
                 f"{engine}: {counted(len(ratios), 'answer')} of {numerics} are {times} times nearer to the truth "
-                f"than declared: errors pass. `refsd profile {shlex.quote(asked[engine])}` tells what to declare"
+                f"than declared: errors pass. `refsd profile {shlex.quote(arguments[engine])}` tells what to "
+                "declare"
             )
     return lines
 

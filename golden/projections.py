@@ -93,7 +93,7 @@ class _Tap(NamedTuple):
 
 
 def project(
-    found: np.ndarray,
+    actual: np.ndarray,
     truth: np.ndarray,
     honest: np.ndarray,
     channel: int,
@@ -104,7 +104,7 @@ def project(
 ) -> tuple[Projection, ...]:
     """Project a tap's error on gain, bias, the gain of its worst channel and tile, and known changes' effects.
 
-    found, truth, honest: of one shape, finite
+    actual, truth, honest: of one shape, finite
     channel:   the axis of channels
     unit:      half a unit in the last place of the storage dtype
     least:     what an honest float32 engine may lose, as a share of the truth's RMS
@@ -118,7 +118,7 @@ def project(
     usual = max(math.sqrt(float(np.mean((honest - truth) ** 2))), least * rms)
     scale = np.sqrt(usual**2 + (unit * _laid_out(truth, channel)) ** 2)
     grid = tuple(np.delete(truth.shape, channel))
-    error, near = (_laid_out(y - truth, channel) / scale for y in (found, honest))
+    error, near = (_laid_out(y - truth, channel) / scale for y in (actual, honest))
     tap = _Tap(error, near, _laid_out(truth, channel) / scale, rms, scale, grid, channel)
     effects = {"gain": truth, "bias": np.full(truth.shape, rms), **effects}
     runs = [tap.laid_out(error) for error in scattered]

@@ -88,10 +88,10 @@ def conforms_alone(engine: ServingEngine, judge: Judge, standard: Standard, tapp
 def _ask_alone(engine: ServingEngine, judge: Judge, standard: Standard, tapped: bool) -> tuple[Answer, bool]:
     """Ask a fresh process -> its answer, whether that conforms."""
     try:
-        found, taps = engine.run_alone(standard.case, copied(standard.inputs), tapped)
+        actual, taps = engine.run_alone(standard.case, copied(standard.inputs), tapped)
     except EngineFailure:
         return {}, False
-    return {**taps, **found}, examine(judge, standard, found, taps).verdict.passed
+    return {**taps, **actual}, examine(judge, standard, actual, taps).verdict.passed
 
 
 def _ask(engine: Engine, standard: Standard, tapped: bool) -> Answer:
@@ -99,8 +99,8 @@ def _ask(engine: Engine, standard: Standard, tapped: bool) -> Answer:
     inputs = copied(standard.inputs)
     try:
         if tapped and isinstance(engine, TappedEngine):
-            found, taps = engine.run_tapped(standard.case, inputs)
-            return {**taps, **found}
+            actual, taps = engine.run_tapped(standard.case, inputs)
+            return {**taps, **actual}
         return engine.run(standard.case, inputs)
     except EngineFailure:
         raise

@@ -123,10 +123,10 @@ def sketch(
     return GoldenSketch(SketchNote(case, refsd, notes), sums)
 
 
-def bound(case: str, output: str, note: OutputNote, sums: np.ndarray, found: np.ndarray) -> Bound:
+def bound(case: str, output: str, note: OutputNote, sums: np.ndarray, actual: np.ndarray) -> Bound:
     """Bound the error of an output of the right shape, all of it finite."""
     n, buckets = math.prod(note.shape), sums.shape[1]
-    error = sums_of(case, output, found, buckets) - sums
+    error = sums_of(case, output, actual, buckets) - sums
     rms = math.sqrt(float(np.mean(np.sum(error**2, axis=1))) / max(n, 1))
     if not n:
         return Bound(0.0, 0.0, (), 0.0, 0.0)

@@ -24,7 +24,7 @@ _ROUNDING_FLOAT64 = 2.0**-50
 
 
 def measure_taps(
-    found: Answer,
+    actual: Answer,
     truth: Answer,
     honest: Answer,
     numerics: Numerics,
@@ -43,18 +43,18 @@ def measure_taps(
     """
     measured = []
     for name, y in truth.items():
-        if name not in found:
+        if name not in actual:
             continue
         least = _ROUNDING_FLOAT64 if numerics.compute == "float64" else max(_ROUNDING, losses.get(name, 0.0))
         y, near, channel = np.asarray(y, np.float64), honest[name], channel_axis(y)
-        m = measure(name, found[name], y, near, None, channel, least, spreads.get(name))
+        m = measure(name, actual[name], y, near, None, channel, least, spreads.get(name))
         if (
             effects is not None
             and m.found == m.shape
-            and all(np.isfinite(of).all() for of in (found[name], y, near))
+            and all(np.isfinite(of).all() for of in (actual[name], y, near))
         ):
             unit = unit_of(numerics.storage_dtype)
-            along = project(found[name], y, near, channel, unit, least, effects(name), scattered.get(name, ()))
+            along = project(actual[name], y, near, channel, unit, least, effects(name), scattered.get(name, ()))
             m = replace(m, along=along)
         measured.append(m)
     return measured

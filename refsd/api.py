@@ -132,23 +132,23 @@ def golden(case: str, numerics: str = "float32") -> Golden:
     refsd.numerics.errors.BadInput: no case 'silu/f32/bend-x33x7' (did you mean "silu/f32/bend-x33x77"?): \
 `refsd golden list` shows the cases
     """
-    asked, profile = find_case(case), _profile(numerics)
-    judge = judges(model_files).of(asked)
-    truth = _truth(asked)
-    _check_answered(judge.refuses(asked, profile), asked)
-    inputs = asked.realize()
+    requested, profile = find_case(case), _profile(numerics)
+    judge = judges(model_files).of(requested)
+    truth = _truth(requested)
+    _check_answered(judge.refuses(requested, profile), requested)
+    inputs = requested.realize()
     with compile_progress():
-        honest = judge.answer(asked, inputs, Arithmetic(profile))
-        bound = judge.limits(Standard(asked, inputs, truth, honest, profile))
+        honest = judge.answer(requested, inputs, Arithmetic(profile))
+        bound = judge.limits(Standard(requested, inputs, truth, honest, profile))
     return Golden(
-        asked.name,
-        asked.op,
-        judge.complete(asked, inputs),
+        requested.name,
+        requested.op,
+        judge.complete(requested, inputs),
         {name: tensor.storable() for name, tensor in inputs.items()},
         {name: tensor.type for name, tensor in inputs.items()},
         truth,
         bound,
-        model_files(asked.model, "ldm") if asked.model is not None else None,
+        model_files(requested.model, "ldm") if requested.model is not None else None,
     )
 
 
@@ -171,13 +171,13 @@ def judge(case: str, arrays: Any, numerics: str = "float32", taps: Mapping[str, 
     >>> wrong.verdict, wrong.place, wrong.margin > 1
     ('fail', 'y', True)
     """
-    asked, profile = find_case(case), _profile(numerics)
-    truth = _truth(asked)
-    _check_answered(judges(model_files).of(asked).refuses(asked, profile), asked)
+    requested, profile = find_case(case), _profile(numerics)
+    truth = _truth(requested)
+    _check_answered(judges(model_files).of(requested).refuses(requested, profile), requested)
     found = as_arrays(arrays, list(truth), case) if arrays is not None or not taps else {}
     found |= {name: as_array(name, y) for name, y in (taps or {}).items()}
     with compile_progress():
-        compared = with_case(asked, found, truth, profile, model_files, strict=True)
+        compared = with_case(requested, found, truth, profile, model_files, strict=True)
     judged, place = compared.examined.verdict, compared.examined.place
     verdict = "pass" if judged.passed else "not judged" if judged.criterion == NO_WITNESS else "fail"
     causes = tuple(compared.causes)

@@ -123,8 +123,8 @@ def adaptive_projected(
     scale 1; diffusers uncond + scale ..., or cond + scale ... with use_original_formulation.
     Arguments: as in projected_difference.
     """
-    told = (eta, norm_threshold, momentum, average, smoothing)
-    difference, average = projected_difference(cond, uncond, *told)
+    settings = (eta, norm_threshold, momentum, average, smoothing)
+    difference, average = projected_difference(cond, uncond, *settings)
     return cond + (scale - 1) * difference, average
 
 

@@ -260,19 +260,19 @@ def _floats(tree: Any) -> list[np.ndarray]:
     return [_array(x).ravel() for x in _tensors(tree)]
 
 
-def _equal(found: np.ndarray, wanted: np.ndarray) -> bool:
-    return bool(np.abs(found - wanted).max() <= _NEAR * np.abs(wanted).max())
+def _equal(actual: np.ndarray, wanted: np.ndarray) -> bool:
+    return bool(np.abs(actual - wanted).max() <= _NEAR * np.abs(wanted).max())
 
 
-def _same(found: np.ndarray, wanted: np.ndarray) -> bool:
+def _same(actual: np.ndarray, wanted: np.ndarray) -> bool:
     """Return True for the same numbers in any order: pipelines pack latents."""
-    return found.size == wanted.size and _equal(np.sort(found, None), np.sort(wanted, None))
+    return actual.size == wanted.size and _equal(np.sort(actual, None), np.sort(wanted, None))
 
 
-def _repeats(found: np.ndarray, wanted: np.ndarray) -> bool:
+def _repeats(actual: np.ndarray, wanted: np.ndarray) -> bool:
     """Return True for the wanted numbers, once or for each item of a batch."""
-    times, rest = divmod(found.size, wanted.size)
-    return times > 0 and not rest and _same(found, np.tile(wanted.ravel(), times))
+    times, rest = divmod(actual.size, wanted.size)
+    return times > 0 and not rest and _same(actual, np.tile(wanted.ravel(), times))
 
 
 def _example(stage: str, fits: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:

@@ -209,10 +209,10 @@ class _Run:
 
         def step(*args: Any, **kwargs: Any) -> Any:
             given = _by_name(own, args, kwargs)
-            told = [_copied(given.get(name)) for name in ("model_output", "timestep", "sample")]
+            arguments = [_copied(given.get(name)) for name in ("model_output", "timestep", "sample")]
             y = own(*args, **kwargs)
             latent = next(iter(y.values() if isinstance(y, Mapping) else y))
-            step = Step(self._answers, told[0], float(told[1]), told[2], _copied(latent))
+            step = Step(self._answers, arguments[0], float(arguments[1]), arguments[2], _copied(latent))
             self.steps, self._answers = [*self.steps[:2], step], []
             return y
 

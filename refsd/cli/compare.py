@@ -122,7 +122,7 @@ def compare(
     examined = compared.examined
     judged = examined.verdict
     if json:
-        told = {
+        parts = {
             "verdict": judged,
             "place": examined.place,
             "causes": compared.causes,
@@ -132,8 +132,8 @@ def compare(
             "absent": compared.absent,
             "notes": [*compared.misnamed, *compared.notes],
         }
-        told |= {"taps": examined.trace.taps, "outputs": examined.outputs}
-        typer.echo(msgspec.json.encode(told).decode())
+        parts |= {"taps": examined.trace.taps, "outputs": examined.outputs}
+        typer.echo(msgspec.json.encode(parts).decode())
     else:
         typer.echo(headline(compared, f"{dump} against {golden}"))
         for line in comparison_lines(compared):

@@ -136,9 +136,9 @@ def conform(
         typer.echo(f"nothing failed in {ended.path}, so nothing is judged")
         return
     if paste:
-        typer.echo(pasted(ended.report, ended.asked))
+        typer.echo(pasted(ended.report, ended.arguments))
     else:
-        print_report(ended.report, report, table, ended.asked, ended.store)
+        print_report(ended.report, report, table, ended.arguments, ended.store)
     for line in ended.met:
         typer.echo(line)
     if ended.report.partial:

@@ -38,11 +38,11 @@ def corpus(profile: str = _NAME, make: str = _MAKE, out: Path = _OUT, json: bool
         return
     known = {version: published(version) for version in versions()}
     if json:
-        told = [
+        rows = [
             {"version": v, "cases": len(c.cases), "sha256": c.digest, "profiles": {p: c.of(p) for p in PROFILES}}
             for v, c in known.items()
         ]
-        typer.echo(msgspec.json.encode({"rules": rules.digest(), "versions": told}).decode())
+        typer.echo(msgspec.json.encode({"rules": rules.digest(), "versions": rows}).decode())
         return
     for version, of in known.items():
         present_one = ", the present one" if version == VERSION else ""

@@ -182,8 +182,8 @@ def _summary(outcome, name: str) -> str:
     if not wrong:
         return f"{name} conforms in all of {counted(len(sides), 'case')}"
     whys = Counter(f"{side.op}: {side.causes[0] if side.causes else 'not explained'}" for side in wrong)
-    told = "; ".join(f"{why} ({n})" for why, n in whys.most_common(3)) + ("; ..." if len(whys) > 3 else "")
-    return f"{name} is wrong in {len(wrong)} of {counted(len(sides), 'case')}: {told}"
+    text = "; ".join(f"{why} ({n})" for why, n in whys.most_common(3)) + ("; ..." if len(whys) > 3 else "")
+    return f"{name} is wrong in {len(wrong)} of {counted(len(sides), 'case')}: {text}"
 
 
 def _print_case(case) -> None:

@@ -149,10 +149,10 @@ def _stages(outcome) -> None:
 def _line(stage) -> str:
     if stage.distance is None:
         one, other = (list(shape) for shape in stage.shapes.values())
-        told = f"shapes {one} and {other}" if one != other else "not finite"
+        text = f"shapes {one} and {other}" if one != other else "not finite"
     elif stage.distance == 0:
-        told = "the same bits"
+        text = "the same bits"
     else:
-        told = f"{stage.distance:.2g} apart, rounding explains {stage.explained:.2g}"
+        text = f"{stage.distance:.2g} apart, rounding explains {stage.explained:.2g}"
     margins = "".join(f"; margin of {side} {margin:.2g}" for side, margin in stage.margins.items())
-    return f"  {'part' if stage.parts else 'same'}  {stage.title:38} {told}{margins}"
+    return f"  {'part' if stage.parts else 'same'}  {stage.title:38} {text}{margins}"

@@ -136,16 +136,16 @@ def _in_this_process(wanted: _Wanted, part: Path, out: Path, dask: None):
     from refsd.shrinking.failure import runner_of
     from refsd.weights.model_files import model_files, trim_model_files
 
-    asked = IsolatedEngine(one_engine(wanted.engine, timeout=wanted.timeout), wanted.engine, wanted.timeout)
-    seed, questions = wanted.questions(asked.name, fuzzing.operations_of(asked, wanted.named()))
+    engine = IsolatedEngine(one_engine(wanted.engine, timeout=wanted.timeout), wanted.engine, wanted.timeout)
+    seed, questions = wanted.questions(engine.name, fuzzing.operations_of(engine, wanted.named()))
     partial = ""
 
     def keep(shrunk, number: int) -> str:
         name = fuzzing.folder_name(shrunk.case.op, number)
-        folder.write(part / name, shrunk, asked, wanted.engine, model_files, out / name)
+        folder.write(part / name, shrunk, engine, wanted.engine, model_files, out / name)
         return str(out / name)
 
-    fuzzer = fuzzing.Fuzzer(asked, runner_of(model_files), keep)
+    fuzzer = fuzzing.Fuzzer(engine, runner_of(model_files), keep)
     try:
         with compile_progress(), interruptible(), found_so_far("fuzz") as show:
             for op, number in questions:
@@ -157,7 +157,7 @@ def _in_this_process(wanted: _Wanted, part: Path, out: Path, dask: None):
                 show(f"{sum(fuzzer.asked.values())} cases, {len(fuzzer.finds)} finds, {case.name}")
     except KeyboardInterrupt:
         partial = "interrupted"
-    return fuzzing.outcome(fuzzer, asked.name, asked.version, wanted.seed, partial)
+    return fuzzing.outcome(fuzzer, engine.name, engine.version, wanted.seed, partial)
 
 
 def _on_cluster(wanted: _Wanted, part: Path, out: Path, dask: str):
@@ -215,11 +215,11 @@ def _print(outcome, json: bool) -> None:
         typer.echo(_encoded(outcome).decode().rstrip())
         return
     cases, refused = sum(outcome.asked.values()), sum(outcome.refused.values())
-    asked = f"{counted(cases, 'case')} of {counted(len(outcome.asked), 'operation')}"
+    text = f"{counted(cases, 'case')} of {counted(len(outcome.asked), 'operation')}"
     rest = f"; {refused} refused" + (f", {outcome.unjudged} without a verdict" if outcome.unjudged else "")
     end = f"; {outcome.partial}" if outcome.partial else ""
     took = f"in {outcome.seconds:.0f} s, seed {outcome.seed}"
-    typer.echo(f"{outcome.engine} {outcome.version}: {asked} {took}{rest}{end}")
+    typer.echo(f"{outcome.engine} {outcome.version}: {text} {took}{rest}{end}")
     if not outcome.finds:
         typer.echo("nothing found")
     for find in outcome.finds:

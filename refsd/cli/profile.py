@@ -38,11 +38,11 @@ def profile(
     for op in chosen:
         if op not in OPS:
             raise BadInput(f"--ops {op}: nothing to ask{did_you_mean(op, OPS)}; there are {', '.join(OPS)}")
-    asked = one_engine(engine, timeout=timeout)
+    judged = one_engine(engine, timeout=timeout)
     probes = [probe for probe in PROBES if not chosen or probe.op in chosen]
     with compile_progress(), steps("profile", len(probes) + len(PROFILES)) as advance:
-        answers = ask_all(asked, probes, advance)
-        report = conclude(asked, answers, probes, advance)
+        answers = ask_all(judged, probes, advance)
+        report = conclude(judged, answers, probes, advance)
     if as_json:
         import msgspec
 

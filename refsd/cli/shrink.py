@@ -64,32 +64,32 @@ def shrink(
     from refsd.shrinking.shrink import shrink as reduce
     from refsd.weights.model_files import model_files
 
-    asked, judged = find_case(case), one_engine(engine)
-    if asked.op in OPERATIONS:
+    requested, judged = find_case(case), one_engine(engine)
+    if requested.op in OPERATIONS:
         judged = IsolatedEngine(judged, engine)
-        judged.layout = getattr(asked, "layout", "contiguous")
+        judged.layout = getattr(requested, "layout", "contiguous")
     check_replaceable(out, folder.CASE)
-    refusal = judged.refuses(asked)
+    refusal = judged.refuses(requested)
     if refusal is not None:
-        raise BadInput(f"{judged.name} does not take {asked.name}: {refusal}")
-    runner, named = runner_of(model_files), first_cause(report / files.JSON, judged.name, asked.name)
+        raise BadInput(f"{judged.name} does not take {requested.name}: {refusal}")
+    runner, named = runner_of(model_files), first_cause(report / files.JSON, judged.name, requested.name)
 
     def question(smaller):
         result = ask(runner, judged, smaller)
         return result.led_by(named) if result is not None and named in result.causes else result
 
     with compile_progress(), interruptible(), found_so_far("shrink") as show:
-        result = question(asked)
+        result = question(requested)
         if result is None:
             raise BadInput(
-                f"{asked.name}: nothing can be judged: the case does not fit, or its numerics are too coarse"
+                f"{requested.name}: nothing can be judged: the case does not fit, or its numerics are too coarse"
             )
         if failure_of(result) is None:
             _print_conforming(result, named, json)
             return
         shrunk = reduce(
             question,
-            asked,
+            requested,
             result,
             seconds,
             lambda smaller: show(_sizes(smaller)),

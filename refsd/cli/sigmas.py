@@ -194,16 +194,16 @@ def _tokens(convention: "Convention", variant: "Variant", size: tuple[int, int])
 def _print(like: Like, as_json: bool, name: str, values, levels, first: float) -> None:
     from refsd.samplers.levels import FlowLevels
 
-    told = [levels.to_t(float(sigma)) if sigma > 0 else None for sigma in values]
+    times = [levels.to_t(float(sigma)) if sigma > 0 else None for sigma in values]
     shift = levels.shift if isinstance(levels, FlowLevels) else None
     if as_json:
         import json as encoder
 
-        record = {"like": like.value, "scheduler": name, "sigmas": values.tolist(), "timesteps": told}
+        record = {"like": like.value, "scheduler": name, "sigmas": values.tolist(), "timesteps": times}
         typer.echo(encoder.dumps({**record, "first_noise_times": first, "shift": shift}))
         return
     shifted = "" if shift is None else f"; shift {shift:.6g}, mu {math.log(shift):.6g}"
     typer.echo(f"{like.value}, {name}: {len(values) - 1} steps; noise * {first:.7g} at first{shifted}")
     typer.echo("step         sigma   timestep")
-    for i, (sigma, t) in enumerate(zip(values, told, strict=True)):
+    for i, (sigma, t) in enumerate(zip(values, times, strict=True)):
         typer.echo(f"{i:4}  {sigma:12.8f}  {'' if t is None else f'{t:9.4f}'}".rstrip())

@@ -53,10 +53,10 @@ def verify_submission(file: Path = _FILE, golden: str = _GOLDEN, json: bool = _J
         found = verify(parts, Bench(judges(model_files), truth, done))
     submission, report = parts.submission, parts.report
     if json:
-        told = {"file": file.name, "accepted": not found.problems, "conforms": found.conforms}
-        told |= {"engines": report.engines, "devices": report.devices, "profile": report.profile}
-        told |= {"date": submission.date, "problems": list(found.problems), "unmet": list(found.unmet)}
-        typer.echo(msgspec.json.encode(told).decode())
+        summary = {"file": file.name, "accepted": not found.problems, "conforms": found.conforms}
+        summary |= {"engines": report.engines, "devices": report.devices, "profile": report.profile}
+        summary |= {"date": submission.date, "problems": list(found.problems), "unmet": list(found.unmet)}
+        typer.echo(msgspec.json.encode(summary).decode())
     if found.problems:
         for line in found.problems[1:_LINES] if not json else ():
             typer.echo(line, err=True)

@@ -97,8 +97,8 @@ class _Run:
 
     def ask_again(self) -> list[Result]:
         """Ask each serving engine its first case again -> the results that have changed."""
-        asked = [(conform.after_asking_again(self._runner, *of), of[2]) for of in self._serving()]
-        return [again for again, before in asked if again is not before]
+        results = [(conform.after_asking_again(self._runner, *of), of[2]) for of in self._serving()]
+        return [again for again, before in results if again is not before]
 
     def _serving(self) -> Iterator[tuple[ServingEngine, Answered, Result]]:
         """The engines here that answered more than one case in one process, and the first of them."""
@@ -204,13 +204,13 @@ class _Jobs:
 
     def of(self, cases: Sequence[Case]) -> Iterator[Job]:
         """Yield a case's engines in one job, so that they share the honest runs; one for each set of resources."""
-        asked = {case.name: [e for e in self._engines if self._runner.wanted(e.name, case.name)] for case in cases}
-        needs_truth = {name for name, of in asked.items() if any(name not in e.refused for e in of)}
+        wanted = {case.name: [e for e in self._engines if self._runner.wanted(e.name, case.name)] for case in cases}
+        needs_truth = {name for name, of in wanted.items() if any(name not in e.refused for e in of)}
         shared = self._shared([case for case in cases if case.name in needs_truth])
         for case in cases:
-            self.answers[case.name] = len(asked[case.name])
+            self.answers[case.name] = len(wanted[case.name])
             groups: dict[tuple, list[str]] = {}
-            for engine in asked[case.name]:
+            for engine in wanted[case.name]:
                 groups.setdefault(tuple(engine.needs.items()), []).append(engine.name)
             truth = None
             if case.name in needs_truth and (self._apart is None or case.name in self._apart or not shared):

@@ -72,14 +72,14 @@ def find(
 
     Raises BadInput if workers lack an engine that the user named, have other versions of it, or another refsd.
     """
-    asked = asked_for(arguments)
+    wanted = asked_for(arguments)
     declared = {address: {*worker["resources"]} for address, worker in workers_of(spread.client).items()}
-    workers = spread.on_every_worker(look, asked, taps, cases)
+    workers = spread.on_every_worker(look, wanted, taps, cases)
     for address, there in workers.items():
         if there.refsd != __version__:
             raise BadInput(f"worker {address} has refsd {there.refsd}, this is {__version__}: install the same")
     groups, missing = {}, []
-    for argument in asked:
+    for argument in wanted:
         groups[argument], lacking = _of_argument(argument, workers, declared)
         missing += lacking
         if arguments and not groups[argument]:

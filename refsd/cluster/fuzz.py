@@ -68,9 +68,9 @@ def look(argument: str, timeout: float, ops: Sequence[str]) -> tuple[str, str, l
 def ask(argument: str, timeout: float, seed: int, op: str, number: int) -> list[Asked]:
     """Ask one random case: a job."""
     with _one:
-        asked = _fuzzer(argument, timeout).ask(drawn_case(seed, op, number))
+        answer = _fuzzer(argument, timeout).ask(drawn_case(seed, op, number))
         trim_model_files()
-        return [asked]
+        return [answer]
 
 
 def reduce(argument: str, timeout: float, new: New, out: str, number: int) -> list[Reduced]:
@@ -117,9 +117,9 @@ def ask_all(
         error = Result(engine.name, case.name, case.op, verdict.ERROR, margin=verdict.INFINITE, reason=_DIED)
         return [Asked("", error)]
 
-    for number, (asked,) in enumerate(spread.run(ask, jobs(), crashed)):
+    for number, (answer,) in enumerate(spread.run(ask, jobs(), crashed)):
         case = drawn_case(seed, *names[number])
-        new = tally.count(case, asked)
+        new = tally.count(case, answer)
         if new is not None:
             tally.add(new, _unreduced(new))
         yield case.name, new

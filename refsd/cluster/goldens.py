@@ -36,7 +36,7 @@ def make_on(spread: Spread, store: Store, cases: Sequence[Case], public: bool = 
     Raises BadInput, when all others are stored, for cases that end every worker that computes them.
     """
     store.sweep()
-    asked: list[Case] = []
+    waiting: list[Case] = []
     made, crashed = set(), []
     with steps("goldens", len(cases)) as advance:
 
@@ -47,16 +47,16 @@ def make_on(spread: Spread, store: Store, cases: Sequence[Case], public: bool = 
                         publish(store, case)
                     advance(case.name)
                 else:
-                    asked.append(case)
+                    waiting.append(case)
                     yield Job((case,))
 
         for number, outcome in enumerate(spread.run(answer, jobs(), crashed=lambda job: [])):
-            name = asked[number].name
+            name = waiting[number].name
             for golden in outcome:
                 store.accept(*golden)
                 made.add(name)
                 if public:
-                    publish(store, asked[number])
+                    publish(store, waiting[number])
             crashed += [] if outcome else [name]
             advance(name)
     store.sweep()

@@ -113,13 +113,13 @@ class Judged(NamedTuple):
 class Conformed(NamedTuple):
     """What a run ended with.
 
-    asked: engine -> the argument that names it, for commands that ask it again; engines of one process alone
+    arguments: engine -> the argument that names it, for commands that ask it again; engines of one process alone
     met:   a line an engine
     store: the folder of the goldens; "" if it is not on this machine
     """
 
     report: Report
-    asked: Mapping[str, str]
+    arguments: Mapping[str, str]
     met: Sequence[str]
     store: str
 
@@ -139,8 +139,8 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
     again = LastFailed.read(request.report / files.JSON, request.cases) if request.last_failed else None
     if request.profile and request.shard:
         raise BadInput("--shard beside --profile: a part of the cases does not meet a profile")
-    asked = part_of(cases_of(request, again), request.shard)
-    chosen = answerable(asked)
+    cases = part_of(cases_of(request, again), request.shard)
+    chosen = answerable(cases)
     waivers = request.waivers or (WAIVERS if WAIVERS.exists() else None)
     accepted = waiving.read(waivers) if waivers else []
     baseline = read(request.baseline) if request.baseline else None
@@ -161,7 +161,7 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
         store = open_store(request.golden)
         paths = outputs_of(request)
         judged = judge(place, store, request, engines, chosen, accepted, again)
-    report = report_of(request, engines, asked, chosen, judged)
+    report = report_of(request, engines, cases, chosen, judged)
     if request.names_no_cases and request.shard is None and not judged.partial:
         report.notes += waiving.without_cases(accepted, report.results)
     if baseline is not None:
@@ -175,13 +175,13 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
         pack(request.submission, report, judged.collector, accepted, request.statement, drivers)
     met = []
     if request.profile and not judged.partial:
-        names = [case.name for case in asked]
+        names = [case.name for case in cases]
         met = [f"{name} {verdict_of(report.of(name), request.profile, names)}" for name in report.engines]
-    asked = {}
+    arguments = {}
     if not any(case.name.startswith(adopted.KIND) for case in chosen):  # which `refsd shrink` does not know
         groups = engines.groups.items()
-        asked = {e.name: name for name, group in groups for e in group if not isinstance(e, PartialEngine)}
-    return Conformed(report, asked, met, "" if store.origin is not None else request.golden)
+        arguments = {e.name: name for name, group in groups for e in group if not isinstance(e, PartialEngine)}
+    return Conformed(report, arguments, met, "" if store.origin is not None else request.golden)
 
 
 def cases_of(request: ConformRequest, again: LastFailed | None) -> list[Case]:
@@ -288,13 +288,13 @@ def judge(
         collector = Collector(judging.judges, found)
         if request.submission is not None:
             judging = judging._replace(measured=collector.add)
-        asked = {
+        requested = {
             (engine.name, case.name)
             for engine in found
             for case in chosen
             if judging.wanted(engine.name, case.name) and engine.refuses(case) is None
         }
-        results, partial = _judge_all(place, judging, found, chosen, again, asked)
+        results, partial = _judge_all(place, judging, found, chosen, again, requested)
     return Judged(results, partial, pictures, collector, [*kept.notes, *notes(left_out)])
 
 
@@ -308,16 +308,16 @@ def _judge_all(
     found: Sequence[Any],
     chosen: Sequence[Case],
     again: LastFailed | None,
-    asked: Collection[Pair],  # of which no engine refuses its case
+    requested: Collection[Pair],  # of which no engine refuses its case
 ) -> tuple[list[Result], str]:
     """Judge with progress on stderr. -> (results, how many answers were judged if interrupted, otherwise "")"""
     results: list[Result] = []
     try:
-        with interruptible(), steps("conform", len(asked)) as advance:
+        with interruptible(), steps("conform", len(requested)) as advance:
 
             def done(result: Result) -> None:
                 results.append(result)
-                if (result.engine, result.case) in asked:
+                if (result.engine, result.case) in requested:
                     advance(f"{result.engine} {result.case}")
                 trim_model_files()
 
@@ -325,13 +325,13 @@ def _judge_all(
             return with_shared_causes(judging._replace(waivers=place.of_every_machine(judging.waivers)), judged), ""
     except (KeyboardInterrupt, NoWorkers) as end:
         why = f"; {end}" if str(end) else ""
-        ran = sum((result.engine, result.case) in asked for result in results)
-        partial = f"{ran} of {len(asked)} answers judged{why}"
+        ran = sum((result.engine, result.case) in requested for result in results)
+        partial = f"{ran} of {len(requested)} answers judged{why}"
         return [*results, *(again.left(results) if again is not None else ())], partial
 
 
 def report_of(
-    request: ConformRequest, engines: Engines, asked: Sequence[Case], chosen: Sequence[Case], judged: Judged
+    request: ConformRequest, engines: Engines, requested: Sequence[Case], chosen: Sequence[Case], judged: Judged
 ) -> Report:
     """Assemble the report: what was judged, which engines ran too few cases, and what failures share."""
     found, results, partial = engines.all, shared_causes_first(judged.results), judged.partial
@@ -348,5 +348,5 @@ def report_of(
     report.date, report.profile = datetime.date.today().isoformat(), request.profile or ""
     report.devices = {engine.name: request.device or device_of(engine) for engine in found}
     if request.profile and not partial:
-        report.shortage += unmet(report, [case.name for case in asked])
+        report.shortage += unmet(report, [case.name for case in requested])
     return report

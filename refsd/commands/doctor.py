@@ -101,13 +101,13 @@ def _model_of(card: Path) -> str:
 
 def _threads(environment: Mapping[str, str]) -> list[Fact]:
     limit = quota()
-    told = [
+    settings = [
         f"{name}={environment[name]}"
         for name in ("NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER")
         if name in environment
     ]
     allowed = f", {limit:g} allowed by the container" if limit is not None else ""
-    return [Fact("cores", f"{cores()}{allowed}"), Fact("Numba", ", ".join(told) or f"{cores()} threads")]
+    return [Fact("cores", f"{cores()}{allowed}"), Fact("Numba", ", ".join(settings) or f"{cores()} threads")]
 
 
 def _pools() -> list[dict]:

@@ -113,9 +113,11 @@ def _values(path: Path, name: str, tensor) -> np.ndarray:
 
 def _compute(request: ForwardRequest, m: Module, inputs: Mapping[str, np.ndarray], params) -> tuple[dict, Taps]:
     nothing = ""
-    asked = request.taps is not None
+    requested = request.taps is not None
     wanted = ShownTaps(
-        f"{request.component} in {request.numerics}", request.tap if asked else nothing, request.tap_ops and asked
+        f"{request.component} in {request.numerics}",
+        request.tap if requested else nothing,
+        request.tap_ops and requested,
     )
     with compile_progress(), one_answer(m.arithmetic.numerics), wanted as taps:
         m.taps = taps

@@ -26,8 +26,8 @@ _MODULES = (
 
 def digest() -> str:
     """Return one digest of all rules, in hexadecimal digits."""
-    told = "".join(f"{name} {of}\n" for name, of in digests([*OPERATIONS, *STAGES]).items())
-    return hashlib.sha256(told.encode()).hexdigest()
+    text = "".join(f"{name} {of}\n" for name, of in digests([*OPERATIONS, *STAGES]).items())
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digests(ops: Iterable[str]) -> dict[str, str]:

@@ -200,5 +200,5 @@ def _flips(was: Answered, now: Answered) -> int | None:
     if not was.standard.case.op.startswith("stage/"):
         return None
     whole = [name for name, y in was.standard.truth.items() if np.array_equal(y, np.rint(y))]
-    pairs = [(was.found[name], now.found[name]) for name in whole if name in was.found and name in now.found]
+    pairs = [(was.actual[name], now.actual[name]) for name in whole if name in was.actual and name in now.actual]
     return sum(int(np.sum(a != b)) for a, b in pairs if a.shape == b.shape) if pairs else None

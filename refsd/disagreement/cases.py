@@ -99,7 +99,7 @@ def compare_case(runner: Runner, a: Engine, b: Engine, case: Case) -> Compared:
     if len(heard) < 2:
         return compared
     first, second = heard[a.name], heard[b.name]
-    distance = _farthest(first.standard.truth, first.found, second.found)
+    distance = _farthest(first.standard.truth, first.actual, second.actual)
     explained = sum(max((allowed_l2(m) for m in of.examined.outputs), default=0.0) for of in (first, second))
     return msgspec.structs.replace(
         compared,
@@ -162,7 +162,7 @@ def _in_order(answered: Answered) -> dict[str, Metrics]:
 
 
 def _distance_at(name: str, a: Answered, b: Answered) -> float | None:
-    x, y = ({**of.taps, **of.found}.get(name) for of in (a, b))
+    x, y = ({**of.taps, **of.actual}.get(name) for of in (a, b))
     return None if x is None or y is None else _distance(x, y, a.standard.truth.get(name, x))
 
 

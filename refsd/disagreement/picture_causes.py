@@ -89,7 +89,7 @@ def explain_wrong(
     stage: str,
     own: Plan,
     donors: Mapping[str, Plan],
-    found: np.ndarray,
+    actual: np.ndarray,
     distance: Distance,
     limit: float,
 ) -> list[str]:
@@ -100,10 +100,10 @@ def explain_wrong(
     causes = []
     for name, donor in donors.items():
         if stage == "sigmas":
-            left = distance(donor.sigmas[: len(found)], found)
+            left = distance(donor.sigmas[: len(actual)], actual)
             causes += [f"the noise levels are those of {name}"] if left is not None and left <= limit else []
         else:
-            whole = explain_root(pipe, stage, own, donor, found, distance, limit)
+            whole = explain_root(pipe, stage, own, donor, actual, distance, limit)
             causes += [cause.removeprefix(ALL) for cause in whole if cause.startswith(ALL)]
     return causes
 

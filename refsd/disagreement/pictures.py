@@ -179,7 +179,7 @@ class _Answer(NamedTuple):
     """
 
     side: Side
-    found: Tensors
+    actual: Tensors
     truth: PictureRun
     honest: PictureRun
 
@@ -266,7 +266,7 @@ def distance(x: np.ndarray | None, y: np.ndarray | None, least: float = 0.0) -> 
 def _stages(names: list[str], a: _Answer, b: _Answer, margins: list[dict[str, float]]) -> Iterator[Stage]:
     order = dict.fromkeys([*a.truth.tensors, *b.truth.tensors])
     for name in order:
-        have = {side: one.found[name] for side, one in zip(names, (a, b), strict=True) if name in one.found}
+        have = {side: one.actual[name] for side, one in zip(names, (a, b), strict=True) if name in one.actual}
         if not have:
             continue
         exact = {a.side.profile, b.side.profile} == {FLOAT64.name}
@@ -288,7 +288,7 @@ def _judge(one: _Answer) -> tuple[dict[str, float], dict[str, str]]:
         return {}, {}
     numerics: Numerics = PROFILES[one.side.profile]
     losses = {name: _least(name) for name in one.truth.tensors}
-    measured = measure_taps(one.found, one.truth.tensors, one.honest.tensors, numerics, losses)
+    measured = measure_taps(one.actual, one.truth.tensors, one.honest.tensors, numerics, losses)
     judged = {m.output: judge_output(m) for m in measured}
     failures = {name: judgement.reason for name, judgement in judged.items() if not judgement.passed}
     return {name: judgement.margin for name, judgement in judged.items()}, failures
@@ -306,7 +306,7 @@ def _explain_wrong(one: _Answer, stage: str, plan_of: PlanOf) -> list[str]:
             with suppress(BadInput):
                 others[schedule] = plan_of(own, FLOAT64.name, schedule=schedule)[1]
     limit = max(4 * one.honest_error(stage), _least(stage))
-    return explain_wrong(pipe, stage, plan, others, one.found[stage], distance, limit)
+    return explain_wrong(pipe, stage, plan, others, one.actual[stage], distance, limit)
 
 
 def _least(name: str) -> float:
@@ -325,6 +325,6 @@ def _roots(pipe: Pipeline, outcome: PictureDisagreement, a: _Answer, b: _Answer)
         if kind not in seen:
             seen.add(kind)
             limit = max(stage.explained, _least(stage.name))
-            target = b.found[stage.name]
+            target = b.actual[stage.name]
             causes = explain_root(pipe, stage.name, a.truth.plan, b.truth.plan, target, distance, limit)
             yield Root(stage.name, stage.title, causes)

@@ -88,16 +88,16 @@ class A1111Engine:
         self._schedulers = self._names("/sdapi/v1/schedulers")
 
     def refuses(self, case: Case) -> str | None:
-        asked = request_of(case)
-        if isinstance(asked, str):
-            return asked
+        request = request_of(case)
+        if isinstance(request, str):
+            return request
         assert case.model is not None
         if weights_name(case.model) not in self._loaded:
             name = weights_name(case.model)
             return f"the server has loaded {self._loaded or 'no model'}, not {name}: {how_to_load(case.model)}"
-        settings, own = asked.settings, self._dialect
-        if CARDS[asked.first_noise].first is not CARDS[own.card].first:
-            return f"{own.name} does not scale the first noise as {asked.first_noise} does"
+        settings, own = request.settings, self._dialect
+        if CARDS[request.first_noise].first is not CARDS[own.card].first:
+            return f"{own.name} does not scale the first noise as {request.first_noise} does"
         if settings.rng not in own.rngs:
             return (
                 f"the API of {own.name} cannot ask for the generator {settings.rng}: it has {', '.join(own.rngs)}"
@@ -119,9 +119,9 @@ class A1111Engine:
         return tuple(DEVIATIONS[name] for name in self._dialect.deviations)
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
-        asked = request_of(case)
-        assert not isinstance(asked, str)
-        settings = asked.settings
+        request = request_of(case)
+        assert not isinstance(request, str)
+        settings = request.settings
         answer = self._client.json("/sdapi/v1/txt2img", self._body(settings))
         place = f"{self._client.address}/sdapi/v1/txt2img"
         images = answer.get("images") if isinstance(answer, dict) else None

@@ -69,11 +69,11 @@ class ComfyuiEngine(NoDeviations):
             raise EngineFailure(f"{client.address}: this ComfyUI has no node {', '.join(missing)}")
 
     def refuses(self, case: Case) -> str | None:
-        asked = request_of(case)
-        if isinstance(asked, str):
-            return asked
+        request = request_of(case)
+        if isinstance(request, str):
+            return request
         assert case.model is not None
-        settings = asked.settings
+        settings = request.settings
         if self._checkpoint(case.model) is None:
             return f"ComfyUI lists no checkpoint {weights_name(case.model)}: {how_to_load(case.model)}"
         if settings.rng != "cpu":
@@ -84,7 +84,7 @@ class ComfyuiEngine(NoDeviations):
             return "KSampler has no eta"
         if settings.sigmas is not None:
             return None if SIGMAS_NODE in self._nodes else f"this ComfyUI has no node {SIGMAS_NODE}: update it"
-        if CARDS[asked.first_noise].first is not _CARD.first:
+        if CARDS[request.first_noise].first is not _CARD.first:
             return "at the highest level ComfyUI scales the first noise by sqrt(sigma^2 + 1)"
         known = scheduler_of(settings.schedule or "")
         return None if known else f"ComfyUI has no scheduler that is refsd's {settings.schedule}"
@@ -93,9 +93,9 @@ class ComfyuiEngine(NoDeviations):
         return self._numerics
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
-        asked = request_of(case)
-        assert not isinstance(asked, str) and case.model is not None
-        graph = workflow(asked.settings, self._checkpoint(case.model) or "")
+        request = request_of(case)
+        assert not isinstance(request, str) and case.model is not None
+        graph = workflow(request.settings, self._checkpoint(case.model) or "")
         queued = self._client.json("/prompt", {"prompt": graph, "client_id": "refsd"})
         prompt = queued.get("prompt_id") if isinstance(queued, dict) else None
         if not isinstance(prompt, str):
@@ -103,7 +103,7 @@ class ComfyuiEngine(NoDeviations):
         image = self._drawn(prompt)
         where = urllib.parse.urlencode({key: str(image.get(key, "")) for key in ("filename", "subfolder", "type")})
         data = self._client.bytes(f"/view?{where}")
-        settings = asked.settings
+        settings = request.settings
         return pixels_of(data, settings.width, settings.height, self._client.address, cut_off=True)
 
     def _drawn(self, prompt: str) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def _wake_on_child() -> int:
 
 
 def _run(wanted: Wanted, refsd: socket.socket, woken: int) -> None:
-    told, tell = os.pipe()
+    reading, tell = os.pipe()
     released, release = os.pipe()
     program = os.fork()
     if program == 0:
@@ -89,8 +89,8 @@ def _run(wanted: Wanted, refsd: socket.socket, woken: int) -> None:
     # Tell refsd the PID before the program can run and kill this process.
     refsd.sendall(b"started %d\n" % program)
     os.close(release)
-    refusal = os.read(told, 16)  # b"" if exec succeeded: it closes the other end
-    os.close(told)
+    refusal = os.read(reading, 16)  # b"" if exec succeeded: it closes the other end
+    os.close(reading)
     code = _end(program, None if refusal else _wait(program, refsd, woken))
     refsd.sendall(b"refused %s\n" % refusal if refusal else b"ended %d\n" % code)
 

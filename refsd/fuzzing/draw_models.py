@@ -103,8 +103,8 @@ def _other_inputs(random: Random, base: Case) -> dict[str, Recipe]:
 
 
 def _with_other_sizes(random: Random, case: Case, fits: Mapping[str, Fit]) -> Case:
-    asked = {name: fits[name].n for name, n in sizes_of(case).items() if name in fits and not fits[name].holds(n)}
-    sizes = {**sizes_of(case), **asked}
+    wanted = {name: fits[name].n for name, n in sizes_of(case).items() if name in fits and not fits[name].holds(n)}
+    sizes = {**sizes_of(case), **wanted}
     changed = {name: _size(random, name, n, fits.get(name)) for name, n in sizes.items()}
     return with_sizes(case, changed)
 
@@ -149,10 +149,10 @@ def _check(case: Case) -> None:
     # What stands in a model's file, as the number of heads: any that fits will do here.
     name = case.op.removeprefix(MODEL)
     usual = COMPONENTS[name].params if name in COMPONENTS else {}
-    told: dict[str, object] = {}
+    params: dict[str, object] = {}
     for param, fit in fits_of(case).items():
         if fit.n and param.startswith("num_"):
-            told[param] = fit.n
+            params[param] = fit.n
         elif param in usual and usual[param] is not None and not fit.holds(usual[param]):
-            told[param] = [*range(fit.n)] if isinstance(usual[param], list) else fit.n
-    check(name, hollow_module(case), values, {**told, **case.params}, case.name)
+            params[param] = [*range(fit.n)] if isinstance(usual[param], list) else fit.n
+    check(name, hollow_module(case), values, {**params, **case.params}, case.name)

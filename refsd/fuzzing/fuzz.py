@@ -139,22 +139,22 @@ class Tally:
     def finds(self) -> list[Find]:
         return [known.find for known in self._known]
 
-    def count(self, case: RandomCase, asked: Asked) -> New | None:
+    def count(self, case: RandomCase, outcome: Asked) -> New | None:
         """Count an answer -> what must be reduced, if it is a find. `add` must follow."""
-        if asked.result is None:
-            self.refused[asked.refusal] += bool(asked.refusal)
-            self.unjudged += not asked.refusal
+        if outcome.result is None:
+            self.refused[outcome.refusal] += bool(outcome.refusal)
+            self.unjudged += not outcome.refusal
             return None
         named = parse(case.name)
         self.asked[named[1] if named is not None else case.op] += 1
-        failure = failure_of(asked.result)
+        failure = failure_of(outcome.result)
         if failure is None:
             return None
         same = next((known for known in self._known if _alike(known.failure, failure)), None)
         if same is not None:
             same.find.times += 1
             return None
-        return New(case, asked.result, failure)
+        return New(case, outcome.result, failure)
 
     def add(self, new: New, find: Find) -> None:
         self._known.append(_Known(find, new.failure))
@@ -200,10 +200,10 @@ class Fuzzer(Tally):
 
     def _ask(self, case: Case, engine: IsolatedEngine | None = None) -> Result | None:
         """The verdict; None where there is none, or where the engine refused the case when it was asked."""
-        asked = engine or self.engine
-        asked.refused = ""
-        result = ask(self.runner, asked, case)
-        return None if result is not None and result.status == verdict.ERROR and asked.refused else result
+        judged = engine or self.engine
+        judged.refused = ""
+        result = ask(self.runner, judged, case)
+        return None if result is not None and result.status == verdict.ERROR and judged.refused else result
 
     def _in_order(self, case: RandomCase, failure: Failure) -> tuple[RandomCase, Result] | None:
         """The case in the usual layout, if it fails there likewise."""

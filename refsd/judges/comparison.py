@@ -74,7 +74,7 @@ class Comparison(NamedTuple):
 
 def with_case(
     case: Case,
-    found: Tensors,
+    actual: Tensors,
     truth: Tensors,
     numerics: Numerics,
     model_files: ModelFiles,
@@ -84,7 +84,7 @@ def with_case(
 ) -> Comparison:
     """Judge a dump of a case's outputs, of its taps, or of both.
 
-    found:    tensors by the names of the case's outputs and the model's taps; a single tensor may have any name
+    actual:   tensors by the names of the case's outputs and the model's taps; a single tensor may have any name
     truth:    the case's outputs in float64
     numerics: the engine's rounding, for the honest run
     strict:   True if unknown names and other shapes fail, as an engine's; False if they are noted, as a dump's
@@ -93,27 +93,27 @@ def with_case(
     This computes the honest run, and the reference's taps from the dump's own taps. Raises BadInput for a name of
     `targets.typed` that the golden lacks.
     """
-    there = {name: y for name, y in truth.items() if name in found}
+    there = {name: y for name, y in truth.items() if name in actual}
     if not strict and case.op in STAGES and 0 < len(there) < len(truth):
         # Each output of a stage is a result of its own: those that a dump has are judged.
-        compared = with_case(case, found, there, numerics, model_files, strict, targets, seeking)
+        compared = with_case(case, actual, there, numerics, model_files, strict, targets, seeking)
         return compared._replace(absent=[name for name in truth if name not in there])
     inputs, kind = case.realize(), judges(model_files).of(case)
-    taps = {name: y for name, y in found.items() if name not in truth}
-    trace = kind.trace(case, inputs, found, numerics) if taps else Trace()
+    taps = {name: y for name, y in actual.items() if name not in truth}
+    trace = kind.trace(case, inputs, actual, numerics) if taps else Trace()
     misnamed = _misnamed(targets, [*truth, *trace.names])
     known = {*trace.names} & taps.keys()
     orders: Mapping[str, tuple[int, ...]] = {}
     if not strict and any(name in known and y.shape != trace.shapes[name] for name, y in taps.items()):
-        orders = kind.layouts(case, inputs, found)
+        orders = kind.layouts(case, inputs, actual)
     laid = [_laid(name, y.shape, trace.shapes[name], orders) for name, y in _in_order(taps, trace)]
     if orders:
-        found = {name: y.transpose(orders[name]) if name in orders else y for name, y in found.items()}
-        taps = {name: found[name] for name in taps}
-        trace = kind.trace(case, inputs, found, numerics)
-    if not known and len(found) == len(truth) == 1:
-        found, taps = dict(zip(truth, found.values(), strict=True)), {}
-    given = stored_as = {name: y for name, y in found.items() if name not in known and (strict or name in truth)}
+        actual = {name: y.transpose(orders[name]) if name in orders else y for name, y in actual.items()}
+        taps = {name: actual[name] for name in taps}
+        trace = kind.trace(case, inputs, actual, numerics)
+    if not known and len(actual) == len(truth) == 1:
+        actual, taps = dict(zip(truth, actual.values(), strict=True)), {}
+    given = stored_as = {name: y for name, y in actual.items() if name not in known and (strict or name in truth)}
     notes = []
     if not strict:
         given = {name: _shaped(y, truth[name]) for name, y in stored_as.items()}
@@ -121,17 +121,17 @@ def with_case(
         notes += filter(None, laid)
         notes += filter(None, [_laid(name, y.shape, given[name].shape) for name, y in stored_as.items()])
     # Taps may come without the outputs; a dump without taps must have every output.
-    asked = {name: y for name, y in truth.items() if name in given or not known}
-    answer = kind.answer(case, inputs, Arithmetic(numerics)) if asked else {}
+    requested = {name: y for name, y in truth.items() if name in given or not known}
+    answer = kind.answer(case, inputs, Arithmetic(numerics)) if requested else {}
     honest = {name: y for name, y in answer.items() if name in truth}
     standard = Standard(case, inputs, truth, honest, numerics)
-    outputs = kind.measure(standard._replace(truth=asked, honest={n: honest[n] for n in asked}), given)
+    outputs = kind.measure(standard._replace(truth=requested, honest={n: honest[n] for n in requested}), given)
     examined = Examination(trace, outputs)
-    absent = [name for name in truth if name not in asked]
+    absent = [name for name in truth if name not in requested]
     if examined.verdict.passed or (absent and not examined.wrong):
         return Comparison(examined, absent, notes=notes, misnamed=misnamed)
-    if known and asked and judge(outputs).passed and (laid_out := _in_order_of(kind, standard, taps)):
-        again = Examination(kind.trace(case, inputs, {**found, **laid_out.values}, numerics), outputs)
+    if known and requested and judge(outputs).passed and (laid_out := _in_order_of(kind, standard, taps)):
+        again = Examination(kind.trace(case, inputs, {**actual, **laid_out.values}, numerics), outputs)
         if again.verdict.passed:
             return Comparison(again, absent, notes=[*notes, laid_out.note], misnamed=misnamed)
     stored = "" if known else storage_mistake(kind, standard, stored_as)
@@ -174,7 +174,7 @@ def _in_order_of(kind: Judge, standard: Standard, taps: Tensors) -> _LaidOut | N
     return _LaidOut(values, f"a convention, no bug: the outputs agree; {count}") if values else None
 
 
-def with_files(found: Tensors, truth: Tensors, honest: Tensors, targets: Targets = _NO_TARGETS) -> Comparison:
+def with_files(actual: Tensors, truth: Tensors, honest: Tensors, targets: Targets = _NO_TARGETS) -> Comparison:
     """Judge the tensors that dump and truth have in common, as taps in the truth's order.
 
     A tensor of the truth's axes in another order fails, as an output of a case does, and the order is named; where
@@ -183,12 +183,12 @@ def with_files(found: Tensors, truth: Tensors, honest: Tensors, targets: Targets
     Raises BadInput if there are none, for a name of `targets.typed` that the truth lacks, and if the honest run
     lacks one or has it in another shape.
     """
-    if len(found) == len(truth) == len(honest) == 1:
-        found, honest = (dict(zip(truth, tensors.values(), strict=True)) for tensors in (found, honest))
+    if len(actual) == len(truth) == len(honest) == 1:
+        actual, honest = (dict(zip(truth, tensors.values(), strict=True)) for tensors in (actual, honest))
     misnamed = _misnamed(targets, truth)
-    common = [name for name in truth if name in found]
+    common = [name for name in truth if name in actual]
     if not common:
-        raise BadInput(f"the dump has {_some(found)}, the golden {_some(truth)}: no name is in both")
+        raise BadInput(f"the dump has {_some(actual)}, the golden {_some(truth)}: no name is in both")
     for name in common:
         if name not in honest:
             raise BadInput(
@@ -197,26 +197,26 @@ def with_files(found: Tensors, truth: Tensors, honest: Tensors, targets: Targets
         if honest[name].shape != truth[name].shape:
             shapes = f"{list(honest[name].shape)} in the honest run, {list(truth[name].shape)} in the golden"
             raise BadInput(f"{name} is {shapes}: they are not of one computation")
-    orders = {name: nearest_order(found[name], truth[name]) for name in common}
+    orders = {name: nearest_order(actual[name], truth[name]) for name in common}
     orders = {name: order for name, order in orders.items() if order}
-    split = {name: order for name, order in orders.items() if not _same_axes(found[name], truth[name])}
+    split = {name: order for name, order in orders.items() if not _same_axes(actual[name], truth[name])}
 
     def read(turned: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-        laid = {name: found[name].transpose(turned[name]) if name in turned else found[name] for name in common}
+        laid = {name: actual[name].transpose(turned[name]) if name in turned else actual[name] for name in common}
         return {name: _shaped(y, truth[name]) for name, y in laid.items()}
 
     def examined(taps: Tensors) -> Examination:
         return Examination(Trace(measure_taps(taps, truth, honest, FLOAT32)), ())
 
     shaped = read(split)
-    notes = [*filter(None, [_laid(name, found[name].shape, y.shape, split) for name, y in shaped.items()])]
+    notes = [*filter(None, [_laid(name, actual[name].shape, y.shape, split) for name, y in shaped.items()])]
     judged, stored = examined(shaped), ""
     if orders != split and not judged.verdict.passed and examined(read(orders)).verdict.passed:
         stored = "; ".join(f"{name} agrees after transpose{orders[name]}" for name in orders if name not in split)
     return Comparison(
         judged,
-        [name for name in truth if name not in found],
-        notes=[*_unknown([name for name in found if name not in truth], truth), *notes],
+        [name for name in truth if name not in actual],
+        notes=[*_unknown([name for name in actual if name not in truth], truth), *notes],
         stored=stored,
         misnamed=misnamed,
     )

@@ -22,7 +22,7 @@ def operations_at(judge: Judge, answered: Answered) -> list[GivenCase]:
     if not isinstance(judge, ModelJudge) or not answered.examined.wrong:
         return []
     tap, standard = answered.examined.wrong[0], answered.standard
-    place = judge.place(standard, {**answered.taps, **answered.found}, tap)
+    place = judge.place(standard, {**answered.taps, **answered.actual}, tap)
     name = f"{standard.case.name}/{tap}"
     calls = [call for _, call in place.calls()]
     if calls:

@@ -47,29 +47,29 @@ _NO_LIMIT = TimeLimit(math.inf)
 class ModelJudge(ModelRuns):
     """Judges cases of model components."""
 
-    def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
+    def measure(self, standard: Standard, actual: Answer) -> list[Metrics]:
         """Measure the outputs in the order of computation: a stored truth is sorted by name, the honest run is not.
 
         One honest run is a poor estimate where an output has few numbers, as a channel of a tiny latent has. So an
         output that nearly passes is measured again, in units of several runs with random roundings.
         """
-        measured = self._beside_one_run(standard, found)
+        measured = self._beside_one_run(standard, actual)
         for i, m in enumerate(measured):
             if m.engine is not None and 1 < judge_output(m).margin <= _NEARLY:
                 spread = self._scattered_outputs(standard).get(m.output)
-                measured[i] = self._output(standard, found, m.output, spread)
+                measured[i] = self._output(standard, actual, m.output, spread)
         return measured
 
-    def _beside_one_run(self, standard: Standard, found: Answer) -> list[Metrics]:
+    def _beside_one_run(self, standard: Standard, actual: Answer) -> list[Metrics]:
         """Measure the outputs against the single honest run: the stricter rule, by which causes are tried."""
         names = sorted(standard.truth, key=list(standard.honest).index)
-        outputs = [self._output(standard, found, name) for name in names]
-        return outputs + not_asked_for(found, standard.truth)
+        outputs = [self._output(standard, actual, name) for name in names]
+        return outputs + not_asked_for(actual, standard.truth)
 
-    def _output(self, standard: Standard, found: Answer, name: str, spread: np.ndarray | None = None) -> Metrics:
+    def _output(self, standard: Standard, actual: Answer, name: str, spread: np.ndarray | None = None) -> Metrics:
         y = standard.truth[name]
         honest, axis = standard.honest[name], channel_axis(y)
-        return measure(name, found.get(name), y, honest, None, axis, spread=spread, floating=True)
+        return measure(name, actual.get(name), y, honest, None, axis, spread=spread, floating=True)
 
     def limits(self, standard: Standard) -> Answer:
         """Return one limit per output, the same for all elements: it comes from the honest run's errors."""
@@ -98,18 +98,18 @@ class ModelJudge(ModelRuns):
         self,
         case: Case,
         inputs: Inputs,
-        found: Answer,
+        actual: Answer,
         numerics: Numerics,
         deviations: tuple[Deviation, ...] = (),
         forced: Answer = NOTHING,
     ) -> Trace:
-        followed = {**found, **forced}
+        followed = {**actual, **forced}
         right, truth = self._follow(case, inputs, followed, Observed(FLOAT64, deviations), keeps=True)
         near, honest = self._follow(case, inputs, followed, Observed(numerics, deviations))
         losses = {name: segment.loss for name, segment in near.segments.items()}
         ops = {name: segment.ops for name, segment in near.segments.items()}
-        outputs = {name: y for name, y in truth.items() if name in found and name not in right}
-        shaped = {name: as_shaped(y, right[name].shape) if name in right else y for name, y in found.items()}
+        outputs = {name: y for name, y in truth.items() if name in actual and name not in right}
+        shaped = {name: as_shaped(y, right[name].shape) if name in right else y for name, y in actual.items()}
         truths = {**right, **outputs}
         concerned = {op for of in ops.values() for op in of}
         changed = self._changed_taps(case, inputs, followed, deviations, concerned, right)
@@ -130,16 +130,16 @@ class ModelJudge(ModelRuns):
         values = {still: (truths[still], {**honest, **near}[still])} if still in truths else {}
         return Trace(taps, right.recorded, ops, values, {name: y.shape for name, y in right.items()})
 
-    def layouts(self, case: Case, inputs: Inputs, found: Answer) -> dict[str, tuple[int, ...]]:
+    def layouts(self, case: Case, inputs: Inputs, actual: Answer) -> dict[str, tuple[int, ...]]:
         orders: dict[str, tuple[int, ...]] = {}
-        self._follow(case, inputs, found, Arithmetic(FLOAT64), layouts=orders)
+        self._follow(case, inputs, actual, Arithmetic(FLOAT64), layouts=orders)
         return orders
 
     def _changed_taps(
         self,
         case: Case,
         inputs: Inputs,
-        found: Answer,
+        actual: Answer,
         deviations: tuple[Deviation, ...],
         ops: set[str],
         right: Following,
@@ -152,16 +152,16 @@ class ModelJudge(ModelRuns):
         return {
             name: {**y, **{tap: value for tap, value in taps.items() if tap not in taps.taken}}
             for name, change in concerned.items()
-            for taps, y in [self._follow(case, inputs, found, change(FLOAT64, deviations), right=right)]
+            for taps, y in [self._follow(case, inputs, actual, change(FLOAT64, deviations), right=right)]
         }
 
-    def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
+    def explain(self, standard: Standard, actual: Answer, tap: str = "") -> Explanation:
         if not tap:
-            causes = self._causes(standard, found)
-            return Explanation(causes, nearest=None if causes else self._nearest(standard, found))
+            causes = self._causes(standard, actual)
+            return Explanation(causes, nearest=None if causes else self._nearest(standard, actual))
         limit = TimeLimit(_SEARCH)
-        outputs = {name: found[name] for name in standard.truth if name in found}
-        place = self.place(standard, found, tap)
+        outputs = {name: actual[name] for name in standard.truth if name in actual}
+        place = self.place(standard, actual, tap)
 
         def known(changing: Collection[str]) -> list[str]:
             """Those that change the tap come first; the others change it only through what is given."""
@@ -181,28 +181,28 @@ class ModelJudge(ModelRuns):
         causes = place.explain(known, limit, held) or other_shapes(outputs, standard.truth)
         return Explanation(causes) if causes else Explanation(causes, place.describe(), place.nearest())
 
-    def _nearest(self, standard: Standard, found: Answer) -> Nearest | None:
+    def _nearest(self, standard: Standard, actual: Answer) -> Nearest | None:
         """Return the nearest known bug; only for tiny models, and of as many bugs as time allows."""
         case = standard.case
-        if not comparable(standard, found) or not is_small(case):
+        if not comparable(standard, actual) or not is_small(case):
             return None
         tried = TimeLimit(_NEAREST, noted=False).within(MUTANTS)
         answers = ((bug, self._changed(case, standard.inputs, change, standard.numerics)) for bug, change in tried)
-        return scene_of(standard, found).nearest_cause((bug, y) for bug, y in answers if y is not None)
+        return scene_of(standard, actual).nearest_cause((bug, y) for bug, y in answers if y is not None)
 
-    def place(self, standard: Standard, found: Answer, tap: str) -> Place:
-        """Return the surroundings of an engine's tap or output. found: as for `trace`"""
+    def place(self, standard: Standard, actual: Answer, tap: str) -> Place:
+        """Return the surroundings of an engine's tap or output. actual: as for `trace`"""
         case, inputs, numerics = standard.case, standard.inputs, standard.numerics
         until = None if tap in standard.truth else tap
         observed = Observed(numerics, keeps=KEPT)
-        taps, _ = self._follow(case, inputs, found, observed)
+        taps, _ = self._follow(case, inputs, actual, observed)
         segment = taps.segments.get(tap) or taps.rest()
         given = {name: y for name, y in taps.shaped.items() if name != tap}
 
         def run(arithmetic: Arithmetic, change: Change, instead: Answer = NOTHING) -> np.ndarray | None:
             own = {name: as_shaped(y, given[name].shape) if name in given else y for name, y in instead.items()}
             try:
-                taken = {**found, **own}, arithmetic, until, change, {**given, **own}
+                taken = {**actual, **own}, arithmetic, until, change, {**given, **own}
                 taps, outputs = self._follow(case, inputs, *taken)
             except UNFIT:  # with the bug tensors have other sizes than the engine's, which are given
                 if change == Change():
@@ -215,35 +215,35 @@ class ModelJudge(ModelRuns):
         def spread() -> np.ndarray:
             truth = run(Arithmetic(FLOAT64), Change())
             assert truth is not None
-            return self._spreads(case, inputs, found, {tap: truth}, numerics, (), given)[tap]
+            return self._spreads(case, inputs, actual, {tap: truth}, numerics, (), given)[tap]
 
         m, _, params = self._module(case, inputs, Arithmetic(FLOAT32))
         at = taps.recorded.index(tap) if tap in taps.recorded else len(taps.recorded)
-        own = np.asarray(found[tap], np.float64)
-        earlier = {name: found[name] for name in reversed(taps.recorded[:at]) if name in found}
-        later = {name: found[name] for name in taps.recorded[at + 1 :] if name in found}
-        later = {name: y for name, y in later.items() if not np.array_equal(y, found[tap])}
+        own = np.asarray(actual[tap], np.float64)
+        earlier = {name: actual[name] for name in reversed(taps.recorded[:at]) if name in actual}
+        later = {name: actual[name] for name in taps.recorded[at + 1 :] if name in actual}
+        later = {name: y for name, y in later.items() if not np.array_equal(y, actual[tap])}
         calls = [name for name in taps.recorded if of_one_layer(name, tap, taps.recorded)]
 
         @functools.cache
         def others() -> Answer:
             # Of an adopted graph one result has the names of all modules that end with it.
-            rest = {name: y for name, y in found.items() if name != tap and not np.array_equal(y, found[tap])}
+            rest = {name: y for name, y in actual.items() if name != tap and not np.array_equal(y, actual[tap])}
             right, outputs = self._follow(case, inputs, rest, Observed(FLOAT64), also=calls)
             return {**right, **outputs}
 
         @functools.cache
         def undumped() -> Answer:
-            hidden = [name for name in taps.recorded[:at] if name not in found] if is_small(case) else []
+            hidden = [name for name in taps.recorded[:at] if name not in actual] if is_small(case) else []
             if not hidden:
                 return {}
-            right, _ = self._follow(case, inputs, found, Observed(FLOAT64), also=hidden)
+            right, _ = self._follow(case, inputs, actual, Observed(FLOAT64), also=hidden)
             return {name: right[name] for name in reversed(hidden) if name in right}
 
         known, of = observed.results[: segment.last], (tap, own, segment, run, spread, m.weights, numerics)
         return Place(*of, known, earlier, later, others, calls, params, undumped)
 
-    def _causes(self, standard: Standard, found: Answer) -> list[str]:
+    def _causes(self, standard: Standard, actual: Answer) -> list[str]:
         """Return the causes that explain an engine's answer, by the rule of golden/explanation.py.
 
         Tries in turn, until something explains it or time is up: one factor on the whole answer, a precision that
@@ -252,9 +252,9 @@ class ModelJudge(ModelRuns):
         """
         limit = TimeLimit(_SEARCH)
         case, inputs, truth, honest, numerics, _ = standard
-        if not comparable(standard, found):
-            return other_shapes(found, standard.truth)
-        scene = scene_of(standard, found)
+        if not comparable(standard, actual):
+            return other_shapes(actual, standard.truth)
+        scene = scene_of(standard, actual)
 
         def agrees(y: Answer, right: Answer, near: Answer) -> bool:
             return judge(self._beside_one_run(standard._replace(truth=right, honest=near), y)).passed
@@ -262,7 +262,7 @@ class ModelJudge(ModelRuns):
         def deviating(deviations: tuple[Deviation, ...]) -> bool:
             near = self.answer(case, inputs, Arithmetic(numerics, deviations))
             return scene.explained_by(near) and agrees(
-                found, self.answer(case, inputs, Arithmetic(FLOAT64, deviations)), near
+                actual, self.answer(case, inputs, Arithmetic(FLOAT64, deviations)), near
             )
 
         def known_deviations() -> list[str]:
@@ -272,39 +272,39 @@ class ModelJudge(ModelRuns):
 
         if not is_small(case):
             return known_deviations()
-        size = factor(found, truth)
+        size = factor(actual, truth)
         if scene.explained_by({name: size * y for name, y in honest.items()}) and agrees(
-            {name: found[name] / size for name in truth}, truth, honest
+            {name: actual[name] / size for name in truth}, truth, honest
         ):
             return [f"every output is multiplied by {size:.6g}"]
         for phrase, other in other_precisions(numerics):
             rough = self.answer(case, inputs, Arithmetic(other))
-            if scene.explained_by(rough, precision=True) and agrees(found, truth, rough):
+            if scene.explained_by(rough, precision=True) and agrees(actual, truth, rough):
                 return [phrase]
         joins = joined_otherwise(lambda change: self._changed(case, inputs, change, numerics))
-        known = self._known(standard, found, MUTANTS, limit) or known_deviations()
-        known = known or self._known(standard, found, joins, limit)
-        return known or self._known(standard, found, in_each_block(self.axes_of_weights(case, inputs)), limit)
+        known = self._known(standard, actual, MUTANTS, limit) or known_deviations()
+        known = known or self._known(standard, actual, joins, limit)
+        return known or self._known(standard, actual, in_each_block(self.axes_of_weights(case, inputs)), limit)
 
     def _known(
-        self, standard: Standard, found: Answer, mutants: Iterable[Mutant[Change]], limit: TimeLimit
+        self, standard: Standard, actual: Answer, mutants: Iterable[Mutant[Change]], limit: TimeLimit
     ) -> list[str]:
         """Return the known bugs that explain the outputs, the likeliest first; none if the outputs conform.
 
         Only for tiny models and adopted graphs.
         """
         case, inputs, _, _, numerics, _ = standard
-        tried = is_small(case) and standard.truth and comparable(standard, found)
-        if not tried or judge(self.measure(standard, found)).passed:
+        tried = is_small(case) and standard.truth and comparable(standard, actual)
+        if not tried or judge(self.measure(standard, actual)).passed:
             return []
-        scene, suspects = scene_of(standard, found), {}
+        scene, suspects = scene_of(standard, actual), {}
         for name, change in limit.within(mutants):
             near = self._changed(case, inputs, change, numerics)
             if near is None or not scene.explained_by(near):
                 continue
             if (right := self._changed(case, inputs, change, FLOAT64)) is not None:
                 changed = standard._replace(truth=right, honest=near)
-                if judge(self._beside_one_run(changed, found)).passed:
+                if judge(self._beside_one_run(changed, actual)).passed:
                     suspects[name] = near
         return scene.nearest(suspects)
 

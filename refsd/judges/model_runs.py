@@ -87,7 +87,7 @@ class ModelRuns(Judge):
         self,
         case: Case,
         inputs: Inputs,
-        found: Answer,
+        actual: Answer,
         truths: Answer,
         numerics: Numerics,
         deviations: tuple[Deviation, ...],
@@ -102,7 +102,7 @@ class ModelRuns(Judge):
         """
 
         def run(scattered: Scattered) -> Answer:
-            taps, outputs = self._follow(case, inputs, found, scattered, given=given)
+            taps, outputs = self._follow(case, inputs, actual, scattered, given=given)
             return {**outputs, **taps}
 
         return spread_of_runs(run, truths, numerics, deviations, kept)
@@ -118,7 +118,7 @@ class ModelRuns(Judge):
         self,
         case: Case,
         inputs: Inputs,
-        found: Answer,
+        actual: Answer,
         arithmetic: Arithmetic,
         until: str | None = None,
         change: Change = _NO_CHANGE,
@@ -141,7 +141,7 @@ class ModelRuns(Judge):
         observed = arithmetic if isinstance(arithmetic, Observed) else None
         with (
             one_answer(arithmetic.numerics),
-            Following(label, found, observed, until, given, right, keeps, layouts, also) as taps,
+            Following(label, actual, observed, until, given, right, keeps, layouts, also) as taps,
         ):
             return taps, (self._run(case, inputs, arithmetic, change, taps) or {}) if concerned else {}
 

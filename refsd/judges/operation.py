@@ -43,10 +43,10 @@ class OperationJudge(Judge):
         with one_answer(arithmetic.numerics):
             return operations.run(case.op, arithmetic, inputs, case.params)
 
-    def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
+    def measure(self, standard: Standard, actual: Answer) -> list[Metrics]:
         channel, limits = OPERATIONS[standard.case.op].channel, _bound(standard)
-        y = measure("y", found.get("y"), standard.truth["y"], standard.honest["y"], limits, channel, floating=True)
-        return [y, *not_asked_for(found, standard.truth)]
+        y = measure("y", actual.get("y"), standard.truth["y"], standard.honest["y"], limits, channel, floating=True)
+        return [y, *not_asked_for(actual, standard.truth)]
 
     def limits(self, standard: Standard) -> Answer:
         return {"y": _bound(standard).limit}
@@ -58,13 +58,13 @@ class OperationJudge(Judge):
         y = with_bug(mutant, OPERATIONS[case.op], inputs, case.params)
         return None if y is None else {"y": y}
 
-    def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
-        causes, possible = self._causes(standard, found)
+    def explain(self, standard: Standard, actual: Answer, tap: str = "") -> Explanation:
+        causes, possible = self._causes(standard, actual)
         if causes:
             return Explanation(causes)
-        return Explanation(causes, self._looks(standard, found), self._nearest(standard, found), possible)
+        return Explanation(causes, self._looks(standard, actual), self._nearest(standard, actual), possible)
 
-    def _causes(self, standard: Standard, found: Answer) -> tuple[list[str], list[str]]:
+    def _causes(self, standard: Standard, actual: Answer) -> tuple[list[str], list[str]]:
         """List the bugs that explain the answer by explanation.py's rule, and those that it may have.
 
         Where no element misses its bound, a bug with a fitted number is only one that it may have.
@@ -73,14 +73,14 @@ class OperationJudge(Judge):
         The verdict must pass with the mutant's answer as the truth.
         """
         case, inputs, truth, honest, numerics, _ = standard
-        y = found.get("y")
+        y = actual.get("y")
         if y is None or y.shape != truth["y"].shape:
             shape = "" if y is None else other_shape(y, truth["y"])
             return [shape] if shape else [], []
         op = OPERATIONS[case.op]
         limits = op.bound_of(numerics, inputs, case.params, truth["y"])
         error = honest["y"].astype(np.float64) - truth["y"]
-        scene = _scene(standard, found, limits)
+        scene = _scene(standard, actual, limits)
 
         def explains(wrong: np.ndarray) -> bool:
             with np.errstate(invalid="ignore", over="ignore"):
@@ -125,16 +125,16 @@ class OperationJudge(Judge):
                 yield mutant.name, answer["y"]
         yield from in_precisions(op, inputs, case.params, numerics)
 
-    def _looks(self, standard: Standard, found: Answer) -> list[str]:
+    def _looks(self, standard: Standard, actual: Answer) -> list[str]:
         case, truth, honest = standard.case, standard.truth, standard.honest
-        y = found.get("y")
+        y = actual.get("y")
         if y is None or y.shape != truth["y"].shape:
             return []
         return describe(y, truth["y"], honest["y"], OPERATIONS[case.op].channel)
 
-    def _nearest(self, standard: Standard, found: Answer) -> Nearest | None:
+    def _nearest(self, standard: Standard, actual: Answer) -> Nearest | None:
         case, truth, honest = standard.case, standard.truth, standard.honest
-        y = found.get("y")
+        y = actual.get("y")
         if y is None or y.shape != truth["y"].shape:
             return None
         op = OPERATIONS[case.op]
@@ -146,7 +146,7 @@ class OperationJudge(Judge):
             for name, wrong in answers
             if wrong is not None and wrong["y"].shape == y.shape and np.isfinite(wrong["y"]).all()
         )
-        return _scene(standard, found, limits).nearest_cause(suspects)
+        return _scene(standard, actual, limits).nearest_cause(suspects)
 
 
 def _ignored_requests(standard: Standard, y: np.ndarray) -> list[str]:
@@ -179,10 +179,10 @@ def _bound(standard: Standard) -> Bound:
     return op.bound_of(standard.numerics, standard.inputs, params, standard.truth["y"])
 
 
-def _scene(standard: Standard, found: Answer, limits: Bound) -> Scene:
+def _scene(standard: Standard, actual: Answer, limits: Bound) -> Scene:
     """Return the answers in units of the bound plus one rounding."""
     scale = limits.limit + _ulps(standard.truth["y"], unit(standard.numerics.compute_dtype))
-    return Scene(found, standard.truth, standard.honest, {"y": np.where(scale > 0, scale, 1.0)})
+    return Scene(actual, standard.truth, standard.honest, {"y": np.where(scale > 0, scale, 1.0)})
 
 
 def _room(limits: Bound, wrong: np.ndarray, truth: np.ndarray, numerics: Numerics) -> Bound:

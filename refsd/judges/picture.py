@@ -76,9 +76,9 @@ class PictureJudge(Judge):
     def answer(self, case: Case, inputs: Inputs, arithmetic: Arithmetic) -> dict[str, np.ndarray]:
         return self._drawn(case.model, case.params, arithmetic)
 
-    def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
-        measured = _measured(found.get(PIXELS), standard.truth[PIXELS], standard.honest[PIXELS])
-        return [measured, *not_asked_for(found, standard.truth)]
+    def measure(self, standard: Standard, actual: Answer) -> list[Metrics]:
+        measured = _measured(actual.get(PIXELS), standard.truth[PIXELS], standard.honest[PIXELS])
+        return [measured, *not_asked_for(actual, standard.truth)]
 
     def limits(self, standard: Standard) -> Answer:
         truth, honest = standard.truth[PIXELS], standard.honest[PIXELS]
@@ -93,13 +93,13 @@ class PictureJudge(Judge):
     def wrong_answer(self, case: Case, inputs: Inputs, mutant: Mutant[Params]) -> Answer | None:
         return self._drawn(case.model, {**case.params, **mutant.change}, Arithmetic(FLOAT32))
 
-    def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
-        return Explanation(self._causes(standard, found))
+    def explain(self, standard: Standard, actual: Answer, tap: str = "") -> Explanation:
+        return Explanation(self._causes(standard, actual))
 
-    def _causes(self, standard: Standard, found: Answer) -> list[str]:
+    def _causes(self, standard: Standard, actual: Answer) -> list[str]:
         """Return the first known bug with which the reference reproduces the picture."""
         case = standard.case
-        y = found.get(PIXELS)
+        y = actual.get(PIXELS)
         if y is None or y.shape != standard.truth[PIXELS].shape:
             return []
         for name, wrong in _TURNED.items():
@@ -124,8 +124,8 @@ class PictureJudge(Judge):
             return {PIXELS: _pixels(pipe, plan)}
 
 
-def _measured(found: np.ndarray | None, truth: np.ndarray, honest: np.ndarray) -> Metrics:
-    return measure(PIXELS, found, truth, honest, _bound(truth, honest), -1)
+def _measured(actual: np.ndarray | None, truth: np.ndarray, honest: np.ndarray) -> Metrics:
+    return measure(PIXELS, actual, truth, honest, _bound(truth, honest), -1)
 
 
 def _bound(truth: np.ndarray, honest: np.ndarray) -> Bound:
@@ -136,8 +136,8 @@ def _bound(truth: np.ndarray, honest: np.ndarray) -> Bound:
     return Bound(np.full(truth.shape, limit), np.full(truth.shape, spread))
 
 
-def _agrees(found: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> bool:
-    return judge([_measured(found, truth, honest)]).passed
+def _agrees(actual: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> bool:
+    return judge([_measured(actual, truth, honest)]).passed
 
 
 def settings_of(params: Params) -> tuple[Settings, str]:

@@ -47,11 +47,11 @@ class StageJudge(Judge):
         assert found is not None
         return found
 
-    def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
+    def measure(self, standard: Standard, actual: Answer) -> list[Metrics]:
         """Measure the outputs that the truth has: a case may ask for only some of the stage's."""
-        return self._measured(standard, found, False)
+        return self._measured(standard, actual, False)
 
-    def _measured(self, standard: Standard, found: Answer, wrong: bool) -> list[Metrics]:
+    def _measured(self, standard: Standard, actual: Answer, wrong: bool) -> list[Metrics]:
         """wrong: True if the truth is a mutant's, whose rounding errors may be larger"""
         case, stage = standard.case, STAGES[standard.case.op]
         stage_inputs = self._stage_inputs(case, standard.inputs, FLOAT64)
@@ -66,10 +66,10 @@ class StageJudge(Judge):
                     more = 8 * unit(standard.numerics.compute_dtype) * size
                     limits = Bound(limits.limit + more, limits.spread + more / 8)
                 channel = output.axes.index("channel") if "channel" in output.axes else -1
-                m = measure(name, found.get(name), truth, standard.honest[name], limits, channel)
-                place = _place(output, found.get(name), truth, limits)
+                m = measure(name, actual.get(name), truth, standard.honest[name], limits, channel)
+                place = _place(output, actual.get(name), truth, limits)
                 metrics.append(msgspec.structs.replace(m, place=place))
-        return metrics + not_asked_for(found, standard.truth)
+        return metrics + not_asked_for(actual, standard.truth)
 
     def limits(self, standard: Standard) -> Answer:
         outputs = STAGES[standard.case.op].outputs
@@ -85,16 +85,16 @@ class StageJudge(Judge):
     def wrong_answer(self, case: Case, inputs: Inputs, mutant: Mutant[Change]) -> Answer | None:
         return self._answer(case, inputs, FLOAT32, mutant.change)
 
-    def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
-        return Explanation(self._causes(standard, found))
+    def explain(self, standard: Standard, actual: Answer, tap: str = "") -> Explanation:
+        return Explanation(self._causes(standard, actual))
 
-    def _causes(self, standard: Standard, found: Answer) -> list[str]:
+    def _causes(self, standard: Standard, actual: Answer) -> list[str]:
         """Return the known bugs with which the reference reproduces the answer, by golden/explanation.py's rule.
 
         If the answer's shape differs from the truth's, only the match with the bug's own answer counts.
         """
         case, inputs, truth, honest, numerics, _ = standard
-        if found.keys() != truth.keys():
+        if actual.keys() != truth.keys():
             return []
         near_by, suspects = {}, {}
         for mutant in self.mutants(case):
@@ -103,17 +103,17 @@ class StageJudge(Judge):
                 continue
             right, near = ({name: y[name] for name in truth} for y in (right, near))
             near_by[mutant.name] = near
-            if judge(self._measured(standard._replace(truth=right, honest=near), found, True)).passed:
+            if judge(self._measured(standard._replace(truth=right, honest=near), actual, True)).passed:
                 suspects[mutant.name] = near
         stage_inputs, stage = self._stage_inputs(case, inputs, FLOAT64), STAGES[case.op]
         bounds = {name: stage.outputs[name].bound(stage_inputs, y, numerics) for name, y in truth.items()}
         named = list(suspects)
-        same_shapes = all(found[name].shape == y.shape for name, y in truth.items())
+        same_shapes = all(actual[name].shape == y.shape for name, y in truth.items())
         if same_shapes:
             scale = {name: np.where(bound.limit > 0, bound.limit, 1.0) for name, bound in bounds.items()}
-            answers = explanation.Scene(found, truth, honest, scale)
+            answers = explanation.Scene(actual, truth, honest, scale)
             named = answers.nearest({name: near for name, near in suspects.items() if answers.explained_by(near)})
-        scene = Scene(stage, stage_inputs, found, truth, honest, bounds)
+        scene = Scene(stage, stage_inputs, actual, truth, honest, bounds)
         named = named or known_causes(scene, near_by) or elsewhere(scene)
         if not named and same_shapes:
             named = other_draws(scene)
@@ -133,17 +133,17 @@ class StageJudge(Judge):
         return found and {name: np.asarray(y).astype(numerics.storage_dtype) for name, y in found.items()}
 
 
-def _place(output: Output, found: np.ndarray | None, truth: np.ndarray, limits: Bound) -> str:
+def _place(output: Output, actual: np.ndarray | None, truth: np.ndarray, limits: Bound) -> str:
     """Return the first wrong item in words, as "token 7 is 320, truth 345"; "" if there is none."""
-    if found is None or found.ndim != truth.ndim:
+    if actual is None or actual.ndim != truth.ndim:
         return ""
-    common = tuple(slice(0, min(sizes)) for sizes in zip(found.shape, truth.shape, strict=True))
+    common = tuple(slice(0, min(sizes)) for sizes in zip(actual.shape, truth.shape, strict=True))
     with np.errstate(invalid="ignore"):
-        error = np.abs(found[common].astype(np.float64) - truth[common])
-    wrong = ~(error <= limits.limit[common]) & ~(np.isnan(found[common]) & np.isnan(truth[common]))
+        error = np.abs(actual[common].astype(np.float64) - truth[common])
+    wrong = ~(error <= limits.limit[common]) & ~(np.isnan(actual[common]) & np.isnan(truth[common]))
     if not wrong.any():
         return ""
     at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
     long = [i for i, n in enumerate(truth.shape) if n > 1] or [truth.ndim - 1]
     words = ", ".join(f"{output.axes[i]} {at[i]}" for i in long)
-    return f"{words} is {float(found[at]):.10g}, truth {float(truth[at]):.10g}"
+    return f"{words} is {float(actual[at]):.10g}, truth {float(truth[at]):.10g}"

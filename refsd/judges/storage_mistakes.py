@@ -20,16 +20,16 @@ _NEAR = 0.05
 _MOST_AXES = 5
 
 
-def storage_mistake(kind: Judge, standard: Standard, found: Answer) -> str:
+def storage_mistake(kind: Judge, standard: Standard, actual: Answer) -> str:
     """The phrase for an answer that conforms once it is read otherwise; "" if no reading makes it conform.
 
     "y agrees after transpose(0, 3, 1, 2): it is NHWC for NCHW"
     "stored as float16: it conforms under --numerics torch-f16"
     """
     truth = standard.truth
-    if not truth or any(name not in found for name in truth):
+    if not truth or any(name not in actual for name in truth):
         return ""
-    read = {name: _read(name, np.asarray(found[name]), y) for name, y in truth.items()}
+    read = {name: _read(name, np.asarray(actual[name]), y) for name, y in truth.items()}
     if any(one is None for one in read.values()):
         return ""
     arrays = {name: one[0] for name, one in read.items() if one is not None}
@@ -49,21 +49,21 @@ def storage_mistake(kind: Judge, standard: Standard, found: Answer) -> str:
     return ""
 
 
-def _read(name: str, found: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, str] | None:
+def _read(name: str, actual: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, str] | None:
     """The output in the truth's shape, and what was done to it; None where nothing comes near the truth."""
-    if found.size != truth.size or found.ndim > _MOST_AXES:
+    if actual.size != truth.size or actual.ndim > _MOST_AXES:
         return None
-    orders = itertools.permutations(range(found.ndim)) if found.ndim == truth.ndim else ()
+    orders = itertools.permutations(range(actual.ndim)) if actual.ndim == truth.ndim else ()
     tries = [
         (
-            found.transpose(order),
+            actual.transpose(order),
             f"{name} agrees after transpose{order}{_why(order)}" if any(np.diff(order) < 0) else "",
         )
         for order in orders
-        if tuple(found.shape[axis] for axis in order) == truth.shape
+        if tuple(actual.shape[axis] for axis in order) == truth.shape
     ]
-    if found.shape != truth.shape:
-        tries.append((found.reshape(truth.shape), f"{name} agrees after reshape{truth.shape}"))
+    if actual.shape != truth.shape:
+        tries.append((actual.reshape(truth.shape), f"{name} agrees after reshape{truth.shape}"))
     apart = [_distance(y, truth) for y, _ in tries]
     best = int(np.argmin(apart)) if apart else -1
     return tries[best] if apart and apart[best] < _NEAR else None

@@ -35,9 +35,9 @@ class TrajectoryJudge(Judge):
         with one_answer(arithmetic.numerics):
             return answer(case, inputs, arithmetic.numerics.compute_dtype)
 
-    def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
+    def measure(self, standard: Standard, actual: Answer) -> list[Metrics]:
         case, inputs, truth, honest, numerics, _ = standard
-        return measure_trajectory(case, inputs, found, truth, honest, numerics)
+        return measure_trajectory(case, inputs, actual, truth, honest, numerics)
 
     def mutants(self, case: Case) -> Sequence[Mutant[Change]]:
         return MUTANTS
@@ -47,5 +47,5 @@ class TrajectoryJudge(Judge):
         dump = simulate(case, noise, sigmas_of(case), mutant.change)
         return None if dump is None else dump.outputs()
 
-    def explain(self, standard: Standard, found: Answer, tap: str = "") -> Explanation:
-        return Explanation(diagnose(standard.case, standard.inputs, found, standard.numerics))
+    def explain(self, standard: Standard, actual: Answer, tap: str = "") -> Explanation:
+        return Explanation(diagnose(standard.case, standard.inputs, actual, standard.numerics))

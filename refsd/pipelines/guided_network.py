@@ -151,8 +151,8 @@ class GuidedNetwork:
         scale = scales[step] if step < len(scales) else plan.cfg_scale
         if rule.projects:
             limit = sdcpp_norm_threshold(rule.apg_norm_threshold, cond.size)
-            told = rule.apg_eta, limit, rule.apg_momentum, self.average, rule.apg_norm_threshold_smoothing
-            guided, self.average = adaptive_projected(cond, uncond, scale, *told)
+            settings = rule.apg_eta, limit, rule.apg_momentum, self.average, rule.apg_norm_threshold_smoothing
+            guided, self.average = adaptive_projected(cond, uncond, scale, *settings)
         elif plan.image_cfg_scale is not None and "image" in outputs:
             guided = guide_image(cond, outputs["image"], uncond, scale, plan.image_cfg_scale)
         else:

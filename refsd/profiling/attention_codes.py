@@ -56,16 +56,16 @@ def _expected(rule: Int8Scores | None, dtype: str) -> np.ndarray:
     return attention_int8(q, k, v, 1.0, rule.query_block, rule.key_block, smooth=False)
 
 
-def rule_of(asked: Questioner) -> tuple[Int8Scores | None, str]:
+def rule_of(questioner: Questioner) -> tuple[Int8Scores | None, str]:
     """Return how the engine rounds queries and keys to int8, None if it does not, and the evidence."""
-    if asked.scores is None:
-        asked.scores = _found(asked)
-    return asked.scores
+    if questioner.scores is None:
+        questioner.scores = _found(questioner)
+    return questioner.scores
 
 
-def _found(asked: Questioner) -> tuple[Int8Scores | None, str]:
+def _found(questioner: Questioner) -> tuple[Int8Scores | None, str]:
     q, k, v = _probe()
-    came = asked.ask("attention", q.shape, {"scale": 1.0}, q=q, k=k, v=v)
+    came = questioner.ask("attention", q.shape, {"scale": 1.0}, q=q, k=k, v=v)
     if not np.isfinite(came).all():
         return None, "not finite"
 
@@ -80,9 +80,9 @@ def _found(asked: Questioner) -> tuple[Int8Scores | None, str]:
     return (best[0] if apart[best] < _SAME * distance(_expected(*best), truth) else None), evidence
 
 
-def scores(asked: Questioner) -> list[Finding]:
+def scores(questioner: Questioner) -> list[Finding]:
     """Which tokens share a scale, where queries and keys are rounded to int8."""
-    rule, evidence = rule_of(asked)
+    rule, evidence = rule_of(questioner)
     return [Finding("attention", "codes of scores", str(rule or WIDE), evidence)]
 
 

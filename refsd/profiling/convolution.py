@@ -21,7 +21,7 @@ _LOST = 0.25  # of u; F(4x4)'s fractions cost less in float32
 _REACH = 8  # pixels to both sides of a place that belong to it
 
 
-def algorithm(asked: Questioner) -> list[Finding]:
+def algorithm(questioner: Questioner) -> list[Finding]:
     """u = M 2^-b in one picture for each b."""
     x = np.empty((len(_BITS), _CHANNELS, _SIDE, _SIDE), np.float32)
     x[:] = (_LARGE * 2.0**-_BITS)[:, None, None, None]
@@ -29,7 +29,7 @@ def algorithm(asked: Questioner) -> list[Finding]:
         x[:, :, p, q] = _LARGE
     weight = np.zeros((_CHANNELS, _CHANNELS, 3, 3), np.float32)
     weight[np.arange(_CHANNELS), np.arange(_CHANNELS), 1, 1] = 1
-    y = asked.ask("conv2d", x.shape, {"padding": (1, 1, 1, 1)}, x=x, weight=weight)
+    y = questioner.ask("conv2d", x.shape, {"padding": (1, 1, 1, 1)}, x=x, weight=weight)
     wrong: np.ndarray = np.any(~np.less_equal(np.abs(y - x), _LOST * x), axis=1)
     for p, q in _PLACES:
         wrong[:, p, q] = False

@@ -145,16 +145,14 @@ def _scores(found: Found, like: Numerics):
 
 def _sums(found: Found, like: Numerics):
     narrow = "sum of values" if (_scores(found, like) or (None,))[0] else "sum of scores"
-    asked = {"linear": ("linear", "sum"), "conv": ("conv2d", "sum"), "attention": ("attention", narrow)}
-    asked = {op: found[key] for op, key in asked.items() if key in found}
-    if "linear" in asked and float16_sums(asked["linear"]) is None:
-        asked["linear"] = found.get(("linear", "sum, f16 weights"), asked["linear"])
-    kept = {op: sums for op, sums in like.sums.items() if op not in asked}
+    own = {"linear": ("linear", "sum"), "conv": ("conv2d", "sum"), "attention": ("attention", narrow)}
+    own = {op: found[key] for op, key in own.items() if key in found}
+    if "linear" in own and float16_sums(own["linear"]) is None:
+        own["linear"] = found.get(("linear", "sum, f16 weights"), own["linear"])
+    kept = {op: sums for op, sums in like.sums.items() if op not in own}
     if ("attention", "mask") in found and (_flash(found, like) or (None,))[0]:
-        asked.pop("attention")  # fused attention has its own field
-    return (
-        ({**kept, **{op: sums for op, value in asked.items() if (sums := float16_sums(value))}},) if asked else None
-    )
+        own.pop("attention")  # fused attention has its own field
+    return ({**kept, **{op: sums for op, value in own.items() if (sums := float16_sums(value))}},) if own else None
 
 
 # Field of Numerics -> its value as a tuple of one, or None if the findings do not tell.

@@ -72,17 +72,17 @@ def identity(weight_type: str) -> StoredTensor:
     )
 
 
-def rule_of(asked: Questioner, weight_type: str = "f32") -> tuple[Quantization | None, str]:
+def rule_of(questioner: Questioner, weight_type: str = "f32") -> tuple[Quantization | None, str]:
     """Return how the engine rounds a linear layer's input to few bits, None if it does not, and the evidence."""
-    if weight_type not in asked.rules:
-        asked.rules[weight_type] = _found(asked, weight_type)
-    return asked.rules[weight_type]
+    if weight_type not in questioner.rules:
+        questioner.rules[weight_type] = _found(questioner, weight_type)
+    return questioner.rules[weight_type]
 
 
-def _found(asked: Questioner, weight_type: str) -> tuple[Quantization | None, str]:
+def _found(questioner: Questioner, weight_type: str) -> tuple[Quantization | None, str]:
     weight = identity(weight_type)
     given = {largest: _probe(largest) for largest in _LARGEST}
-    came = {largest: asked.ask("linear", x.shape, x=x, weight=weight) for largest, x in given.items()}
+    came = {largest: questioner.ask("linear", x.shape, x=x, weight=weight) for largest, x in given.items()}
     if not all(np.isfinite(y).all() for y in came.values()):
         return None, "not finite"
 
@@ -105,9 +105,9 @@ def _found(asked: Questioner, weight_type: str) -> tuple[Quantization | None, st
 def activations(otherwise: Ask) -> Ask:
     """Return the question in which type a product holds x: in few bits, or what another question finds."""
 
-    def ask(asked: Questioner) -> list[Finding]:
-        rule, evidence = rule_of(asked)
-        return otherwise(asked) if rule is None else [Finding("linear", "activations", str(rule), evidence)]
+    def ask(questioner: Questioner) -> list[Finding]:
+        rule, evidence = rule_of(questioner)
+        return otherwise(questioner) if rule is None else [Finding("linear", "activations", str(rule), evidence)]
 
     return ask
 
@@ -115,8 +115,8 @@ def activations(otherwise: Ask) -> Ask:
 def beside(weight_type: str) -> Ask:
     """Return the question for one storage type of the weight."""
 
-    def ask(asked: Questioner) -> list[Finding]:
-        rule, evidence = rule_of(asked, weight_type)
+    def ask(questioner: Questioner) -> list[Finding]:
+        rule, evidence = rule_of(questioner, weight_type)
         return [Finding("linear", f"activations, {weight_type} weights", str(rule or WIDE), evidence)]
 
     return ask

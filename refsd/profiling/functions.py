@@ -17,13 +17,13 @@ _TAIL = 0.1  # float16's subnormals lose less
 _FORMULAS = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "sigmoid"}
 
 
-def unary(asked: Questioner, op: str, x) -> np.ndarray:
-    return asked.ask(op, (len(x),), x=x)
+def unary(questioner: Questioner, op: str, x) -> np.ndarray:
+    return questioner.ask(op, (len(x),), x=x)
 
 
-def reads(asked: Questioner, op: str) -> tuple[str, str]:
+def reads(questioner: Questioner, op: str) -> tuple[str, str]:
     """Tell 1 + 2^-k from 1. -> the type in which the function reads its input, evidence"""
-    y = unary(asked, op, np.append(1 + 2.0**-_POWERS, 1))
+    y = unary(questioner, op, np.append(1 + 2.0**-_POWERS, 1))
     bits = significand(y[:-1] != y[-1])
     shown = f"{op} of 1 + 2^-{min(bits, len(_POWERS))} was"
     return type_of(bits), f"{shown} {'that of 1' if bits <= len(_POWERS) else 'another number than that of 1'}"
@@ -32,20 +32,20 @@ def reads(asked: Questioner, op: str) -> tuple[str, str]:
 def function(op: str) -> Ask:
     """Return the question for one function."""
 
-    def ask(asked: Questioner) -> list[Finding]:
-        value, evidence = reads(asked, op)
+    def ask(questioner: Questioner) -> list[Finding]:
+        value, evidence = reads(questioner, op)
         # Far from 1, whose bits are asked for above; and what no table of halves holds.
-        y = unary(asked, op, np.linspace(0.3, 3.7, 77))
+        y = unary(questioner, op, np.linspace(0.3, 3.7, 77))
         kind = narrowest(y)
         held = f"{len(y)} results between {y.min():.3g} and {y.max():.3g} are all numbers of {kind}"
         found = [Finding(op, "input", value, evidence), Finding(op, "result", kind, held)]
-        return found + (_formula(asked, op) if op in _FORMULAS else [])
+        return found + (_formula(questioner, op) if op in _FORMULAS else [])
 
     return ask
 
 
-def _formula(asked: Questioner, op: str) -> list[Finding]:
-    y = unary(asked, op, _BENDS)
+def _formula(questioner: Questioner, op: str) -> list[Finding]:
+    y = unary(questioner, op, _BENDS)
     x = {"x": stored(_BENDS.astype(np.float32))}
     near = {other: np.abs(y / OPERATIONS[other].answer(Arithmetic(TRUTH), x, {}) - 1).max() for other in _FORMULAS}
     nearest = min(near, key=lambda other: near[other])
@@ -53,10 +53,10 @@ def _formula(asked: Questioner, op: str) -> list[Finding]:
     return [Finding(op, "formula", _FORMULAS[nearest], evidence)]
 
 
-def flushed(asked: Questioner) -> list[Finding]:
+def flushed(questioner: Questioner) -> list[Finding]:
     """silu(-95) = -95 exp(-95) is below float32's normal numbers, silu(-80) is not."""
     x = np.array([-80.0, -95.0])
-    y = unary(asked, "silu", x)
+    y = unary(questioner, "silu", x)
     truth = x / (1 + np.exp(-x))
     kept = np.isclose(y, truth, rtol=1e-3, atol=0)
     value = "kept" if kept[1] else "flushed to 0" if kept[0] else "small results flushed to 0"
@@ -67,28 +67,28 @@ def flushed(asked: Questioner) -> list[Finding]:
 ABSOLUTE = "to an absolute error"
 
 
-def tail(asked: Questioner) -> list[Finding]:
+def tail(questioner: Questioner) -> list[Finding]:
     """silu(-17) = -7e-7, of which a rational function in place of exp has an absolute error, as onnxruntime's."""
     x = np.full(8, -17.0)
-    y, truth = unary(asked, "silu", x)[0], x[0] / (1 + np.exp(-x[0]))
+    y, truth = unary(questioner, "silu", x)[0], x[0] / (1 + np.exp(-x[0]))
     value = "to a relative error" if abs(y / truth - 1) < _TAIL else ABSOLUTE
     return [Finding("silu", "tail", value, f"silu(-17) = {y:.4g}, exactly {truth:.4g}")]
 
 
-def not_a_number(asked: Questioner) -> list[Finding]:
-    y = unary(asked, "relu", np.array([np.nan, 1.0]))[0]
+def not_a_number(questioner: Questioner) -> list[Finding]:
+    y = unary(questioner, "relu", np.array([np.nan, 1.0]))[0]
     value = "passed on" if np.isnan(y) else "taken for a number"
     return [Finding("relu", "NaN", value, f"relu(NaN) = {y:g}", declared=False)]
 
 
-def softmax_sum(asked: Questioner) -> list[Finding]:
+def softmax_sum(questioner: Questioner) -> list[Finding]:
     """8192 equal scores: a sum of ones in float16 stays at 2048, in bfloat16 at 256."""
     n = 8192
-    y = asked.ask("softmax", (2, n), x=np.zeros((2, n)))[0, 0]
+    y = questioner.ask("softmax", (2, n), x=np.zeros((2, n)))[0, 0]
     total = 1 / y if y > 0 else np.inf
     kind = next((name for name, most in (("bfloat16", 256), ("float16", 2048)) if total <= most), FLOAT32)
     evidence = f"{n} equal scores gave 1 / {total:g} each"
     x = np.linspace(-4, 0, 64)[None] * np.ones((2, 1))
-    stored_as = narrowest(asked.ask("softmax", x.shape, x=x))
+    stored_as = narrowest(questioner.ask("softmax", x.shape, x=x))
     held = f"64 probabilities are all numbers of {stored_as}"
     return [Finding("softmax", "sum", kind, evidence), Finding("softmax", "result", stored_as, held)]

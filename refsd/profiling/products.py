@@ -25,30 +25,30 @@ _NAMES = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16"}
 _FACTOR, _RESULT = np.arange(1, 24), np.arange(1, 53)
 
 
-def linear(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
+def linear(questioner: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
     """Multiply; where an engine rounds x to few bits, let the weight hold x, and x a weight of ones."""
-    rule, _ = rule_of(asked, _NAMES[np.dtype(dtype)])
-    return plain_linear(asked, x, w, dtype) if rule is None else anchored_linear(asked, w, x, dtype).T
+    rule, _ = rule_of(questioner, _NAMES[np.dtype(dtype)])
+    return plain_linear(questioner, x, w, dtype) if rule is None else anchored_linear(questioner, w, x, dtype).T
 
 
-def anchored_linear(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
+def anchored_linear(questioner: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
     """Multiply; where an engine rounds x to few bits, add a term of weight 0 that makes its scale 1."""
-    rule, _ = rule_of(asked, _NAMES[np.dtype(dtype)])
+    rule, _ = rule_of(questioner, _NAMES[np.dtype(dtype)])
     if rule is not None and rule.block:
         raise Refused(f"activations in {rule} hide it")
     if rule is not None:
         x = np.hstack([x, np.full((len(x), 1), rule.reach)])
         w = np.hstack([w, np.zeros((len(w), 1))])
-    return plain_linear(asked, x, w, dtype)
+    return plain_linear(questioner, x, w, dtype)
 
 
-def plain_linear(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
+def plain_linear(questioner: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
     rows, weight = _many(x), _many(w)
-    y = asked.ask("linear", (len(rows), len(weight)), x=rows, weight=stored(weight.astype(dtype)))
+    y = questioner.ask("linear", (len(rows), len(weight)), x=rows, weight=stored(weight.astype(dtype)))
     return y[: len(x), : len(w)]
 
 
-def windows(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
+def windows(questioner: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
     """A 3x3 filter of stride 3, of which the middle alone counts: no window shares a pixel with another.
 
     dtype: in which the filter is stored
@@ -59,15 +59,15 @@ def windows(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -
     filters = _many(w)
     weight = np.zeros((len(filters), K, 3, 3), dtype)
     weight[:, :, 1, 1] = filters
-    y = asked.ask("conv2d", (1, len(filters), 1, rows), {"stride": 3}, x=image, weight=stored(weight))
+    y = questioner.ask("conv2d", (1, len(filters), 1, rows), {"stride": 3}, x=image, weight=stored(weight))
     return y[0, : len(w), 0].T
 
 
-def pixels(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
+def pixels(questioner: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
     """A 1x1 filter: its products are the channels alone."""
     filters = _many(w).astype(dtype)[:, :, None, None]
     image = np.ascontiguousarray(x.T)[None, :, None]
-    return asked.ask("conv2d", (1, len(filters), 1, len(x)), x=image, weight=stored(filters))[0, : len(w), 0].T
+    return questioner.ask("conv2d", (1, len(filters), 1, len(x)), x=image, weight=stored(filters))[0, : len(w), 0].T
 
 
 def _many(rows: np.ndarray) -> np.ndarray:
@@ -90,12 +90,12 @@ def first_terms(*columns) -> np.ndarray:
 
 def activations(dot: Dot, op: str, aspect: str = "activations") -> Ask:
     """Return the question in which type the product holds x."""
-    return _factor(lambda asked, rows, ones: dot(asked, rows, ones)[:, 0], op, aspect)
+    return _factor(lambda questioner, rows, ones: dot(questioner, rows, ones)[:, 0], op, aspect)
 
 
 def weights(dot: Dot, op: str) -> Ask:
     """Return the question in which type the product holds a float32 weight."""
-    return _factor(lambda asked, rows, ones: dot(asked, ones, rows)[0], op, "weights")
+    return _factor(lambda questioner, rows, ones: dot(questioner, ones, rows)[0], op, "weights")
 
 
 def _factor(product: Callable[..., np.ndarray], op: str, aspect: str) -> Ask:
@@ -104,12 +104,12 @@ def _factor(product: Callable[..., np.ndarray], op: str, aspect: str) -> Ask:
     product: asked, rows of the factor in question [rows, K], the other factor [1, K] -> [rows]
     """
 
-    def ask(asked: Questioner) -> list[Finding]:
+    def ask(questioner: Questioner) -> list[Finding]:
         small, ones = 2.0**-_FACTOR, np.ones((1, _K), np.float32)
-        alone = product(asked, first_terms(1 + small), ones)
-        apart = product(asked, first_terms(1 + small, -1), ones)
+        alone = product(questioner, first_terms(1 + small), ones)
+        apart = product(questioner, first_terms(1 + small, -1), ones)
         bits = significand((alone == 1 + small) | (apart == small))
-        wide = bool(product(asked, first_terms(np.array([2.0**17])), ones * np.float32(2.0**-10))[0] == 2.0**7)
+        wide = bool(product(questioner, first_terms(np.array([2.0**17])), ones * np.float32(2.0**-10))[0] == 2.0**7)
         return [Finding(op, aspect, type_of(bits, wide), evidence(bits, len(small), wide, "1"))]
 
     return ask
@@ -129,15 +129,15 @@ def result(dot: Dot, op: str) -> Ask:
     It is 1 + 2^-k, a sum of two products whose factors any type holds; and the sum of four times 2^15.
     """
 
-    def ask(asked: Questioner) -> list[Finding]:
+    def ask(questioner: Questioner) -> list[Finding]:
         w = np.ones((2, _K), np.float32)
         w[1, 1] = 2.0**-24
         k = _RESULT.astype(float)
-        high = dot(asked, first_terms(1, 2.0 ** -k[:24]), w[:1])[:, 0]
-        low = dot(asked, first_terms(1, 2.0 ** (24 - k[24:])), w[1:])[:, 0]
+        high = dot(questioner, first_terms(1, 2.0 ** -k[:24]), w[:1])[:, 0]
+        low = dot(questioner, first_terms(1, 2.0 ** (24 - k[24:])), w[1:])[:, 0]
         bits = significand(np.append(high, low) == 1 + 2.0**-k)
         large = 2.0**15
-        wide = bool(dot(asked, first_terms(np.array([large]), large, large, large), w[:1])[0, 0] == 4 * large)
+        wide = bool(dot(questioner, first_terms(np.array([large]), large, large, large), w[:1])[0, 0] == 4 * large)
         return [Finding(op, "result", type_of(bits, wide), evidence(bits, len(k), wide, "1"))]
 
     return ask

@@ -78,11 +78,11 @@ def ask_all(engine: Engine, probes: Sequence[Probe], done: Callable[[str], None]
 
     done: called with the name of each question that is over
     """
-    answers, asked = Answers(), Questioner(engine)
+    answers, questioner = Answers(), Questioner(engine)
     for probe in probes:
         try:
             with np.errstate(all="ignore"):
-                answers.findings += probe.ask(asked)
+                answers.findings += probe.ask(questioner)
         except Refused as reason:
             answers.refused.append(Unasked(probe.op, probe.name, str(reason)))
         except EngineFailure as error:

@@ -124,8 +124,8 @@ def _rows(findings: list[Finding]) -> Iterator[tuple[str, str, str]]:
     """Join the findings of storage types that are alike. -> aspect, value, evidence"""
     alike: dict[tuple[str, str], list[tuple[str, Finding]]] = {}
     for finding in findings:
-        told = _OF_TYPE.fullmatch(finding.aspect)
-        aspect, kind = (told[1] or "values", told[2]) if told else (finding.aspect, "")
+        match = _OF_TYPE.fullmatch(finding.aspect)
+        aspect, kind = (match[1] or "values", match[2]) if match else (finding.aspect, "")
         alike.setdefault((aspect, finding.value), []).append((kind, finding))
     for (aspect, value), members in alike.items():
         kinds = " ".join(kind for kind, _ in members if kind)
@@ -137,13 +137,11 @@ def _nearest(report: Report) -> str:
     if same:
         return f"agrees with {', '.join(same)}"
     nearest = report.profiles[0]
-    asked = sum(finding.declared for finding in report.findings)
+    n = sum(finding.declared for finding in report.findings)
     differing = "; ".join(_disagreement(one) for one in nearest.disagreements[:_NEAREST])
     more = len(nearest.disagreements) - _NEAREST
     rest = f"; and {more} more" if more > 0 else ""
-    return (
-        f"nearest to {nearest.profile}, but for {len(nearest.disagreements)} of {asked} findings: {differing}{rest}"
-    )
+    return f"nearest to {nearest.profile}, but for {len(nearest.disagreements)} of {n} findings: {differing}{rest}"
 
 
 def _declared(declaration: Declaration) -> Iterator[str]:

@@ -48,12 +48,12 @@ _READ = np.arange(5, _K, 12)  # terms of which every weight is read back
 def beside(weight_type: str) -> Ask:
     """Return the question for one storage type."""
 
-    def ask(asked: Questioner) -> list[Finding]:
-        rule, evidence = rule_of(asked, weight_type) if weight_type in SCALAR_TYPES else (None, "")
+    def ask(questioner: Questioner) -> list[Finding]:
+        rule, evidence = rule_of(questioner, weight_type) if weight_type in SCALAR_TYPES else (None, "")
         weight = realize(Recipe((_O, _K), weight_type, exponent=-15), f"profile/{weight_type}")
         w = np.asarray(weight.values(), np.float64)
         if rule is not None:
-            kind, worst = _weight(_read(asked, weight, rule), w[:, _READ])
+            kind, worst = _weight(_read(questioner, weight, rule), w[:, _READ])
             return _findings(weight_type, str(rule), evidence, kind, worst)
         row, term, faint = _terms(w)
         x = np.zeros((len(BLOCKS) + len(_ALONE) + len(_READ), _K), np.float32)
@@ -63,7 +63,7 @@ def beside(weight_type: str) -> Ask:
         alone[:, term] = _ALONE
         single[range(len(_READ)), _READ] = 127  # a whole number of steps of 8 bits
 
-        y = asked.ask("linear", (len(x), _O), x=x, weight=weight)
+        y = questioner.ask("linear", (len(x), _O), x=x, weight=weight)
         y_pairs, y_alone, y_single = np.split(y, [len(BLOCKS), len(BLOCKS) + len(_ALONE)])
         small = (y_pairs[:, row] - 127 * w[row, faint]) / w[row, term]
         value, evidence = _activation(small, y_alone[:, row] / w[row, term])
@@ -80,7 +80,7 @@ def _findings(weight_type: str, value: str, evidence: str, kind: str, worst: str
     ]
 
 
-def _read(asked: Questioner, weight: StoredTensor, rule: Quantization) -> np.ndarray:
+def _read(questioner: Questioner, weight: StoredTensor, rule: Quantization) -> np.ndarray:
     """Read weights back by single terms of a number whose scale is a power of two. -> [O, terms]"""
     largest = rule.reach
     while largest > _LOUD:
@@ -88,7 +88,7 @@ def _read(asked: Questioner, weight: StoredTensor, rule: Quantization) -> np.nda
     single = np.zeros((len(_READ), _K), np.float32)
     single[range(len(_READ)), _READ] = largest
     held = rounded(np.full((1, 1), float(largest)), rule, lambda y: y)
-    return asked.ask("linear", (len(_READ), _O), x=single, weight=weight).T / held.item()
+    return questioner.ask("linear", (len(_READ), _O), x=single, weight=weight).T / held.item()
 
 
 def _terms(w: np.ndarray) -> tuple[int, int, list[int]]:

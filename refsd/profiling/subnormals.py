@@ -6,17 +6,17 @@ from refsd.profiling.products import first_terms, linear
 from refsd.profiling.question import Finding, Questioner
 
 
-def of_products(asked: Questioner) -> list[Finding]:
+def of_products(questioner: Questioner) -> list[Finding]:
     """2^-130 2^20, 2^-70 2^-65 and, for a type that has no room for either, 2^-100 1"""
     x = first_terms(np.array([2.0**-130, 2.0**-70, 2.0**-100]))
-    y = np.diagonal(linear(asked, x, 2.0 ** np.array([[20.0], [-65.0], [0.0]]) * np.ones(x.shape)))
+    y = np.diagonal(linear(questioner, x, 2.0 ** np.array([[20.0], [-65.0], [0.0]]) * np.ones(x.shape)))
     return _findings("linear", y[0] != 0, y[1] != 0, "2^-70 2^-65") if y[2] else []
 
 
-def of_sums(asked: Questioner) -> list[Finding]:
+def of_sums(questioner: Questioner) -> list[Finding]:
     """2^-130 + 2^-120 and 2^-126 - 2^-127"""
     a, b = np.array([[2.0**-130, 2.0**-126]]), np.array([[2.0**-120, -(2.0**-127)]])
-    y = asked.ask("add", a.shape, a=a, b=b)[0]
+    y = questioner.ask("add", a.shape, a=a, b=b)[0]
     return _findings("add", y[0] != 2.0**-120, y[1] != 0, "2^-126 - 2^-127") if y[0] else []
 
 

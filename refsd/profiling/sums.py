@@ -43,11 +43,11 @@ def bits_of_places(survives: np.ndarray) -> np.ndarray:
 def accumulator(dot: Dot, op: str, K: int, aspect: str = "sum") -> Ask:
     """Return the question in which type K products are added up, and how many at once."""
 
-    def ask(asked: Questioner) -> list[Finding]:
+    def ask(questioner: Questioner) -> list[Finding]:
         ones = np.ones((1, K), np.float32)
         for against in (K - 1, K // 2, 1):
             x = cancelling(K, 0, against)
-            y = dot(asked, x.reshape(-1, K), ones).reshape(x.shape[:2])
+            y = dot(questioner, x.reshape(-1, K), ones).reshape(x.shape[:2])
             bits = bits_of_places(y == _SMALL)
             least = int(bits.min())
             if least <= _BITS[-1]:
@@ -57,7 +57,7 @@ def accumulator(dot: Dot, op: str, K: int, aspect: str = "sum") -> Ask:
                 )
                 if name != FLOAT32:
                     rows = neighbours(K, least + 2)
-                    name += in_words(structure(dot(asked, rows, ones)[:, 0] != _SMALL, K))
+                    name += in_words(structure(dot(questioner, rows, ones)[:, 0] != _SMALL, K))
                 return [Finding(op, aspect, name, evidence)]
         evidence = f"1.5 2^{_BITS[-1]} + 1 - 1.5 2^{_BITS[-1]} gave 1 at every place"
         return [Finding(op, aspect, FLOAT64, evidence)]
@@ -94,20 +94,20 @@ def in_words(sums: Float16Sums) -> str:
 
 def float16_sums(value: str) -> Float16Sums | None:
     """Read `accumulator`'s value back; None if it is no float16."""
-    told = re.fullmatch(r"float16(?:, (\d+) products at once)?(?:, a new sum every (\d+))?", value)
-    return told and Float16Sums(int(told[1] or 1), int(told[2] or 0))
+    match = re.fullmatch(r"float16(?:, (\d+) products at once)?(?:, a new sum every (\d+))?", value)
+    return match and Float16Sums(int(match[1] or 1), int(match[2] or 0))
 
 
 def order(dot: Dot, op: str, K: int) -> Ask:
     """Return the question in which order K products are added up: how many lie between the first and each other."""
 
-    def ask(asked: Questioner) -> list[Finding]:
+    def ask(questioner: Questioner) -> list[Finding]:
         ones = np.ones((1, K), np.float32)
         pairs = [(0, j) for j in range(1, K)]
         x = np.full((len(pairs) + 1, K), _TINY, np.float32)
         for row, (i, j) in zip(x, pairs, strict=False):
             row[i], row[j] = _LARGE, -_LARGE
-        y = dot(asked, x, ones)[:, 0] / _TINY
+        y = dot(questioner, x, ones)[:, 0] / _TINY
         if y[-1] != K:
             value, evidence = (
                 "not seen",
@@ -155,14 +155,14 @@ def ordering(within: np.ndarray) -> tuple[str, str]:
 def rounding(dot: Dot, op: str) -> Ask:
     """Return the question how the sum is rounded: of 1 + 3/4, 1 + 1/2 and 1 - 1/4 of a unit in the last place."""
 
-    def ask(asked: Questioner) -> list[Finding]:
+    def ask(questioner: Questioner) -> list[Finding]:
         for bits, name in ((24, FLOAT32), (11, FLOAT16), (8, BFLOAT16)):
             unit = 2.0 ** (1 - bits)
             # The second term is x 2^-13, so that float16 holds x.
             x = np.array([unit * 3 / 4, unit / 2, unit * 3 / 2, -unit / 8]) * 2.0**13
             w = np.ones((1, 64), np.float32)
             w[0, 1] = 2.0**-13
-            y = (dot(asked, first_terms(1, x), w)[:, 0] - 1) / unit
+            y = (dot(questioner, first_terms(1, x), w)[:, 0] - 1) / unit
             value = _ROUNDINGS.get(tuple(y))
             if value is not None:
                 gave = ", ".join(f"{v:g}" for v in y)
@@ -189,7 +189,7 @@ def fused(dot: Dot, op: str) -> Ask:
     Put the square at each later position in turn, so that it is added to the running sum of the first term.
     """
 
-    def ask(asked: Questioner) -> list[Finding]:
+    def ask(questioner: Questioner) -> list[Finding]:
         K = 64
         places = np.arange(1, K)
         a = np.float32(1 + 2.0**-12)
@@ -198,9 +198,9 @@ def fused(dot: Dot, op: str) -> Ask:
         x[places, places] = w[places, places] = a
         w[0, 0] = x[0, 1] = 1
         x[0, 0], w[0, 1] = -1, a
-        product = dot(asked, x, w)
+        product = dot(questioner, x, w)
         y = np.diagonal(product)[1:]
-        if product[0, 0] != 2.0**-12 or dot(asked, w, x)[0, 0] != 2.0**-12:
+        if product[0, 0] != 2.0**-12 or dot(questioner, w, x)[0, 0] != 2.0**-12:
             return []  # a factor is too narrow to ask
         exact = np.isclose(y, 2.0**-24, rtol=1e-3, atol=0)
         if exact.any():

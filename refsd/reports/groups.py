@@ -110,12 +110,12 @@ def _is_explained(r: Result) -> bool:
     return r.status == verdict.FAIL and bool(r.causes)
 
 
-def next_command(report: Report, group: Group, asked: Mapping[str, str], folder: Path) -> str:
+def next_command(report: Report, group: Group, arguments: Mapping[str, str], folder: Path) -> str:
     """Return the command that reduces the group's worst failure.
 
     Of an answer that earlier requests spoil: one that asks the case after the one before it, for alone it conforms.
 
-    asked:  engine -> the argument that names it
+    arguments:  engine -> the argument that names it
     folder: of the report
     """
     first = group.results[0]
@@ -124,9 +124,9 @@ def next_command(report: Report, group: Group, asked: Mapping[str, str], folder:
         at = answered.index(first.case)  # the first one is asked again as the last
         pair = (answered[at - 1], first.case) if at else (first.case, answered[-1])
         cases = chain(*(("--cases", case) for case in dict.fromkeys(pair)))
-        return f"{shlex.join(('refsd', 'conform', asked[group.engine], *cases))}  (alone it conforms)"
+        return f"{shlex.join(('refsd', 'conform', arguments[group.engine], *cases))}  (alone it conforms)"
     where = () if folder == FOLDER else ("--report", str(folder))
-    return shlex.join(("refsd", "shrink", asked[group.engine], first.case, *where))
+    return shlex.join(("refsd", "shrink", arguments[group.engine], first.case, *where))
 
 
 def case_list(results: Sequence[Result], most: int) -> str:

@@ -102,10 +102,14 @@ class Keeper:
     def _chosen(self, answered: Answered) -> tuple[dict[str, dict[str, np.ndarray]], list[str]]:
         """Choose the tensors that fit the limits. -> (file kind -> tensors, names of the tensors left out)"""
         standard, room = answered.standard, min(self._answer, self._left)
-        answers = {"found": {**answered.taps, **answered.found}, "truth": standard.truth, "honest": standard.honest}
+        answers = {
+            "found": {**answered.taps, **answered.actual},
+            "truth": standard.truth,
+            "honest": standard.honest,
+        }
         files: dict[str, dict[str, np.ndarray]] = {}
         left_out = []
-        for name in dict.fromkeys((*standard.truth, *answered.found, *answered.taps)):
+        for name in dict.fromkeys((*standard.truth, *answered.actual, *answered.taps)):
             group = {kind: of[name] for kind, of in answers.items() if name in of}
             size = sum(np.asarray(of).nbytes for of in group.values())
             if size > room:

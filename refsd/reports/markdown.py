@@ -46,10 +46,10 @@ def markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def pasted(report: Report, asked: Mapping[str, str]) -> str:
+def pasted(report: Report, arguments: Mapping[str, str]) -> str:
     """Format the verdict in six lines, for an issue: the largest causes, their worst cases, how to see it again.
 
-    asked: engine -> the argument that names it
+    arguments: engine -> the argument that names it
     """
     engines = ", ".join(f"{name} {version}" for name, version in report.engines.items())
     found = [group for group in groups(report) if group.kind != WAIVED]
@@ -62,8 +62,8 @@ def pasted(report: Report, asked: Mapping[str, str]) -> str:
         lines.append(f"- {_cut(what)}")
     if len(found) > _PASTED:
         lines.append(f"- ... and {counted(len(found) - _PASTED, 'other group')}")
-    if found and found[0].engine in asked:
-        engine, case = asked[found[0].engine], found[0].results[0].case
+    if found and found[0].engine in arguments:
+        engine, case = arguments[found[0].engine], found[0].results[0].case
         lines.append(f"- again: `refsd conform {shlex.quote(engine)} --cases {shlex.quote(case)}`")
     return "\n".join(lines)
 

@@ -54,7 +54,7 @@ class Pictures:
                 drawn += draw(tap, np.reshape(y, truth.shape), truth, honest, False)
         most = len(drawn) + _OUTPUTS
         for m in answered.examined.outputs:
-            y, truth = answered.found.get(m.output), standard.truth.get(m.output)
+            y, truth = answered.actual.get(m.output), standard.truth.get(m.output)
             if y is None or truth is None or y.shape != truth.shape or judge_output(m).passed:
                 continue
             drawn += draw(m.output, y, truth, standard.honest[m.output], standard.case.op.startswith("model/"))
@@ -64,28 +64,28 @@ class Pictures:
             self.of[result.engine, result.case] = drawn
 
 
-def draw(name: str, found: np.ndarray, truth: np.ndarray, honest: np.ndarray, picture: bool) -> list[Picture]:
+def draw(name: str, actual: np.ndarray, truth: np.ndarray, honest: np.ndarray, picture: bool) -> list[Picture]:
     """Draw the error map of one output; for an image [N, 3, H, W] also the engine's and the reference's image.
 
     picture: True if an output of this shape is an image
     """
     if truth.ndim == 0 or not truth.size:
         return []
-    found, truth, honest = (np.asarray(y, np.float64) for y in (found, truth, honest))
-    drawn = [_error_map(printable(name, 80), found, truth, honest)]
+    actual, truth, honest = (np.asarray(y, np.float64) for y in (actual, truth, honest))
+    drawn = [_error_map(printable(name, 80), actual, truth, honest)]
     if picture and truth.ndim == 4 and truth.shape[1] == 3 and np.isfinite(truth).all():
-        drawn += [_picture("the engine's", found, truth), _picture("the reference's", truth, truth)]
+        drawn += [_picture("the engine's", actual, truth), _picture("the reference's", truth, truth)]
     return drawn
 
 
-def _error_map(name: str, found: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> Picture:
+def _error_map(name: str, actual: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> Picture:
     """Map the error in units of the honest run's RMS error, log scale; the mean over all but the last two axes."""
     with np.errstate(all="ignore"):
         size = math.sqrt(float(np.mean(np.where(np.isfinite(truth), truth, 0.0) ** 2)))
         honest_error = np.where(np.isfinite(honest - truth), honest - truth, 0.0)
         unit = max(math.sqrt(float(np.mean(honest_error**2))), size * 2.0**-24) or 1.0
-        z = np.abs(found - truth) / unit
-        z = np.where(found == truth, 0.0, np.nan_to_num(z, nan=1e30, posinf=1e30))
+        z = np.abs(actual - truth) / unit
+        z = np.where(actual == truth, 0.0, np.nan_to_num(z, nan=1e30, posinf=1e30))
         z = np.clip(z, 0.0, 1e30)
     plane = z.mean(axis=tuple(range(z.ndim - 2))) if z.ndim > 2 else np.atleast_2d(z)
     blocks = _largest(plane)

@@ -35,14 +35,14 @@ def print_report(
     report: Report,
     pages: Path,
     as_table: bool = False,
-    asked: Mapping[str, str] = MappingProxyType({}),
+    arguments: Mapping[str, str] = MappingProxyType({}),
     store: str = "",
 ) -> None:
     """Print a report.
 
     pages:    the folder with the other forms of the report
     as_table: tabulate the operations even where all engines conform, or are many
-    asked:    engine -> the argument that names it, for the command below each failure
+    arguments:    engine -> the argument that names it, for the command below each failure
     store:    the folder of the goldens, if there is one
     """
     console = Console(emoji=False)
@@ -54,8 +54,8 @@ def print_report(
         say(f"    {case_list(group.results, _CASES)}")
         if group.kind not in (ERROR, WAIVED):
             say(f"    {group.results[0].reason}")
-        if group.kind in (CAUSE, UNEXPLAINED, ERROR) and group.engine in asked:
-            say(f"    next: {next_command(report, group, asked, pages)}", style="dim")
+        if group.kind in (CAUSE, UNEXPLAINED, ERROR) and group.engine in arguments:
+            say(f"    next: {next_command(report, group, arguments, pages)}", style="dim")
     if len(found) > _GROUPS:
         say(f"... and {len(found) - _GROUPS} more, in {pages / 'report.html'}")
     for line in report.shared:

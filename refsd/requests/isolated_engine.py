@@ -69,10 +69,10 @@ class IsolatedEngine:
                 return self.engine.run(case, inputs), {}
             plain = Case(case.name, case.op, case.inputs, case.params, case.model)
             header = {"case": msgspec.to_builtins(plain), "layout": self.layout, "tapped": tapped}
-            told, tensors = self._worker.ask(header, inputs)
-            outputs = {name: tensors[f"{i}"].data for i, name in enumerate(told["outputs"])}
+            reply, tensors = self._worker.ask(header, inputs)
+            outputs = {name: tensors[f"{i}"].data for i, name in enumerate(reply["outputs"])}
             first = len(outputs)
-            return outputs, {name: tensors[f"{first + i}"].data for i, name in enumerate(told["taps"])}
+            return outputs, {name: tensors[f"{first + i}"].data for i, name in enumerate(reply["taps"])}
         except EngineFailure as error:
             self.refused = "" if isinstance(error, EngineDied) else str(error)
             raise

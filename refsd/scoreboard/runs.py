@@ -69,9 +69,9 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def slug(self) -> str:
         """A file name that no other run of the board has."""
-        told = (self.engine, self.version, self.device, self.date, self.refsd, self.profile, sorted(self.counts))
+        facts = (self.engine, self.version, self.device, self.date, self.refsd, self.profile, sorted(self.counts))
         plain = re.sub(r"[^A-Za-z0-9.-]+", "-", self.engine).strip("-.")[:60] or "engine"
-        return f"{plain}-{hashlib.sha256(repr(told).encode('utf-8', 'backslashreplace')).hexdigest()[:8]}"
+        return f"{plain}-{hashlib.sha256(repr(facts).encode('utf-8', 'backslashreplace')).hexdigest()[:8]}"
 
     @property
     def order(self) -> tuple[str, str, str, list[int], str]:
@@ -143,10 +143,10 @@ def _submitted(path: Path) -> list[Run]:
     wrong = contradicted(parts)
     if wrong:
         raise BadInput(f"{path}: refused: {wrong[0]}")
-    told = parts.submission
+    submission = parts.submission
     return [
         msgspec.structs.replace(
-            run, submitted=True, statement=told.statement, driver=told.drivers.get(run.engine, "")
+            run, submitted=True, statement=submission.statement, driver=submission.drivers.get(run.engine, "")
         )
         for run in _runs(parts.report, path)
     ]

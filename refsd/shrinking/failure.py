@@ -27,12 +27,12 @@ NO_CASE = (BadInput, ValueError, TypeError, LookupError, ZeroDivisionError, Over
 
 class Cut(NamedTuple):
     """
-    tap:        the first that is wrong; found: the engine's
+    tap:        the first that is wrong; actual: the engine's
     operations: between it and the engine's tap before it, the last first, on the engine's own inputs
     """
 
     tap: str
-    found: np.ndarray
+    actual: np.ndarray
     operations: Sequence[GivenCase]
 
 
@@ -140,5 +140,5 @@ def cut(runner: Runner, engine: Engine, case: Case) -> Cut | None:
         return None
     (answered,) = kept
     tap = answered.examined.wrong[0]
-    found = {**answered.taps, **answered.found}[tap]
-    return Cut(tap, np.asarray(found, np.float64), operations_at(runner.judges.of(case), answered))
+    actual = {**answered.taps, **answered.actual}[tap]
+    return Cut(tap, np.asarray(actual, np.float64), operations_at(runner.judges.of(case), answered))

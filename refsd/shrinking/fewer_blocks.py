@@ -33,8 +33,8 @@ def in_sizes_asked(case: Case) -> Iterator[Case]:
     """The case with its inputs in the sizes that its model asks for; none where there is no such model."""
     try:
         sizes, fits = sizes_of(case), fits_of(case)
-        asked = {name: fits[name].n for name, n in sizes.items() if name in fits and not fits[name].holds(n)}
-        yield with_sizes(case, asked)
+        wanted = {name: fits[name].n for name, n in sizes.items() if name in fits and not fits[name].holds(n)}
+        yield with_sizes(case, wanted)
     except BadInput:
         return
 

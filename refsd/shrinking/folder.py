@@ -171,7 +171,7 @@ def _place(cut: Cut | None) -> dict[str, np.ndarray]:
     (case,) = cut.operations
     inputs = {name: tensor.storable() for name, tensor in case.tensors.items()}
     truth = Reference(FLOAT64).run(case, case.tensors)["y"]
-    return {**inputs, "truth": np.ascontiguousarray(truth), "found": np.ascontiguousarray(cut.found)}
+    return {**inputs, "truth": np.ascontiguousarray(truth), "found": np.ascontiguousarray(cut.actual)}
 
 
 def _answered(engine: Engine, case: Case, model_files: ModelFiles | None) -> Answered | None:
@@ -185,7 +185,7 @@ def _expected(answered: Answered) -> dict[str, np.ndarray]:
     """truth, limit and found of an operation; of other cases truth.NAME and found.NAME of every output."""
     standard = answered.standard
     if standard.case.op not in OPERATIONS:
-        answers = {"truth": standard.truth, "found": answered.found}
+        answers = {"truth": standard.truth, "found": answered.actual}
         return {
             f"{of}.{name}": np.array(y, np.float64, order="C")
             for of, answer in answers.items()
@@ -193,8 +193,8 @@ def _expected(answered: Answered) -> dict[str, np.ndarray]:
         }
     truth = standard.truth["y"]
     bound = operations.bound(standard.case.op, standard.numerics, standard.inputs, standard.case.params, truth)
-    found: Answer = answered.found
-    y = {"found": np.asarray(found["y"], np.float64, order="C")} if "y" in found else {}
+    actual: Answer = answered.actual
+    y = {"found": np.asarray(actual["y"], np.float64, order="C")} if "y" in actual else {}
     return {"truth": np.ascontiguousarray(truth), "limit": np.ascontiguousarray(bound.limit), **y}
 
 

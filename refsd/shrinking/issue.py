@@ -106,11 +106,11 @@ def _numbers(values: np.ndarray) -> str:
 
 def _answers(expected: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray]) -> list[str]:
     """The elements that are beyond their bound, the worst first, with the inputs that have their shape."""
-    truth, limit, found = (np.asarray(expected[name]) for name in ("truth", "limit", "found"))
-    if found.shape != truth.shape:
-        return [f"The answer has the shape {list(found.shape)}, expected {list(truth.shape)}."]
+    truth, limit, actual = (np.asarray(expected[name]) for name in ("truth", "limit", "found"))
+    if actual.shape != truth.shape:
+        return [f"The answer has the shape {list(actual.shape)}, expected {list(truth.shape)}."]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        z = np.where(found == truth, 0.0, np.abs(found - truth) / limit)
+        z = np.where(actual == truth, 0.0, np.abs(actual - truth) / limit)
     z = np.nan_to_num(z, nan=np.inf)
     beside = {name: x for name, x in inputs.items() if x.shape == truth.shape}
     heads = ("element", *beside, "found", "expected", "may differ by")
@@ -119,7 +119,7 @@ def _answers(expected: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray
     for i in np.argsort(-z, axis=None, kind="stable")[: min(wrong, _SHOWN)]:
         at = [int(k) for k in np.unravel_index(i, truth.shape)]
         of = "".join(f"{x.flat[i]:.9g} | " for x in beside.values())
-        rows.append(f"| {at} | {of}{found.flat[i]:.9g} | {truth.flat[i]:.12g} | {limit.flat[i]:.3g} |")
+        rows.append(f"| {at} | {of}{actual.flat[i]:.9g} | {truth.flat[i]:.12g} | {limit.flat[i]:.3g} |")
     return rows
 
 

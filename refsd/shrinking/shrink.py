@@ -273,9 +273,9 @@ def _given(search: _Search) -> GivenCase:
 
 def _reduce_elements(search: _Search, name: str) -> None:
     """Zero halves, quarters and single elements of an input."""
-    asked = search.questions
+    before = search.questions
     for piece in numbers.pieces(numbers.values_of(_given(search), name).size):
-        if search.questions - asked > _ELEMENTS:
+        if search.questions - before > _ELEMENTS:
             return
         x = numbers.values_of(_given(search), name)
         if x[piece].any():

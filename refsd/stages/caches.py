@@ -92,8 +92,8 @@ def _case(label: str, cache: str, guided: bool = False, head: bool = False, pict
     names = ["x", "cond"] + ["uncond"] * guided + ["head"] * head
     inputs = {name: Recipe(_SHAPE, offset=0.25) for name in names}
     inputs |= {f"{name}_way": Recipe(_SHAPE, exponent=-17) for name in names}
-    told = {"sigmas": [*_SIGMAS], "path": [*_PATH], "pictures": pictures, "options": options}
-    return case("caches", label, inputs, cache=cache, **told)
+    params = {"sigmas": [*_SIGMAS], "path": [*_PATH], "pictures": pictures, "options": options}
+    return case("caches", label, inputs, cache=cache, **params)
 
 
 STAGES = (

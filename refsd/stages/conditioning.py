@@ -58,7 +58,7 @@ def _joined(rule: JoinRule, inputs: StageInputs) -> dict[str, np.ndarray]:
             seen = t.get(f"{name}_mask", np.ones(hidden.shape[:2], np.int64))
             encoders[name] = Encoded(hidden, t.get(f"{name}_pooled"), seen.astype(np.int64))
     arithmetic = Arithmetic(FLOAT64 if inputs.dtype == np.float64 else FLOAT32)
-    told = EncodedPrompt(
+    prompt = EncodedPrompt(
         rule.encoders(encoders),
         Module({}, arithmetic),
         rule.size(tuple(p["size"])),
@@ -66,7 +66,7 @@ def _joined(rule: JoinRule, inputs: StageInputs) -> dict[str, np.ndarray]:
         p["negative"],
         rule.empty(p["empty"]),
     )
-    made = rule.join(p["variant"])(told)
+    made = rule.join(p["variant"])(prompt)
     context = made.context
     if "image" in t:
         image = rule.image(p["negative"], t["image"], t["image_of_zeros"])

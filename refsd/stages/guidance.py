@@ -94,8 +94,8 @@ def _run(rule: GuidanceRule, inputs: StageInputs) -> dict[str, np.ndarray]:
             y = rule.tokens(rule.plain(cond, uncond, scale), cond)
         case "apg":
             limit = rule.threshold(p["engine"], p["norm_threshold"], cond[0].size)
-            told = p["eta"], limit, p["momentum"], t.get("average"), p["smoothing"]
-            y = rule.projected(cond, uncond, scale, *told)
+            settings = p["eta"], limit, p["momentum"], t.get("average"), p["smoothing"]
+            y = rule.projected(cond, uncond, scale, *settings)
         case "perp-neg":
             y = rule.negative(cond, uncond, t["other"], scale, p["other_scale"])
         case "zero-star":

@@ -100,16 +100,16 @@ RULE = LanguageRule(
 
 @functools.cache
 def _tokenizer(vocabulary: str) -> TextTokenizer:
-    told = json.loads(vocabulary)
-    tokens = told["tokens"]
+    known = json.loads(vocabulary)
+    tokens = known["tokens"]
     ids = {token: i for i, token in enumerate(tokens)}
-    bos, eos, pad = (None if token is None else ids[token] for token in told["ends"])
+    bos, eos, pad = (None if token is None else ids[token] for token in known["ends"])
     ends = Ends(bos, eos, pad)
-    if "merges" in told:
-        return byte_level("the case's vocabulary", ids, told["merges"], told["special"], QWEN2, ends)
-    kinds = {"<unk>": UNKNOWN} | {token: CONTROL for token in told["special"] if token != "<unk>"}
+    if "merges" in known:
+        return byte_level("the case's vocabulary", ids, known["merges"], known["special"], QWEN2, ends)
+    kinds = {"<unk>": UNKNOWN} | {token: CONTROL for token in known["special"] if token != "<unk>"}
     types = np.array([kinds.get(token, NORMAL) for token in tokens])
-    return unigram("the case's vocabulary", Pieces(tokens, np.array(told["scores"]), types), ends)
+    return unigram("the case's vocabulary", Pieces(tokens, np.array(known["scores"]), types), ends)
 
 
 def _spelled(params: Params, ids: list[int]) -> str:
@@ -272,10 +272,10 @@ def vocabularies() -> Mapping[str, Any]:
 
 def _with_line_ends() -> dict[str, Any]:
     """Return the byte vocabulary plus two tokens: two line ends, and a full stop with two line ends."""
-    told = vocabularies()["bytes"]
+    known = vocabularies()["bytes"]
     end = "\u010a"  # the character of the byte 10
-    tokens = [*told["tokens"], 2 * end, f".{2 * end}"]
-    return {**told, "tokens": tokens, "merges": [*told["merges"], f"{end} {end}", f". {2 * end}"]}
+    tokens = [*known["tokens"], 2 * end, f".{2 * end}"]
+    return {**known, "tokens": tokens, "merges": [*known["merges"], f"{end} {end}", f". {2 * end}"]}
 
 
 def _case(label: str, variant: str, encoder: str, engine: str, prompt: str, length: int | None = 24, ends=False):

@@ -82,8 +82,10 @@ def _run(rule: RequestsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
         if request.keys() != _FIELDS or any(f"{name}_up" not in t for name in request["adapters"]):
             raise BadInput(f"stage/requests: request {i}: expected {', '.join(sorted(_FIELDS))}, of adapters given")
         deltas = rule.adapters(request["adapters"], merged)
-        asked = sum((s * (t[f"{n}_up"] @ t[f"{n}_down"]) for n, s in deltas.items()), np.zeros_like(t["weight"]))
-        added = rule.merge(asked, merged)
+        requested = sum(
+            (s * (t[f"{n}_up"] @ t[f"{n}_down"]) for n, s in deltas.items()), np.zeros_like(t["weight"])
+        )
+        added = rule.merge(requested, merged)
         merged = Merged(rule.base(t["weight"], merged) + added, added, deltas)
         prompt, sized = rule.prompt(request, before), rule.size(request, before)
         height, width = request["size"]
@@ -123,25 +125,25 @@ def _stale(find: Callable[[Mapping[str, float], Mapping[str, float]], Mapping[st
     return lambda asked, before: asked if before is None else find(asked, before.deltas)
 
 
-def _old_strengths(asked: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
-    return {name: before.get(name, strength) for name, strength in asked.items()}
+def _old_strengths(requested: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: before.get(name, strength) for name, strength in requested.items()}
 
 
-def _kept_where_none_is_asked(asked: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
-    return asked or before
+def _kept_where_none_is_asked(requested: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
+    return requested or before
 
 
-def _all(asked: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
-    return {**before, **asked}
+def _all(requested: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
+    return {**before, **requested}
 
 
-def _added_up(asked: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
-    return {name: asked.get(name, 0) + before.get(name, 0) for name in {**before, **asked}}
+def _added_up(requested: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: requested.get(name, 0) + before.get(name, 0) for name in {**before, **requested}}
 
 
-def _only_new(asked: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
+def _only_new(requested: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
     """Skip adapters that the previous request had, although their deltas were removed."""
-    return {name: strength for name, strength in asked.items() if name not in before}
+    return {name: strength for name, strength in requested.items() if name not in before}
 
 
 def _as_before(key: str):

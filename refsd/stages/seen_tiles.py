@@ -87,12 +87,12 @@ def _follows(a: Sequence[int], b: Sequence[int], axis: int) -> bool:
     return a[1 - axis] == b[1 - axis] and a[axis] < b[axis] < a[axis] + a[2 + axis]
 
 
-def blames(inputs: StageInputs, found: Tensors, truth: Tensors, bounds: Mapping[str, float]) -> list[str]:
+def blames(inputs: StageInputs, actual: Tensors, truth: Tensors, bounds: Mapping[str, float]) -> list[str]:
     """Say which tile is wrong by itself, or else with which weights two tiles are joined."""
     z, p = inputs.tensors["z"].astype(np.float64), inputs.params
-    if not np.array_equal(found["tiles"], truth["tiles"]):
-        return _other_corners(found["tiles"], truth["tiles"])
-    picture = np.asarray(found["picture"], np.float64)
+    if not np.array_equal(actual["tiles"], truth["tiles"]):
+        return _other_corners(actual["tiles"], truth["tiles"])
+    picture = np.asarray(actual["picture"], np.float64)
     if p["wraps"] or picture.shape[2:] != tuple(p["up"] * n for n in z.shape[2:]) or not np.isfinite(picture).all():
         return []
     corners = [tuple(map(int, corner)) for corner in truth["tiles"]]
@@ -113,15 +113,15 @@ def blames(inputs: StageInputs, found: Tensors, truth: Tensors, bounds: Mapping[
     return [f"tile{'s' * (len(tiles) > 1)} {', '.join(tiles)}: {phrase}" for phrase, tiles in named]
 
 
-def _other_corners(found: np.ndarray, right: np.ndarray) -> list[str]:
-    if found.shape != right.shape:
+def _other_corners(actual: np.ndarray, right: np.ndarray) -> list[str]:
+    if actual.shape != right.shape:
         return []
     phrases = []
     for column, what in enumerate(("rows begin", "columns begin", "heights are", "widths are")):
-        apart = found[:, column] - right[:, column]
+        apart = actual[:, column] - right[:, column]
         if wrong := apart.nonzero()[0].tolist():
             by = [*dict.fromkeys(int(n) for n in apart if n)]
-            first = f"tile {wrong[0]} has {found[wrong[0], column]:g} for {right[wrong[0], column]:g}"
+            first = f"tile {wrong[0]} has {actual[wrong[0], column]:g} for {right[wrong[0], column]:g}"
             same = f"{abs(by[0])} {'too small' if by[0] < 0 else 'too large'}" if len(by) == 1 else "wrong"
             phrases.append(
                 f"the tiles' {what} {same} from tile {wrong[0]} on: {first}".replace("begin wrong", "are wrong")

@@ -134,10 +134,10 @@ def _skips(count: Callable[[list[int], int], int]):
     """
 
     def find(names: Names, encode: Encode, text: str) -> list[int]:
-        told = sorted(((encode(name), i) for i, (name, _) in enumerate(names)), key=lambda pair: -len(pair[0]))
+        known = sorted(((encode(name), i) for i, (name, _) in enumerate(names)), key=lambda pair: -len(pair[0]))
         tokens, ids, at = encode(text), [], 0
         while at < len(tokens):
-            own = next(((n, i) for n, i in told if n and tokens[at : at + len(n)] == n), None)
+            own = next(((n, i) for n, i in known if n and tokens[at : at + len(n)] == n), None)
             ids += [tokens[at]] if own is None else ids_of(names, own[1])
             at += 1 if own is None else max(count(own[0], names[own[1]][1]), 0)
             if own is not None and count(own[0], names[own[1]][1]) == 0:

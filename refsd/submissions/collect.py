@@ -42,10 +42,10 @@ class Collector:
         number, whole = len(self.evidence), travels_whole(standard, examined.outputs)
         if whole:
             self.outputs |= {
-                f"{number}/{name}": stored(y) for name, y in answered.found.items() if name in standard.truth
+                f"{number}/{name}": stored(y) for name, y in answered.actual.items() if name in standard.truth
             }
         else:
-            self.sketches |= sketches(self._judges, standard, answered.found, examined.outputs, number)
+            self.sketches |= sketches(self._judges, standard, answered.actual, examined.outputs, number)
         self.evidence.append(
             Evidence(
                 answered.engine,
@@ -77,17 +77,17 @@ def stored(y: np.ndarray) -> np.ndarray:
 
 
 def sketches(
-    judges: Judges, standard: Standard, found: Answer, metrics: Sequence[Metrics], number: int
+    judges: Judges, standard: Standard, actual: Answer, metrics: Sequence[Metrics], number: int
 ) -> dict[str, np.ndarray]:
     """Sketch the outputs that have the truth's shape. -> "<number>/<output>" -> sums, then samples"""
     limits = judges.of(standard.case).limits(standard)
     made = {}
     for m in metrics:
-        if m.output in standard.truth and m.output in found and m.found == m.shape:
+        if m.output in standard.truth and m.output in actual and m.found == m.shape:
             truth = standard.truth[m.output]
             w = weights(truth, limits[m.output] if m.bounded else None)
             made[f"{number}/{m.output}"] = np.concatenate(
-                sketch(key(standard, m.output), found[m.output], truth, w)
+                sketch(key(standard, m.output), actual[m.output], truth, w)
             )
     return made
 

@@ -14,14 +14,14 @@ _FACTOR = 2.5
 _MOVED = 1e-12
 
 
-def misfits(key: str, found: np.ndarray, m: Metrics, truth: np.ndarray, limit: np.ndarray | None) -> Iterator[str]:
+def misfits(key: str, actual: np.ndarray, m: Metrics, truth: np.ndarray, limit: np.ndarray | None) -> Iterator[str]:
     """Yield how a sketch contradicts an output's metrics, in a few words.
 
-    key, found: of the sketch; limit: of each element, None without a bound
+    key, actual: of the sketch; limit: of each element, None without a bound
     """
     places = sample_places(key, truth.size)
-    if found.shape != (2 + SIGNS + len(places),) or not np.isfinite(found).all():
-        yield f"the sketch has {found.size} numbers, expected {2 + SIGNS + min(SAMPLES, truth.size)} finite ones"
+    if actual.shape != (2 + SIGNS + len(places),) or not np.isfinite(actual).all():
+        yield f"the sketch has {actual.size} numbers, expected {2 + SIGNS + min(SAMPLES, truth.size)} finite ones"
         return
     e = m.engine
     if e is None or not truth.size or e.worst >= INFINITE or m.not_finite:
@@ -31,7 +31,7 @@ def misfits(key: str, found: np.ndarray, m: Metrics, truth: np.ndarray, limit: n
     if not unit:
         return
     right = sketch(key, truth, truth, w)
-    sums, samples = (found[: 2 + SIGNS] - right.sums) / unit, found[2 + SIGNS :]
+    sums, samples = (actual[: 2 + SIGNS] - right.sums) / unit, actual[2 + SIGNS :]
     moved = _MOVED * float(np.abs(np.where(w > 0, truth * w, 0.0)).sum()) / unit
     n = truth.size
     for name, claimed, at in (("bias", e.bias, 0), ("gain", e.gain, 1)):

@@ -101,8 +101,8 @@ def _questions(parts: Parts) -> Iterator[str]:
             break
     if (submission.date, submission.refsd) != (report.date, report.refsd):
         yield "the report is of another day or another refsd than the submission says"
-    asked = {r.case for r in report.results}
-    for name in sorted(asked):
+    requested = {r.case for r in report.results}
+    for name in sorted(requested):
         if name not in CASES:
             yield f"another corpus: {name}: this refsd has no such case"
         elif submission.cases.get(name) != versions.digest(CASES[name]):

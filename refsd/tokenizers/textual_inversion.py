@@ -112,9 +112,9 @@ def read_embedding(
         raise BadInput(f"{file}: no embedding for this model ({widths}): it holds {held or 'nothing'}")
     counts = {encoder: len(rows) for encoder, rows in found.items()}
     if found.keys() != encoders.keys() or len(set(counts.values())) > 1 or not 0 < min(counts.values()) <= _MOST:
-        told = ", ".join(f"{n} for {encoder}" for encoder, n in counts.items())
+        text = ", ".join(f"{n} for {encoder}" for encoder, n in counts.items())
         raise BadInput(
-            f"{file}: vectors: {told}; this model's encoders ({widths}) need equally many, 1 to {_MOST} each"
+            f"{file}: vectors: {text}; this model's encoders ({widths}) need equally many, 1 to {_MOST} each"
         )
     name = token if by_token and token is not None else Path(file).stem
     return Embedding(name, {encoder: found[encoder] for encoder in encoders})
@@ -162,10 +162,10 @@ def by_tokens(names: Names, encode: Callable[[str], list[int]], text: str) -> li
 
     Source: A1111 modules/textual_inversion/textual_inversion.py, find_embedding_at_position.
     """
-    told = sorted(((encode(name), i) for i, (name, _) in enumerate(names)), key=lambda pair: -len(pair[0]))
+    known = sorted(((encode(name), i) for i, (name, _) in enumerate(names)), key=lambda pair: -len(pair[0]))
     tokens, ids, at = encode(text), [], 0
     while at < len(tokens):
-        found = next(((own, i) for own, i in told if own and tokens[at : at + len(own)] == own), None)
+        found = next(((own, i) for own, i in known if own and tokens[at : at + len(own)] == own), None)
         ids += [tokens[at]] if found is None else ids_of(names, found[1])
         at += 1 if found is None else len(found[0])
     return ids

@@ -43,20 +43,20 @@ Inputs = Mapping[str, StoredTensor]
 
 
 def measure_trajectory(
-    case: Case, inputs: Inputs, found: Answer, truth: Answer, honest: Answer, numerics: Numerics
+    case: Case, inputs: Inputs, actual: Answer, truth: Answer, honest: Answer, numerics: Numerics
 ) -> list[Metrics]:
     """Measure every output in the order of computation: sigmas, then each call, then the free-running trajectory.
 
     If outputs are missing or have a wrong shape, only those are reported. After an output that is not finite,
     nothing more is measured.
     """
-    shapes = [measure(name, found.get(name), y, honest[name], None, -1) for name, y in truth.items()]
-    shapes += not_asked_for(found, truth)
+    shapes = [measure(name, actual.get(name), y, honest[name], None, -1) for name, y in truth.items()]
+    shapes += not_asked_for(actual, truth)
     broken = [m for m in shapes if m.unwanted or m.found != m.shape]
     if broken:
         return broken
     u = unit(numerics.compute_dtype)
-    y = Dump(**{name: np.asarray(found[name], np.float64) for name in truth})
+    y = Dump(**{name: np.asarray(actual[name], np.float64) for name in truth})
     levels = np.asarray(truth["sigmas"], np.float64)
     metrics = [_metrics("sigmas", y.sigmas, levels, sigma_limits(case, levels, u), numerics)]
     if not can_be_stepped(case, y.sigmas):
@@ -189,6 +189,6 @@ def _pushed(model: Model, call: int, dx, dy: list) -> Model:
     return pushed
 
 
-def _metrics(name: str, found: np.ndarray, truth: np.ndarray, limit: np.ndarray, numerics: Numerics) -> Metrics:
+def _metrics(name: str, actual: np.ndarray, truth: np.ndarray, limit: np.ndarray, numerics: Numerics) -> Metrics:
     honest = truth.astype(numerics.compute_dtype).astype(np.float64)
-    return measure(name, found, truth, honest, Bound(limit, limit / 4), channel_axis(truth))
+    return measure(name, actual, truth, honest, Bound(limit, limit / 4), channel_axis(truth))

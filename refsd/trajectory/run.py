@@ -70,15 +70,15 @@ def output_names(case: Case) -> tuple[str, ...]:
 
 def solver_of(case: Case) -> Solver:
     """Find the case's sampler. Raises BadInput if refsd lacks it, or if it does not accept the case's eta."""
-    told, eta = case.params["sampler"], case.params.get("eta")
-    name = told.removeprefix(FLOW)
-    method = sampling.method(name, eta, flow=None if told != name else False)
+    given, eta = case.params["sampler"], case.params.get("eta")
+    name = given.removeprefix(FLOW)
+    method = sampling.method(name, eta, flow=None if given != name else False)
     answers = 2 if method.cfg_pp else 1
-    if told == name:
+    if given == name:
         return Solver(method.run, answers)
     table = {**SAMPLERS, **CFG_PP_SAMPLERS, **FLOW_SAMPLERS}
     if name not in table:
-        raise BadInput(f"{case.name}: sampler {told!r}, expected one of {', '.join(table)}")
+        raise BadInput(f"{case.name}: sampler {given!r}, expected one of {', '.join(table)}")
     run = table[name] if eta is None else partial(table[name], eta=eta)
     return Solver(run, answers, True, _OPENINGS.get(name))
 

@@ -21,23 +21,23 @@ _FAILURES = (NotJudged, ValueError, TypeError, IndexError, ZeroDivisionError)
 
 def causes(call: Call, verdict: Verdict) -> list[str]:
     """Return phrases on a wrong call: known bugs that give the same answer, the likeliest first; else its looks."""
-    standard, found = verdict.standard, verdict.found
-    if standard is None or found is None or found.shape != standard.truth[OUTPUT].shape:
+    standard, actual = verdict.standard, verdict.actual
+    if standard is None or actual is None or actual.shape != standard.truth[OUTPUT].shape:
         return []
     with np.errstate(all="ignore"):
         if standard.case.op in OPERATIONS and standard.inputs:
-            return OperationJudge().explain(standard, {OUTPUT: found}).phrases
+            return OperationJudge().explain(standard, {OUTPUT: actual}).phrases
         truth, honest = standard.truth[OUTPUT], standard.honest[OUTPUT]
-        found = np.asarray(found, np.float64)
-        scene = Scene({OUTPUT: found}, standard.truth, standard.honest, {OUTPUT: _unit(truth)})
+        actual = np.asarray(actual, np.float64)
+        scene = Scene({OUTPUT: actual}, standard.truth, standard.honest, {OUTPUT: _unit(truth)})
         suspects = {name: y for name, y in _suspects(call) if y.shape == truth.shape}
         answers = {name: {OUTPUT: rounded(y, standard.numerics)} for name, y in suspects.items()}
         error = scene.distance(standard.truth)
         same = scene.nearest({name: y for name, y in answers.items() if scene.distance(y) <= _NEAR * error})
-        fitted = same or fitted_causes(found, truth, honest, -1, suspects)
+        fitted = same or fitted_causes(actual, truth, honest, -1, suspects)
         if fitted:
             return [f"the reference agrees if {' or '.join(fitted)}"]
-        return list(describe(found, truth, honest, -1))
+        return list(describe(actual, truth, honest, -1))
 
 
 def _unit(truth: np.ndarray) -> float:

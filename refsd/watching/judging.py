@@ -37,7 +37,7 @@ class Verdict(NamedTuple):
     margin: float
     reason: str = ""
     standard: Standard | None = None
-    found: np.ndarray | None = None
+    actual: np.ndarray | None = None
 
 
 def judge(call: Call) -> Verdict:
@@ -52,9 +52,9 @@ def judge(call: Call) -> Verdict:
             wrong = not _empty(call.args.values())
             return Verdict(2.0 * wrong, "the result is empty" * wrong)
         try:
-            asked = PAGES[call.op](call)
-            assert isinstance(asked, Question)
-            return _by_page(call, asked)
+            question = PAGES[call.op](call)
+            assert isinstance(question, Question)
+            return _by_page(call, question)
         except NotJudged:
             if call.op not in RULES:
                 raise
@@ -69,17 +69,17 @@ def _empty(several) -> bool:
     return any(hasattr(x, "numel") and not x.numel() for x in several)
 
 
-def _by_page(call: Call, asked: Question) -> Verdict:
+def _by_page(call: Call, question: Question) -> Verdict:
     """Judge against the page's bound; where that is missed, with the honest run's own statistics too."""
-    op, numerics = OPERATIONS[asked.op], call.numerics
-    truth = op.answer(Arithmetic(FLOAT64), asked.inputs, asked.params)
-    bound = op.bound_of(numerics, asked.inputs, asked.params, truth)
+    op, numerics = OPERATIONS[question.op], call.numerics
+    truth = op.answer(Arithmetic(FLOAT64), question.inputs, question.params)
+    bound = op.bound_of(numerics, question.inputs, question.params, truth)
     if numerics.compute == "float64":
         bound = bound._replace(limit=2 * bound.limit, spread=2 * bound.spread)
-    if asked.stored is not None:
-        more = call.run.between(asked.stored(truth))
+    if question.stored is not None:
+        more = call.run.between(question.stored(truth))
         bound = bound._replace(limit=bound.limit + more, spread=bound.spread + more)
-    found = asked.laid_out(values(call.outputs[0]))
+    found = question.laid_out(values(call.outputs[0]))
 
     def measured(honest: np.ndarray) -> Metrics:
         return measure(OUTPUT, found, truth, honest, bound, op.channel, floating=True)
@@ -87,24 +87,24 @@ def _by_page(call: Call, asked: Question) -> Verdict:
     metrics = measured(rounded(truth, numerics))
     if judge_output(metrics).passed:
         return Verdict(judge_output(metrics).margin)
-    honest = op.answer(Arithmetic(numerics), asked.inputs, asked.params)
+    honest = op.answer(Arithmetic(numerics), question.inputs, question.params)
     metrics = measured(honest)
-    recipes = {name: Recipe(tensor.shape, tensor.type) for name, tensor in asked.inputs.items()}
-    name, tensors = f"{call.place}/{call.function}", dict(asked.inputs)
-    case = GivenCase(name, asked.op, recipes, dict(asked.params), None, tensors)
-    standard = Standard(case, asked.inputs, {OUTPUT: truth}, {OUTPUT: honest}, numerics)
+    recipes = {name: Recipe(tensor.shape, tensor.type) for name, tensor in question.inputs.items()}
+    name, tensors = f"{call.place}/{call.function}", dict(question.inputs)
+    case = GivenCase(name, question.op, recipes, dict(question.params), None, tensors)
+    standard = Standard(case, question.inputs, {OUTPUT: truth}, {OUTPUT: honest}, numerics)
     return _verdict(metrics, standard, found)
 
 
 def _by_rule(call: Call, position: int, one: Expected) -> Verdict:
-    found, truth = values(call.outputs[position]), one.truth
-    if np.iscomplexobj(found):
-        found = parts(found)
+    actual, truth = values(call.outputs[position]), one.truth
+    if np.iscomplexobj(actual):
+        actual = parts(actual)
     if one.bound is None and truth.dtype.kind not in "fc":
-        right = found.shape == truth.shape and np.array_equal(found, truth)
+        right = actual.shape == truth.shape and np.array_equal(actual, truth)
         if right:
             return Verdict(0.0)
-    if not found.size and not truth.size and found.shape == truth.shape:
+    if not actual.size and not truth.size and actual.shape == truth.shape:
         return Verdict(0.0)
     numerics = FLOAT64 if one.bound is None else call.numerics
     bound = one.bound
@@ -112,19 +112,19 @@ def _by_rule(call: Call, position: int, one: Expected) -> Verdict:
         bound = Bound(np.zeros(truth.shape), np.zeros(truth.shape))
     exact = np.asarray(truth, np.float64)
     honest = rounded(exact, numerics)
-    metrics = measure(OUTPUT, np.asarray(found, np.float64), exact, honest, bound, -1)
+    metrics = measure(OUTPUT, np.asarray(actual, np.float64), exact, honest, bound, -1)
     standard = Standard(Case(call.function, call.op, {}), {}, {OUTPUT: exact}, {OUTPUT: honest}, numerics)
-    return _verdict(metrics, standard, np.asarray(found))
+    return _verdict(metrics, standard, np.asarray(actual))
 
 
-def _verdict(metrics: Metrics, standard: Standard, found: np.ndarray) -> Verdict:
+def _verdict(metrics: Metrics, standard: Standard, actual: np.ndarray) -> Verdict:
     judged = judge_output(metrics)
     if judged.criterion == NO_WITNESS:
         raise NotJudged(judged.reason)
     if judged.passed:
         return Verdict(judged.margin)
     reason = judged.reason.removeprefix(f"{OUTPUT}: ").replace(f"output {OUTPUT!r}", "the result")
-    return Verdict(judged.margin, reason, standard, found)
+    return Verdict(judged.margin, reason, standard, actual)
 
 
 def rounded(truth: np.ndarray, numerics: Numerics) -> np.ndarray:

@@ -163,16 +163,16 @@ def watch_layers(
         show(str(report))
 
 
-def _numerics_of(module, asked: str | None) -> Numerics:
+def _numerics_of(module, requested: str | None) -> Numerics:
     dtype = str(module.dtype)
     if dtype not in _NUMERICS:
         raise BadInput(f"{type(module).__name__} computes in {dtype}; refsd judges {', '.join(_NUMERICS)}")
     torchs = _NUMERICS[dtype]
     fits = {name: profile for name, profile in PROFILES.items() if profile.storage == torchs.storage}
-    if asked is not None and asked not in fits:
-        raise BadInput(f"numerics {asked!r}: {type(module).__name__} is in {dtype}: expected {', '.join(fits)}")
-    if asked is not None:
-        return fits[asked]
+    if requested is not None and requested not in fits:
+        raise BadInput(f"numerics {requested!r}: {type(module).__name__} is in {dtype}: expected {', '.join(fits)}")
+    if requested is not None:
+        return fits[requested]
     activations = activations_of(module)
     if activations and torchs.storage != "bfloat16":
         raise BadInput(

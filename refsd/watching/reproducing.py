@@ -173,7 +173,7 @@ def _check_of(program: Program, verdict: Verdict) -> list[str]:
     if verdict.standard is None:
         return ["print(y.shape, y.stride())", f"# {verdict.reason}"]
     truth = verdict.standard.truth[OUTPUT]
-    return _literal_check(np.asarray(verdict.found, np.float64), truth, None)
+    return _literal_check(np.asarray(verdict.actual, np.float64), truth, None)
 
 
 def _check(program: Program, truth: np.ndarray, limit: np.ndarray) -> list[str]:
@@ -192,10 +192,10 @@ def _check(program: Program, truth: np.ndarray, limit: np.ndarray) -> list[str]:
     return _literal_check(found, truth, limit)
 
 
-def _literal_check(found: np.ndarray, truth: np.ndarray, limit: np.ndarray | None) -> list[str]:
-    if found.shape != truth.shape:
+def _literal_check(actual: np.ndarray, truth: np.ndarray, limit: np.ndarray | None) -> list[str]:
+    if actual.shape != truth.shape:
         return [f'print(list(y.shape), "expected:", {list(truth.shape)})']
-    error = np.nan_to_num(np.abs(found - truth), nan=np.inf)
+    error = np.nan_to_num(np.abs(actual - truth), nan=np.inf)
     at = np.unravel_index(int(np.argmax(error)), truth.shape) if truth.shape else ()
     index = ", ".join(str(int(i)) for i in at)
     room = "" if limit is None else f', "allowed error:", {float(limit[at]):.3g}'

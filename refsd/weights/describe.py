@@ -107,12 +107,12 @@ def _latents(checkpoint: Checkpoint) -> str | None:
 
 def _predicts(checkpoint: Checkpoint) -> str | None:
     """Say what the denoiser predicts if a tensor of the file or its metadata tell."""
-    told = checkpoint.marked_prediction or checkpoint.specified_prediction
-    if told is None:
+    prediction = checkpoint.marked_prediction or checkpoint.specified_prediction
+    if prediction is None:
         return None
     zero = " (zero terminal SNR)" if "ztsnr" in checkpoint.extras else ""
     by = "" if checkpoint.marked_prediction else f", by its metadata alone ({PREDICTION_KEY})"
-    return f"{told}{zero}{by}"
+    return f"{prediction}{zero}{by}"
 
 
 def _adapter(adapter: AdapterSurvey | None) -> dict[str, Any] | None:

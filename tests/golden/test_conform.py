@@ -442,7 +442,7 @@ def test_only_what_is_wanted_is_judged_and_only_what_fails_is_kept():
     kept = []
 
     def keep(result, answered):
-        kept.append((result.case, answered.found["y"].shape == answered.standard.truth["y"].shape, answered.taps))
+        kept.append((result.case, answered.actual["y"].shape == answered.standard.truth["y"].shape, answered.taps))
         return msgspec.structs.replace(result, kept="here")
 
     runner = _runner()._replace(keep=keep, wanted=lambda engine, case: case == _GELU.name)

@@ -18,7 +18,7 @@ def _scene(found, honest=None) -> Scene:
 
 
 def _first(scene: Scene, n: int) -> Scene:
-    found, truth, honest = ({"y": answer["y"][:n]} for answer in (scene.found, scene.truth, scene.honest))
+    found, truth, honest = ({"y": answer["y"][:n]} for answer in (scene.actual, scene.truth, scene.honest))
     return Scene(found, truth, honest, scene.scale)
 
 
@@ -46,13 +46,13 @@ def test_a_bug_below_the_rounding_is_seen_along_its_own_effect():
     truth, noise, other = _RNG.standard_normal((3, 40_000))
     scene = Scene({"y": truth + effect + noise}, {"y": truth}, {"y": truth + other}, {"y": 1.0})
     assert scene.explained_by({"y": truth + other + effect})
-    assert not replace(scene, found={"y": truth + noise}).explained_by({"y": truth + other + effect})
+    assert not replace(scene, actual={"y": truth + noise}).explained_by({"y": truth + other + effect})
 
 
 def test_too_few_elements_to_tell_prove_nothing():
     scene = _scene(_TRUTH + _EFFECT)
     few = _first(scene, 4)
-    noisy = replace(few, found={"y": few.truth["y"] + _EFFECT[:4] + 2 * _NOISE[:4]})
+    noisy = replace(few, actual={"y": few.truth["y"] + _EFFECT[:4] + 2 * _NOISE[:4]})
     assert few.explained_by({"y": few.honest["y"] + _EFFECT[:4]})
     assert not noisy.explained_by({"y": few.honest["y"] + _EFFECT[:4]})
 

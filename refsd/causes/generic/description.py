@@ -16,14 +16,14 @@ from refsd.golden.evidence import Evidence
 from refsd.golden.wording import counted
 
 
-def describe(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int) -> list[str]:
+def describe(actual: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int) -> list[str]:
     """Say in plain phrases how an answer differs from the truth, the surest first; empty if nothing is sure.
 
-    found:   the engine's output, any floating dtype
+    actual:  the engine's output, any floating dtype
     truth:   float64; honest: the reference under the engine's numerics; all of one shape
     channel: the axis of channels
     """
-    evidence = seen(found, truth, honest)
+    evidence = seen(actual, truth, honest)
     if evidence is None or evidence.rough:
         return []
     cut = limited(evidence)
@@ -37,7 +37,7 @@ def describe(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: 
     inside = contents(evidence, where.inside)
     if not evidence.finite:
         return _not_finite(evidence, where, located)
-    if inside is not None and _constant(evidence.found):
+    if inside is not None and _constant(evidence.actual):
         return [f"all of it is {inside}"]
     if not where.phrases:
         relation = formula(evidence)
@@ -58,8 +58,8 @@ def describe(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: 
 
 def _not_finite(evidence: Evidence, where: Places, located: Sequence[str]) -> list[str]:
     """Say where an answer is not finite. where, located: where it is wrong, with its phrases"""
-    odd = ~np.isfinite(evidence.found)
-    values = evidence.found[odd]
+    odd = ~np.isfinite(evidence.actual)
+    values = evidence.actual[odd]
     kind = "NaN" if np.isnan(values).all() else "NaN or infinite" if np.isnan(values).any() else "infinite"
     alone = np.array_equal(odd, evidence.wrong())
     if odd.all():
@@ -74,7 +74,7 @@ def _not_finite(evidence: Evidence, where: Places, located: Sequence[str]) -> li
 
 def _standing(evidence: Evidence, where: Places, inside: str, place: list[str]) -> str:
     """Describe a place where all wrong elements hold the same content, `inside`."""
-    if place and where.phrases and _constant(evidence.found[where.inside]):
+    if place and where.phrases and _constant(evidence.actual[where.inside]):
         return f"{place[0]}, and all there is {inside}"
     if place:
         return f"{place[0]}, and what is wrong there is {inside}"

@@ -42,11 +42,11 @@ class Places(NamedTuple):
         return np.ix_(*self.box) if self.mask is None else (self.mask,)
 
 
-def seen(found: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> Evidence | None:
+def seen(actual: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> Evidence | None:
     """Return the evidence of arrays of any floating type; None if the reference gives no finite numbers."""
-    found, truth, honest = (np.atleast_1d(np.asarray(y, np.float64)) for y in (found, truth, honest))
+    actual, truth, honest = (np.atleast_1d(np.asarray(y, np.float64)) for y in (actual, truth, honest))
     finite = truth.size and (np.isfinite(truth) & np.isfinite(honest)).all()
-    return Evidence(found, truth, honest) if finite else None
+    return Evidence(actual, truth, honest) if finite else None
 
 
 def places(evidence: Evidence, channel: int) -> Places:
@@ -125,10 +125,10 @@ def _flat_rest(evidence: Evidence) -> tuple[tuple[str, ...], np.ndarray]:
 
     -> its phrases, the shortest rest first; its elements
     """
-    wrong, found = evidence.wrong().ravel(), evidence.found.ravel()
+    wrong, actual = evidence.wrong().ravel(), evidence.actual.ravel()
     N, first = wrong.size, int(np.argmax(wrong))
     # The truth may be zero, too, where zeros stand.
-    lost = wrong | (found == found[first])
+    lost = wrong | (actual == actual[first])
     starts = {b: N - N % b for b in (_VECTOR, *_BLOCKS) if b < N and N % b}
     fitting = sorted({s for s in starts.values() if s <= first and wrong.any() and lost[s:].all()}, reverse=True)
     phrases = tuple(
@@ -142,20 +142,20 @@ def _flat_rest(evidence: Evidence) -> tuple[tuple[str, ...], np.ndarray]:
 def contents(evidence: Evidence, where: tuple[np.ndarray, ...]) -> str | None:
     """Return "zero", "NaN", "infinite" or "constant 3.5" if every wrong element at `where` is that; else None."""
     wrong = evidence.wrong()[where]
-    found, truth = evidence.found[where][wrong], evidence.truth[where][wrong]
-    if not found.size:
+    actual, truth = evidence.actual[where][wrong], evidence.truth[where][wrong]
+    if not actual.size:
         return None
-    if np.isnan(found).all():
+    if np.isnan(actual).all():
         return "NaN"
-    if np.isinf(found).all():
+    if np.isinf(actual).all():
         return "infinite"
-    value = float(found[0])
-    if not np.isfinite(value) or (found != value).any():
+    value = float(actual[0])
+    if not np.isfinite(value) or (actual != value).any():
         return None
     if not value:
         return "zero"
     # A single number is no constant, nor are equal numbers where the truth is constant, too.
-    varied = found.size > 1 and np.ptp(truth) > evidence.noise.of(np.abs(truth)).max()
+    varied = actual.size > 1 and np.ptp(truth) > evidence.noise.of(np.abs(truth)).max()
     return _fill(value) or (f"constant {value:.6g}" if varied else None)
 
 

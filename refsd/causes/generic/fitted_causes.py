@@ -38,14 +38,14 @@ _LEFT = "after the last whole block"
 
 
 def fitted_causes(
-    found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int, suspects: Mapping[str, np.ndarray]
+    actual: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int, suspects: Mapping[str, np.ndarray]
 ) -> list[str]:
     """List what explains an answer that no known bug explains everywhere, the likeliest first.
 
-    found:    the engine's; truth: float64; honest: the reference under the engine's numerics; all of one shape
+    actual:   the engine's; truth: float64; honest: the reference under the engine's numerics; all of one shape
     suspects: known bug -> the answer with it, of the same shape
     """
-    evidence = seen(found, truth, honest)
+    evidence = seen(actual, truth, honest)
     if evidence is None or evidence.rough:
         return []
     suspects = {name: np.reshape(y, evidence.truth.shape) for name, y in suspects.items()}
@@ -54,7 +54,7 @@ def fitted_causes(
     garbage = unwritten(evidence)
     if garbage:
         return [f"{UNWRITTEN}{place}: {garbage}"]
-    if not np.isfinite(evidence.found).any():
+    if not np.isfinite(evidence.actual).any():
         return _not_finite_alike(evidence, suspects)
     if not evidence.finite:
         same = _not_finite_alike(evidence, suspects) or _overflow(evidence)
@@ -62,7 +62,7 @@ def fitted_causes(
             return same
         alone = where.phrases if len(where.phrases) == 1 else ()
         left = dict.fromkeys(rest for rest in (*alone, *where.rest) if _LEFT in rest)
-        if left and np.array_equal(np.isnan(evidence.found), evidence.wrong()):
+        if left and np.array_equal(np.isnan(evidence.actual), evidence.wrong()):
             return [f"nothing is computed: NaN, in {rest}" for rest in left]
     inside = contents(evidence, where.inside)
     if evidence.finite and not (inside == "zero" and where.phrases):
@@ -82,9 +82,9 @@ def fitted_causes(
         return [f"the right numbers in another order: {order}"]
     part = evidence.part(where.inside) if where.phrases else evidence
     if where.phrases and part.truth.size > 1 and np.ptp(part.truth) == 0:
-        largest = float(np.abs(part.found).max())
-        told = f"where all should be {part.truth.flat[0]:g} stand numbers up to {largest:.3g}"
-        return [f"{told}, as if nothing is written{place}"]
+        largest = float(np.abs(part.actual).max())
+        text = f"where all should be {part.truth.flat[0]:g} stand numbers up to {largest:.3g}"
+        return [f"{text}, as if nothing is written{place}"]
     factors = _factors_of_rows(part)
     if factors:
         return [f"{factors}{place}"]
@@ -100,14 +100,14 @@ def fitted_causes(
     return [elsewhere] if elsewhere else []
 
 
-def is_gap(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int) -> bool:
+def is_gap(actual: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int) -> bool:
     """Return True if the answer was not computed where it is wrong: it is not finite there, or one constant.
 
     The wrong part is nearly all of it, or a box of slices. found, truth, honest, channel: as for `fitted_causes`
     """
-    if not np.isfinite(found).all():
+    if not np.isfinite(actual).all():
         return True
-    evidence = seen(found, truth, honest)
+    evidence = seen(actual, truth, honest)
     if evidence is None:
         return False
     where = places(evidence, channel)
@@ -118,12 +118,12 @@ def is_gap(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: in
 def _mostly_one(evidence: Evidence) -> bool:
     """Return True if what stands where the answer is wrong stands nearly everywhere."""
     wrong = evidence.wrong()
-    return bool(np.mean(wrong | (evidence.found == evidence.found[wrong][0])) > _NEARLY_ALL)
+    return bool(np.mean(wrong | (evidence.actual == evidence.actual[wrong][0])) > _NEARLY_ALL)
 
 
 def _not_finite_alike(evidence: Evidence, suspects: Mapping[str, np.ndarray]) -> list[str]:
     """Name the bugs that give NaN or infinity at the same elements, and the engine's numbers elsewhere."""
-    finite = np.isfinite(evidence.found)
+    finite = np.isfinite(evidence.actual)
     named = []
     for name, y in suspects.items():
         if np.array_equal(np.isfinite(y), finite) and (not finite.any() or _near(evidence, y, finite)):
@@ -133,9 +133,9 @@ def _not_finite_alike(evidence: Evidence, suspects: Mapping[str, np.ndarray]) ->
 
 def _overflow(evidence: Evidence) -> list[str]:
     """Report an overflow if found is infinite, with the truth's sign, exactly where the truth is largest."""
-    found, truth = evidence.found, evidence.truth
-    infinite, size = np.isinf(found), np.abs(truth)
-    if np.isnan(found).any() or (np.sign(found) != np.sign(truth))[infinite].any():
+    actual, truth = evidence.actual, evidence.truth
+    infinite, size = np.isinf(actual), np.abs(truth)
+    if np.isnan(actual).any() or (np.sign(actual) != np.sign(truth))[infinite].any():
         return []
     least = float(size[infinite].min())
     if float(size[~infinite].max()) > 1.01 * least:
@@ -155,15 +155,15 @@ def _written_elsewhere(evidence: Evidence, channel: int) -> str | None:
 def _near(evidence: Evidence, y: np.ndarray, where: np.ndarray) -> bool:
     """Return True if the numbers at `where` are those of y to within 2**-9 of their size, 4 float16 roundings."""
     size = np.maximum(np.abs(y[where]), np.sqrt(np.mean(y[where] ** 2)))
-    return bool((np.abs(evidence.found[where] - y[where]) <= 2.0**-9 * size).all())
+    return bool((np.abs(evidence.actual[where] - y[where]) <= 2.0**-9 * size).all())
 
 
 def _scattered(evidence: Evidence) -> str:
     """Describe a place that is no box: whole rows, counted over all axes, or so many elements."""
     wrong = evidence.wrong().reshape(-1, evidence.truth.shape[-1])
     rows = wrong.mean(axis=1) > _NEARLY_ALL
-    told = index_set(np.flatnonzero(rows), len(rows), "the rows") if rows.any() and not wrong[~rows].any() else None
-    return f", in {told}" if told else f", at {int(wrong.sum())} of {wrong.size} elements"
+    text = index_set(np.flatnonzero(rows), len(rows), "the rows") if rows.any() and not wrong[~rows].any() else None
+    return f", in {text}" if text else f", at {int(wrong.sum())} of {wrong.size} elements"
 
 
 def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarray]) -> list[str]:
@@ -231,9 +231,9 @@ def _block_of_scales(part: Evidence) -> int | None:
 
 def _factors(part: Evidence, n: int) -> np.ndarray | None:
     """Return the numbers [rows, 1] by which rows of n elements are multiplied; None if they are not."""
-    truth, found = part.truth.reshape(-1, n), part.found.reshape(-1, n)
+    truth, actual = part.truth.reshape(-1, n), part.actual.reshape(-1, n)
     square = (truth**2).sum(axis=1, keepdims=True)
     if not square.all():
         return None
-    factor = (truth * found).sum(axis=1, keepdims=True) / square
+    factor = (truth * actual).sum(axis=1, keepdims=True) / square
     return factor if part.fits((truth * factor).reshape(part.truth.shape)) else None

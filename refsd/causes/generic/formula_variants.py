@@ -140,8 +140,8 @@ class Text:
             name = "" if isinstance(node, ast.Return) else getattr(node.targets[0], "id", "?")
             value: Any = node.value
             if name in values and not is_number(value) and not isinstance(value, ast.Name):
-                told = f"{name}, in {self.name}, is one number throughout" if name else f"{self.name} is one number"
-                yield Number(told, values[name], (node, "value", None))
+                text = f"{name}, in {self.name}, is one number throughout" if name else f"{self.name} is one number"
+                yield Number(text, values[name], (node, "value", None))
         if isinstance(self._node, ast.Lambda) and "" in values:
             yield Number(f"{self.name} is one number", values[""], (self._node, "body", None))
 

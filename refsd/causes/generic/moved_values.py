@@ -136,9 +136,9 @@ def _verified(evidence: Evidence, axis: int, g: np.ndarray) -> np.ndarray | None
     at = evidence.sample // stride % n
     sampled = g[at] >= 0
     source = evidence.sample + (np.where(sampled, g[at], at) - at) * stride
-    found, truth = evidence.found.ravel(), evidence.truth.ravel()
-    z = (found[evidence.sample] - truth[source])[sampled]
-    size = np.maximum(np.abs(found[evidence.sample]), np.abs(truth[source]))[sampled]
+    actual, truth = evidence.actual.ravel(), evidence.truth.ravel()
+    z = (actual[evidence.sample] - truth[source])[sampled]
+    size = np.maximum(np.abs(actual[evidence.sample]), np.abs(truth[source]))[sampled]
     if not z.size or np.mean(np.abs(z) > 4 * evidence.tail * evidence.noise.of(size)) > 0.01:
         return None
     moved = known[g[known] != known]
@@ -169,9 +169,9 @@ def _matched(evidence: Evidence, axis: int) -> np.ndarray | None:
     if size < _LONG or n > _MOST:
         return None
     signs = np.random.default_rng(2).choice([-1.0, 1.0], (size, _SUMS))
-    found, truth = (np.moveaxis(y, axis, 0).reshape(n, size) for y in (evidence.found, evidence.truth))
+    actual, truth = (np.moveaxis(y, axis, 0).reshape(n, size) for y in (evidence.actual, evidence.truth))
     noise = np.sqrt((evidence.noise.of(np.abs(truth)) ** 2).sum(axis=1))
-    one, other = found @ signs, truth @ signs
+    one, other = actual @ signs, truth @ signs
     order = np.argsort(other[:, 0])
     near = np.searchsorted(other[order, 0], one[:, 0])[:, None] + np.arange(-_NEAREST // 2, _NEAREST // 2)
     near = np.concatenate([order[np.clip(near, 0, n - 1)], np.arange(n)[:, None]], axis=1)

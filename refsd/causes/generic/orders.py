@@ -49,8 +49,8 @@ def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
     for shares, parts in _SHARES:
         if n % (shares * parts) == 0 and n > shares * parts:
             order = i.reshape(shares, parts, -1).swapaxes(0, 1)
-            told = ", ".join(str(k * shares * parts // n) for k in order[..., 0].ravel())
-            yield f"its parts in the order {told}, as {shares} devices cut their shares", order.ravel()
+            text = ", ".join(str(k * shares * parts // n) for k in order[..., 0].ravel())
+            yield f"its parts in the order {text}, as {shares} devices cut their shares", order.ravel()
 
 
 def tiles(n: int) -> Iterator[tuple[str, np.ndarray]]:

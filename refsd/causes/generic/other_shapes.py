@@ -9,25 +9,25 @@ _NEAR = 2.0**-12
 _MOST = 1 << 24
 
 
-def other_shapes(found: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarray]) -> list[str]:
+def other_shapes(actual: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarray]) -> list[str]:
     """Return a phrase for each such output: "out: of axis 1, 77 long, the first 76 alone are there"."""
-    phrases = {name: other_shape(found[name], y) for name, y in truth.items() if name in found}
+    phrases = {name: other_shape(actual[name], y) for name, y in truth.items() if name in actual}
     return [f"{name}: {phrase}" for name, phrase in phrases.items() if phrase]
 
 
-def other_shape(found: np.ndarray, truth: np.ndarray) -> str:
+def other_shape(actual: np.ndarray, truth: np.ndarray) -> str:
     """Return which slices are missing or too many; "" if the shape is right, or the numbers are others."""
-    if found.ndim != truth.ndim or found.shape == truth.shape or not found.size or found.size > _MOST:
+    if actual.ndim != truth.ndim or actual.shape == truth.shape or not actual.size or actual.size > _MOST:
         return ""
     if not truth.size or not np.ptp(truth):  # every slice is like every other
         return ""
     limit = _NEAR * float(np.sqrt(np.mean(np.square(truth, dtype=np.float64))))
-    axes = [a for a in range(truth.ndim) if found.shape[a] != truth.shape[a]]
-    for chosen in itertools.product(*(_slices(truth.shape[a], found.shape[a]) for a in axes)):
+    axes = [a for a in range(truth.ndim) if actual.shape[a] != truth.shape[a]]
+    for chosen in itertools.product(*(_slices(truth.shape[a], actual.shape[a]) for a in axes)):
         y = truth
         for axis, (_, read) in zip(axes, chosen, strict=True):
             y = y.take(read, axis)
-        fits = np.abs(y - found) <= limit
+        fits = np.abs(y - actual) <= limit
         for axis, (_, read) in zip(axes, chosen, strict=True):
             fits = fits.take(np.flatnonzero(read >= 0), axis)
         if fits.all():

@@ -47,10 +47,10 @@ def reshaped(evidence: Evidence) -> tuple[str, np.ndarray] | None:
 
 def _same_numbers(evidence: Evidence) -> bool:
     """Return False if no order of the truth's numbers fits: sorted, both are as near as any order brings them."""
-    found, truth = (np.sort(y, axis=None) for y in (evidence.found, evidence.truth))
-    largest, noise = np.abs(np.append(found, truth)).max(keepdims=True), evidence.noise
+    actual, truth = (np.sort(y, axis=None) for y in (evidence.actual, evidence.truth))
+    largest, noise = np.abs(np.append(actual, truth)).max(keepdims=True), evidence.noise
     most = 5 * evidence.tail * noise.of(largest).max(initial=noise.sizes.max())  # Evidence.fits allows 4
-    return bool(np.abs(found - truth).max() <= most)
+    return bool(np.abs(actual - truth).max() <= most)
 
 
 def _views(shape: tuple[int, ...]) -> Iterator[_Axes]:

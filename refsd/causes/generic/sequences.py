@@ -13,22 +13,22 @@ Text = Callable[[list[int]], str | None]
 
 
 def sequence_difference(
-    found: np.ndarray, truth: np.ndarray, unit: str, spelled: Spelled | None = None, text: Text | None = None
+    actual: np.ndarray, truth: np.ndarray, unit: str, spelled: Spelled | None = None, text: Text | None = None
 ) -> str | None:
     """Describe the difference of two arrays of ids in a phrase; None if they are equal, or not two-dimensional.
 
-    found, truth: [rows, length]; unit: what one number is, "token"
+    actual, truth: [rows, length]; unit: what one number is, "token"
     spelled:      id -> its characters, or None; text: ids -> the text that they spell; what they tell comes first
     """
-    phrase = _difference(found, truth, unit)
-    told = spelled and phrase and _of_characters(found, truth, spelled)
-    told = told or (text and phrase and _of_text(found, truth, text))
-    return f"{told}: {phrase}" if told else phrase
+    phrase = _difference(actual, truth, unit)
+    words = spelled and phrase and _of_characters(actual, truth, spelled)
+    words = words or (text and phrase and _of_text(actual, truth, text))
+    return f"{words}: {phrase}" if words else phrase
 
 
-def _of_text(found: np.ndarray, truth: np.ndarray, text: Text) -> str | None:
+def _of_text(actual: np.ndarray, truth: np.ndarray, text: Text) -> str | None:
     """Say which words of the text are others, or only cut into others."""
-    a, b = (text(_content(y.ravel().astype(np.int64).tolist())) for y in (found, truth))
+    a, b = (text(_content(y.ravel().astype(np.int64).tolist())) for y in (actual, truth))
     if a is None or b is None or a == b:
         return None if a is None or b is None else "the same text in other tokens"
     one, other = a.split(" "), b.split(" ")
@@ -42,9 +42,9 @@ def _of_text(found: np.ndarray, truth: np.ndarray, text: Text) -> str | None:
     return f"the text is cut into other words, {words}" if same else f"the text reads {words}"
 
 
-def _of_characters(found: np.ndarray, truth: np.ndarray, spelled: Spelled) -> str | None:
+def _of_characters(actual: np.ndarray, truth: np.ndarray, spelled: Spelled) -> str | None:
     """Name what ids that were put in, or stand for others, spell: white space, a word's end that is missing."""
-    a, b = (_content(y.ravel().astype(np.int64).tolist()) for y in (found, truth))
+    a, b = (_content(y.ravel().astype(np.int64).tolist()) for y in (actual, truth))
     changes = [op for op in difflib.SequenceMatcher(None, b, a, autojunk=False).get_opcodes() if op[0] != "equal"]
     put = [spelled(i) for _, _, _, k, m in changes for i in a[k:m]]
     gone = [spelled(i) for _, i, j, _, _ in changes for i in b[i:j]]
@@ -60,23 +60,23 @@ def _of_characters(found: np.ndarray, truth: np.ndarray, spelled: Spelled) -> st
 _SPACES = {" ": "a blank", "\n": "a line end", "\r": "a line end", "\t": "a tab"}
 
 
-def _difference(found: np.ndarray, truth: np.ndarray, unit: str) -> str | None:
-    if found.ndim != 2 or truth.ndim != 2 or np.array_equal(found, truth):
+def _difference(actual: np.ndarray, truth: np.ndarray, unit: str) -> str | None:
+    if actual.ndim != 2 or truth.ndim != 2 or np.array_equal(actual, truth):
         return None
-    if len(found) != len(truth):
-        same = min(len(found), len(truth))
-        rest = f"{len(found)} rows of {unit}s for {len(truth)}"
-        if found.shape[1] == truth.shape[1] and np.array_equal(found[:same], truth[:same]):
+    if len(actual) != len(truth):
+        same = min(len(actual), len(truth))
+        rest = f"{len(actual)} rows of {unit}s for {len(truth)}"
+        if actual.shape[1] == truth.shape[1] and np.array_equal(actual[:same], truth[:same]):
             how = "left out" if same < len(truth) else "too many"
-            return f"{rest}: the last {abs(len(found) - len(truth))} {how}"
-        return f"{rest}: {_of_rows(found.ravel(), truth.ravel(), unit, truth)}"
-    row = int(np.argmax([not np.array_equal(a, b) for a, b in zip(found, truth, strict=True)]))
+            return f"{rest}: the last {abs(len(actual) - len(truth))} {how}"
+        return f"{rest}: {_of_rows(actual.ravel(), truth.ravel(), unit, truth)}"
+    row = int(np.argmax([not np.array_equal(a, b) for a, b in zip(actual, truth, strict=True)]))
     where = f" in row {row}" if len(truth) > 1 else ""
-    return _of_rows(found[row], truth[row], unit, truth) + where
+    return _of_rows(actual[row], truth[row], unit, truth) + where
 
 
-def _of_rows(found: np.ndarray, truth: np.ndarray, unit: str, rows: np.ndarray) -> str:
-    a, b = found.astype(np.int64).tolist(), truth.astype(np.int64).tolist()
+def _of_rows(actual: np.ndarray, truth: np.ndarray, unit: str, rows: np.ndarray) -> str:
+    a, b = actual.astype(np.int64).tolist(), truth.astype(np.int64).tolist()
     longer = f"{len(a)} {unit}s for {len(b)}: " if len(a) != len(b) else ""
     padding = b[-1] if len(b) > 1 and b[-1] == b[-2] else None
     own, right = _content(a), _content(b)

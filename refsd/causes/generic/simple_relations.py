@@ -37,26 +37,26 @@ class Relation(NamedTuple):
 
 def formula(evidence: Evidence) -> Relation | None:
     """Try y = 0, y = |truth|, y = a truth, y = truth + b, y = a truth + b."""
-    truth, found = evidence.truth, evidence.found
+    truth, actual = evidence.truth, evidence.actual
     if truth.size < _LEAST:
         return None
     weight = _weight(evidence)
     for relation in _signs(truth):
         if evidence.fits(relation.predicted):
             return relation
-    for relation in _formulas(truth, found, weight):
+    for relation in _formulas(truth, actual, weight):
         if evidence.fits_sum(relation.predicted):
             return relation
     return None
 
 
 def _weight(evidence: Evidence) -> np.ndarray:
-    return 1 / evidence.noise.of(np.maximum(np.abs(evidence.truth), np.abs(evidence.found)))
+    return 1 / evidence.noise.of(np.maximum(np.abs(evidence.truth), np.abs(evidence.actual)))
 
 
 def limited(evidence: Evidence) -> Relation | None:
     """Try the truth cut off at found's largest number, or infinite beyond the largest number of a type."""
-    size = np.abs(evidence.found)
+    size = np.abs(evidence.actual)
     largest = float(size.max()) if evidence.finite else math.inf
     for limit in (largest,) if evidence.finite else _LIMITS:
         beyond = np.abs(evidence.truth) > limit
@@ -67,7 +67,7 @@ def limited(evidence: Evidence) -> Relation | None:
         if not evidence.finite:
             cut = np.where(beyond, np.copysign(np.inf, evidence.truth), evidence.truth)
         z = np.abs(evidence.z(np.where(np.isfinite(cut), cut, 0.0)))
-        same = (cut == evidence.found) if not evidence.finite else np.abs(evidence.found) == limit
+        same = (cut == evidence.actual) if not evidence.finite else np.abs(evidence.actual) == limit
         if same[beyond].all() and (z[~beyond] <= 4 * evidence.tail).all():
             named = f", the largest {_LIMITS[limit]}" if limit in _LIMITS else ""
             verb = "cut off at" if evidence.finite else "infinite beyond"
@@ -77,32 +77,32 @@ def limited(evidence: Evidence) -> Relation | None:
 
 def coarser(evidence: Evidence) -> Relation | None:
     """Find a smaller type that holds all values of found, but not those of the honest run."""
-    found, truth, honest = evidence.found, evidence.truth, evidence.run
-    if found.size < 2 * _LEAST or not evidence.finite:
+    actual, truth, honest = evidence.actual, evidence.truth, evidence.run
+    if actual.size < 2 * _LEAST or not evidence.finite:
         return None
     for name, dtype in _TYPES.items():
         with np.errstate(over="ignore", invalid="ignore"):
             rounded = truth.astype(dtype).astype(np.float64)
-            on_grid = np.array_equal(found.astype(dtype).astype(np.float64), found)
+            on_grid = np.array_equal(actual.astype(dtype).astype(np.float64), actual)
             already = np.mean(honest.astype(dtype).astype(np.float64) == honest) > 0.5
-        if not on_grid or already or np.unique(found).size < _EACH:
+        if not on_grid or already or np.unique(actual).size < _EACH:
             continue
         u = float(ml_dtypes.finfo(dtype).eps) / 2
         size = np.abs(truth)
         step = u * size + float(ml_dtypes.finfo(dtype).smallest_subnormal)
-        if np.mean(found == rounded) > 0.95 and (np.abs(found - rounded) <= 4 * step).all():
-            return Relation(f"it is the truth rounded to {name}", found)
-        roundings = math.sqrt(float(np.mean((found - truth) ** 2) / np.mean((u * size) ** 2)))
+        if np.mean(actual == rounded) > 0.95 and (np.abs(actual - rounded) <= 4 * step).all():
+            return Relation(f"it is the truth rounded to {name}", actual)
+        roundings = math.sqrt(float(np.mean((actual - truth) ** 2) / np.mean((u * size) ** 2)))
         if roundings <= 64:
             phrase = f"its values are all {name} numbers, {roundings:.3g} roundings (RMS) from the truth"
-            return Relation(phrase, found)
+            return Relation(phrase, actual)
     return None
 
 
-def _formulas(truth: np.ndarray, found: np.ndarray, weight: np.ndarray) -> Iterator[Relation]:
+def _formulas(truth: np.ndarray, actual: np.ndarray, weight: np.ndarray) -> Iterator[Relation]:
     """Fit a factor, an offset, and both; yield those clearly not 1 and 0."""
     # Fit found - truth in units of the noise: then the factor is 1 + a.
-    t, one, e = truth * weight, weight, (found - truth) * weight
+    t, one, e = truth * weight, weight, (actual - truth) * weight
     tt, t1, ones, te, e1 = (float((x * y).sum()) for x, y in ((t, t), (t, one), (one, one), (t, e), (e, one)))
     a = te / tt if tt > 0 else 0.0
     if abs(a) * math.sqrt(tt) >= _SIGNIFICANT:

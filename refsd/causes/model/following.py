@@ -40,12 +40,12 @@ class Segment(NamedTuple):
     loss: float
 
 
-def as_shaped(found: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def as_shaped(actual: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Reshape an engine's tap to the reference's shape if the sizes are equal: axes may be split or joined."""
-    return found.reshape(shape) if found.size == math.prod(shape) else found
+    return actual.reshape(shape) if actual.size == math.prod(shape) else actual
 
 
-def nearest_order(found: np.ndarray, right: np.ndarray) -> tuple[int, ...]:
+def nearest_order(actual: np.ndarray, right: np.ndarray) -> tuple[int, ...]:
     """Return the order of its axes with which a tap of another shape is nearest to the right one; () for its own.
 
     Where the tap's shape has the same sizes in another order, only orders that restore the right shape count; where
@@ -53,18 +53,18 @@ def nearest_order(found: np.ndarray, right: np.ndarray) -> tuple[int, ...]:
     layout: in others its numbers have nothing to do with the right ones. An order that leaves the tap's shape as it
     is does not count: a transposed result would pass.
     """
-    if _sizes(found) == _sizes(right) or found.size != right.size or not 1 < found.ndim <= _MOST_AXES:
+    if _sizes(actual) == _sizes(right) or actual.size != right.size or not 1 < actual.ndim <= _MOST_AXES:
         return ()
-    own = tuple(range(found.ndim))
-    shapes = {o: tuple(found.shape[axis] for axis in o) for o in itertools.permutations(own)}
-    same_sizes = sorted(found.shape) == sorted(right.shape)
-    orders = [o for o, shape in shapes.items() if (shape == right.shape if same_sizes else shape != found.shape)]
+    own = tuple(range(actual.ndim))
+    shapes = {o: tuple(actual.shape[axis] for axis in o) for o in itertools.permutations(own)}
+    same_sizes = sorted(actual.shape) == sorted(right.shape)
+    orders = [o for o, shape in shapes.items() if (shape == right.shape if same_sizes else shape != actual.shape)]
     orders = orders if same_sizes else [own, *orders]
     some = np.arange(right.size)
     if right.size > _COMPARED:
         some = np.random.default_rng(0).integers(right.size, size=_COMPARED)
     values = right.reshape(-1)[some]
-    errors = {o: _distance(found.transpose(o)[np.unravel_index(some, shapes[o])], values) for o in orders}
+    errors = {o: _distance(actual.transpose(o)[np.unravel_index(some, shapes[o])], values) for o in orders}
     best = min(errors, key=errors.__getitem__, default=own)
     return () if best == own or errors[best] > _NEARER * errors.get(own, np.inf) else best
 
@@ -74,9 +74,9 @@ def _sizes(y: np.ndarray) -> list[int]:
     return [n for n in y.shape if n > 1]
 
 
-def _distance(found: np.ndarray, right: np.ndarray) -> float:
+def _distance(actual: np.ndarray, right: np.ndarray) -> float:
     with np.errstate(all="ignore"):
-        apart = float(np.linalg.norm(found.astype(np.float64) - right))
+        apart = float(np.linalg.norm(actual.astype(np.float64) - right))
     return apart if np.isfinite(apart) else np.inf
 
 
@@ -88,7 +88,7 @@ class Following(ShownTaps):
     """The reference's taps when it continues from an engine's taps, and the operations between them.
 
     label:      text of the status line on stderr
-    found:      the engine's taps
+    actual:     the engine's taps
     arithmetic: the reference's; records the operations in `segments`
     until:      the tap at which the run ends, by raising Reached; None: run to the model's end
     given:      engine taps whose own value is not needed, in the reference's shape: `Passing` skips their layers
@@ -106,7 +106,7 @@ class Following(ShownTaps):
     def __init__(
         self,
         label: str,
-        found: Answer,
+        actual: Answer,
         arithmetic: Observed | None = None,
         until: str | None = None,
         given: Answer = MappingProxyType({}),
@@ -115,14 +115,14 @@ class Following(ShownTaps):
         layouts: dict[str, tuple[int, ...]] | None = None,
         also: Collection[str] = (),
     ):
-        names = {*also} | (found.keys() - given.keys()) if until is None else (until,)
+        names = {*also} | (actual.keys() - given.keys()) if until is None else (until,)
         super().__init__(label, ops=True, names=names)
         self.segments: dict[str, Segment] = {}
         self.shaped: dict[str, np.ndarray] = {}
         self.inputs: dict[str, np.ndarray] = {}
         self.taken: set[str] = set()
         self._right, self._keeps, self._layouts = right, keeps, layouts
-        self._found, self._arithmetic, self.until, self._given = found, arithmetic, until, given
+        self._found, self._arithmetic, self.until, self._given = actual, arithmetic, until, given
         self._first = 0
 
     def next_given(self, name: str) -> np.ndarray | None:

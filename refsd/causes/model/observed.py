@@ -49,23 +49,23 @@ class Call(NamedTuple):
         """Return the result with the bug, in float32; None if it makes no difference or does not apply."""
         return with_bug(mutant, OPERATIONS[self.op], self.inputs, self.params)
 
-    def unlisted(self, found: np.ndarray, gap: bool = False) -> Iterator[tuple[str, np.ndarray]]:
+    def unlisted(self, actual: np.ndarray, gap: bool = False) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) for bugs that the operation's page does not list.
 
-        found: the engine's answer; its shape may be another, as where an engine joins the heads
+        actual: the engine's answer; its shape may be another, as where an engine joins the heads
         gap:   as refsd/causes/operation/unlisted.py takes it
         """
         op = OPERATIONS[self.op]
         shape = op.answer(Arithmetic(FLOAT32), self.inputs, self.params).shape
-        if found.size == np.prod(shape, dtype=np.int64):
-            yield from unlisted(op, self.inputs, op.complete(self.inputs, self.params), found.reshape(shape), gap)
+        if actual.size == np.prod(shape, dtype=np.int64):
+            yield from unlisted(op, self.inputs, op.complete(self.inputs, self.params), actual.reshape(shape), gap)
 
     def fitted(
-        self, through: Callable[[np.ndarray], np.ndarray], found: np.ndarray
+        self, through: Callable[[np.ndarray], np.ndarray], actual: np.ndarray
     ) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, what later operations make of it) of other numbers of the parameters, as fitted_through."""
         op = OPERATIONS[self.op]
-        yield from fitted_through(op, self.inputs, op.complete(self.inputs, self.params), through, found)
+        yield from fitted_through(op, self.inputs, op.complete(self.inputs, self.params), through, actual)
 
     def from_elsewhere(self, tensors: Mapping[str, np.ndarray], why: str) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) where one input is another tensor, or one of the equal parts of another tensor.

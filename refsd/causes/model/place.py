@@ -65,8 +65,8 @@ def _part_orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
             order = [b if k == a else a if k == b else k for k in range(count)]
             yield f"parts {a + 1} and {b + 1} of the {count} of {{}} are exchanged", parts[order].ravel()
         for order in ((1, 2, 0), (2, 0, 1)) if count == 3 else ():
-            told = ", ".join(str(k + 1) for k in order)
-            yield f"of {{}}, split in 3, parts {told} are read for 1, 2, 3", parts[[*order]].ravel()
+            text = ", ".join(str(k + 1) for k in order)
+            yield f"of {{}}, split in 3, parts {text} are read for 1, 2, 3", parts[[*order]].ravel()
     for heads in (h for h in _HEAD_COUNTS if n % (3 * h) == 0 and n > 3 * h):
         turned = i.reshape(heads, 3, -1).swapaxes(0, 1).ravel()
         one, other = f"[{heads}, 3, {n // (3 * heads)}]", f"[3, {heads}, {n // (3 * heads)}]"
@@ -78,7 +78,7 @@ class Place(NamedTuple):
     """A wrong tap and its surroundings.
 
     tap:      name of the wrong tap
-    found:    the engine's values
+    actual:   the engine's values
     segment:  the operations that lead to the tap
     run:      arithmetic, change of inputs or weights, other values of taps -> the reference's value of the tap
               from the engine's earlier taps; None if the change makes no difference
@@ -95,7 +95,7 @@ class Place(NamedTuple):
     """
 
     tap: str
-    found: np.ndarray
+    actual: np.ndarray
     segment: Segment
     run: Callable[..., np.ndarray | None]
     spread: Callable[[], np.ndarray]
@@ -127,11 +127,11 @@ class Place(NamedTuple):
         runs = self._runs()
         if runs is None:
             right = self.run(Arithmetic(FLOAT64), Change())
-            shape = "" if right is None else other_shape(self.found, right)
+            shape = "" if right is None else other_shape(self.actual, right)
             return [*self._of_another_size(limit)] or ([shape] if shape else [])
         truth, honest = runs
         scene = self._scene(truth, honest)
-        found = scene.found["y"]
+        actual = scene.actual["y"]
         suspects, tried, changing = {}, {}, set[str]()
         room = KEPT
         joins = joined_otherwise(lambda change: self.run(Arithmetic(self.numerics), change))
@@ -162,7 +162,7 @@ class Place(NamedTuple):
         if moved is not None:
             call = moved in self.again
             return [f"it is the result of another call: {moved}" if call else f"it is what {moved} should be"]
-        gap = is_gap(found, truth, honest, self._channels(truth))
+        gap = is_gap(actual, truth, honest, self._channels(truth))
         unlisted = limit.within(self._unlisted(gap))
         of_size = ((name, y) for name, y in unlisted if y.size == truth.size)
         others = explaining(of_size, explains, tried)
@@ -170,7 +170,7 @@ class Place(NamedTuple):
             nearest = scene.nearest({name: {"y": y.reshape(truth.shape)} for name, y in others.items()})
             return [name for name in others if name in nearest]
         tried = {name: y.reshape(truth.shape) for name, y in tried.items()}
-        return of_outputs(changing) or fitted_causes(found, truth, honest, self._channels(truth), tried)
+        return of_outputs(changing) or fitted_causes(actual, truth, honest, self._channels(truth), tried)
 
     def _channels(self, truth: np.ndarray) -> int:
         """Return the axis of channels: the last of heads, [N, tokens, heads, channels]."""
@@ -194,15 +194,15 @@ class Place(NamedTuple):
         last = self.segment.last - 1
         for call in self._call(last):
             if gap:
-                yield from call.unlisted(self.found, gap)
+                yield from call.unlisted(self.actual, gap)
                 continue
             yield from call.from_elsewhere(self.earlier, "the layers in between are skipped")
             yield from call.from_elsewhere(self.later, "that layer should come behind this one")
             yield from call.from_elsewhere(self.unseen(), "the dump has not that tensor; the reference computed it")
-            yield from call.unlisted(self.found)
+            yield from call.unlisted(self.actual)
             yield from self._parts_otherwise()
         whole = self.run(Arithmetic(FLOAT64), Change())
-        if gap or whole is None or whole.size != self.found.size:
+        if gap or whole is None or whole.size != self.actual.size:
             return
         for at, call in self.calls():
             if at == last:
@@ -213,7 +213,7 @@ class Place(NamedTuple):
                 return np.zeros(0) if moved is None else moved
 
             op = self.segment.ops[at - self.segment.first]
-            for name, moved in call.fitted(through, self.found.reshape(whole.shape)):
+            for name, moved in call.fitted(through, self.actual.reshape(whole.shape)):
                 yield f"{op} before it: {name}", moved
 
     def _parts_otherwise(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -245,8 +245,8 @@ class Place(NamedTuple):
     def _passes(
         self, near: np.ndarray, noisy: np.ndarray, spreads: Mapping[str, np.ndarray] = MappingProxyType({})
     ) -> bool:
-        found, losses = {"y": self.found.reshape(near.shape)}, {"y": self.segment.loss}
-        return judge(measure_taps(found, {"y": near}, {"y": noisy}, self.numerics, losses, spreads)).passed
+        actual, losses = {"y": self.actual.reshape(near.shape)}, {"y": self.segment.loss}
+        return judge(measure_taps(actual, {"y": near}, {"y": noisy}, self.numerics, losses, spreads)).passed
 
     def nearest(self) -> Nearest | None:
         """Return the known bug of the operations here that removes most of an error which none explains."""
@@ -259,17 +259,17 @@ class Place(NamedTuple):
 
     def _scene(self, truth: np.ndarray, honest: np.ndarray) -> Scene:
         size = float(np.sqrt(np.mean(truth**2))) or 1.0
-        return Scene({"y": self.found.reshape(truth.shape)}, {"y": truth}, {"y": honest}, {"y": size})
+        return Scene({"y": self.actual.reshape(truth.shape)}, {"y": truth}, {"y": honest}, {"y": size})
 
     def describe(self) -> list[str]:
         """Return phrases on how the tap differs from the truth, the surest first."""
         runs = self._runs()
-        return [] if runs is None else describe(self.found.reshape(runs[0].shape), *runs, self._channels(runs[0]))
+        return [] if runs is None else describe(self.actual.reshape(runs[0].shape), *runs, self._channels(runs[0]))
 
     def _runs(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the tap in float64 and under the engine's numerics; None if they cannot be compared with it."""
         truth, honest = (self.run(Arithmetic(numerics), Change()) for numerics in (FLOAT64, self.numerics))
-        if truth is None or honest is None or self.found.size != truth.size:
+        if truth is None or honest is None or self.actual.size != truth.size:
             return None
         return (truth, honest) if np.isfinite(truth).all() else None
 
@@ -324,7 +324,7 @@ class Place(NamedTuple):
         """Yield (bug, tap): propagate each wrong result of call `at` to the tap."""
         for name, y in answers:
             last = at == self.segment.last - 1
-            if last and y.shape == self.found.shape:
+            if last and y.shape == self.actual.shape:
                 yield name, y
                 continue
             op = self.segment.ops[at - self.segment.first]
@@ -357,7 +357,7 @@ class Place(NamedTuple):
 
     def _of_numbers(self, truth: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, tap) of each number among the component's parameters, solved for."""
-        found = self.found.reshape(truth.shape)
+        actual = self.actual.reshape(truth.shape)
         for name, own, change in numbers(self.params):
 
             def tap(value: float, change=change) -> np.ndarray | None:
@@ -365,7 +365,7 @@ class Place(NamedTuple):
 
             def error(v: np.ndarray, tap=tap) -> np.ndarray | None:
                 y = tap(float(v[0]))
-                return None if y is None or y.size != found.size else (found - y.reshape(truth.shape)).ravel()
+                return None if y is None or y.size != actual.size else (actual - y.reshape(truth.shape)).ravel()
 
             best = solved([own], error) if isinstance(own, float) and own else None
             value = own if best is None else float(shown(best[0]).partition(" ")[0])
@@ -375,12 +375,12 @@ class Place(NamedTuple):
     def _of_another_size(self, limit: TimeLimit) -> Iterator[str]:
         """Yield the known bugs of whole models with which the tap has the size and the values that it has here."""
         truth = self.run(Arithmetic(FLOAT64), Change())
-        if truth is None or truth.size == self.found.size or not np.isfinite(truth).all():
+        if truth is None or truth.size == self.actual.size or not np.isfinite(truth).all():
             return
-        for mutant in limit.within(MUTANTS if self.found.size >= _KNOWN_AGAIN else ()):
+        for mutant in limit.within(MUTANTS if self.actual.size >= _KNOWN_AGAIN else ()):
             with contextlib.suppress(*UNFIT):
                 near = self.run(mutant.change.arithmetic(FLOAT64), mutant.change)
-                if near is None or near.size != self.found.size:
+                if near is None or near.size != self.actual.size:
                     continue
                 noisy = self.run(mutant.change.arithmetic(self.numerics), mutant.change)
                 if noisy is not None and self._passes(near, noisy):

@@ -22,7 +22,7 @@ def _in_a_row(blocks: np.ndarray, first: int, last: int, bits: int) -> np.ndarra
     return (blocks[:, first:last, None] >> np.arange(0, 8, bits) & 2**bits - 1).reshape(len(blocks), -1)
 
 
-def other_layouts(tensor: StoredTensor, found: np.ndarray) -> Named:
+def other_layouts(tensor: StoredTensor, actual: np.ndarray) -> Named:
     """Yield (phrase, values) with codes that lie in a row, under the right scales, else under any."""
     if tensor.type not in _LOW:
         return
@@ -36,7 +36,7 @@ def other_layouts(tensor: StoredTensor, found: np.ndarray) -> Named:
         ways |= {"the lower bits of codes": (low, p.high), "the higher bits of codes": (p.low, high)}
     kept = {f"{words} are read one behind the other": p._replace(low=a, high=b) for words, (a, b) in ways.items()}
     yield from ((f"{tensor.type}: {words}", q.values().reshape(tensor.shape)) for words, q in kept.items())
-    y = np.asarray(found, np.float64).reshape(len(blocks), p.s.shape[1], -1)
+    y = np.asarray(actual, np.float64).reshape(len(blocks), p.s.shape[1], -1)
     for words, q in {**kept, "codes are the right ones": p}.items():
         one = np.ones_like(p.s, np.float64)
         codes = q._replace(d=one[:, :1], s=one, dmin=0 * one[:, :1], m=one).values().reshape(y.shape)
@@ -54,7 +54,7 @@ def other_layouts(tensor: StoredTensor, found: np.ndarray) -> Named:
 _GRIDS = {"iq3_s": (2, 64, 66, 1, 4), "iq2_s": (2, 32, 66, 2, 8), "iq3_xxs": (2, 64, 0, 0, 4)}
 
 
-def grid_entries(tensor: StoredTensor, found: np.ndarray) -> Named:
+def grid_entries(tensor: StoredTensor, actual: np.ndarray) -> Named:
     """Yield (phrase, values) where entries of the grid are others, by the same factor wherever they occur."""
     if tensor.type not in _GRIDS or tensor.type in GROUPED_TYPES:
         return
@@ -66,7 +66,7 @@ def grid_entries(tensor: StoredTensor, found: np.ndarray) -> Named:
         rows = rows | _in_a_row(blocks, more, more + count * bits // 8, bits).astype(int) << 8
     entry = (rows[..., None] * length + np.arange(length)).ravel()
     right = np.asarray(kind.dequantize(blocks), np.float64).ravel()
-    y = np.asarray(found, np.float64).ravel()
+    y = np.asarray(actual, np.float64).ravel()
     square = np.bincount(entry, right**2)
     factor = np.bincount(entry, right * y) / np.where(square, square, 1)
     other = np.flatnonzero((square > 0) & (np.abs(factor - 1) > _NEAR))

@@ -18,9 +18,9 @@ _NEAR = 1e-5
 _LISTED = 4
 
 
-def code_values(tensor: StoredTensor, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, the tensor's values) where some codes are read as other values. found: the engine's values"""
-    y = np.asarray(found, np.float64).ravel()
+def code_values(tensor: StoredTensor, actual: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, the tensor's values) where some codes are read as other values. actual: the engine's values"""
+    y = np.asarray(actual, np.float64).ravel()
     with np.errstate(all="ignore"):
         for kind, codes, unit, offset, right in _readings(tensor):
             read = _fitted(codes, unit, y + offset, len(right))
@@ -29,9 +29,9 @@ def code_values(tensor: StoredTensor, found: np.ndarray) -> Iterator[tuple[str, 
             wrong = np.flatnonzero(~np.isclose(read, right, rtol=_NEAR, atol=0, equal_nan=True) & ~np.isnan(read))
             predicted = np.where(np.isnan(read), right, read)[codes] * unit - offset
             if wrong.size and np.allclose(predicted, y, rtol=_NEAR, atol=_NEAR * np.abs(y).max(), equal_nan=True):
-                told = ", ".join(f"{c} as {read[c]:g}, not {right[c]:g}" for c in wrong[:_LISTED])
+                text = ", ".join(f"{c} as {read[c]:g}, not {right[c]:g}" for c in wrong[:_LISTED])
                 more = f" and {wrong.size - _LISTED} more" if wrong.size > _LISTED else ""
-                yield f"{tensor.type}: {kind} read as other values: {told}{more}", predicted.reshape(tensor.shape)
+                yield f"{tensor.type}: {kind} read as other values: {text}{more}", predicted.reshape(tensor.shape)
 
 
 def _readings(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:

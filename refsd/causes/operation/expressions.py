@@ -45,15 +45,15 @@ class _Part(NamedTuple):
 
 
 def expressions(
-    op: Operation, inputs: Inputs, params: Params, found: np.ndarray
+    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, wrong answer) of the shortest formulas that give the answer. params: complete"""
-    terms = _terms(op, inputs, params) if np.isfinite(found).all() and found.size >= _LEAST else {}
+    terms = _terms(op, inputs, params) if np.isfinite(actual).all() and actual.size >= _LEAST else {}
     if not 0 < len(terms) < 4:
         return
-    terms = {name: np.broadcast_to(x, found.shape) for name, x in terms.items()}
-    at = np.unravel_index(np.random.default_rng(5).permutation(found.size)[:_PLACES], found.shape)
-    y, right = found[at], answer(op, inputs, params)[at]
+    terms = {name: np.broadcast_to(x, actual.shape) for name, x in terms.items()}
+    at = np.unravel_index(np.random.default_rng(5).permutation(actual.size)[:_PLACES], actual.shape)
+    y, right = actual[at], answer(op, inputs, params)[at]
     near = _NEAR * (np.abs(y) + np.abs(y).mean())
     leaves = [_Part(name, 0, x[at], lambda t, name=name: t[name]) for name, x in terms.items()]
     with np.errstate(all="ignore"):

@@ -56,30 +56,30 @@ class Knob(NamedTuple):
     plain_roots: Mapping[float, str] = MappingProxyType({})
 
 
-def fitted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def fitted(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, answer) of each knob: at up to three usual values near the best, then at the best itself.
 
-    params: complete; found: the engine's answer, finite
+    params: complete; actual: the engine's answer, finite
     """
-    yield from _turned(_knobs(op, inputs, params), found)
+    yield from _turned(_knobs(op, inputs, params), actual)
 
 
 def fitted_through(
-    op: Operation, inputs: Inputs, params: Params, through: Callable[[np.ndarray], np.ndarray], found: np.ndarray
+    op: Operation, inputs: Inputs, params: Params, through: Callable[[np.ndarray], np.ndarray], actual: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the same of the operation's parameters, where later operations follow it.
 
-    through: the operation's answer -> what they make of it; found: the engine's result of them, in that shape
+    through: the operation's answer -> what they make of it; actual: the engine's result of them, in that shape
     """
     knobs = _parameters(op, inputs, params)
-    yield from _turned((k._replace(turned=lambda v, k=k: through(k.turned(v))) for k in knobs), found)
+    yield from _turned((k._replace(turned=lambda v, k=k: through(k.turned(v))) for k in knobs), actual)
 
 
-def _turned(knobs: Iterable[Knob], found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def _turned(knobs: Iterable[Knob], actual: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yield what the knobs tell; a number that nobody would write down comes behind all that are plain."""
     fits: list[tuple[bool, str, np.ndarray]] = []
-    for knob in knobs if np.isfinite(found).all() else ():
-        fit = _best(knob, found)
+    for knob in knobs if np.isfinite(actual).all() else ():
+        fit = _best(knob, actual)
         if fit is None:
             continue
         best, error = fit
@@ -93,7 +93,7 @@ def _turned(knobs: Iterable[Knob], found: np.ndarray) -> Iterator[tuple[str, np.
             if "sqrt" in called and not is_certain(len(knob.usual), unsure):
                 called = _told_apart(value, knob.own)
             y = knob.turned(value)
-            if y.shape == found.shape:
+            if y.shape == actual.shape:
                 fits.append((value not in knob.usual and not is_plain(value), knob.phrase.format(called), y))
                 roots = [root for plain, root in knob.plain_roots.items() if _apart(plain, value) < _SAME]
                 fits.extend((True, knob.phrase.format(root), y) for root in roots)
@@ -212,14 +212,14 @@ def _around(own: float) -> np.ndarray:
     return np.concatenate([[-abs(own), 0.0], abs(own) * np.logspace(-8, 8, 33)])
 
 
-def _best(knob: Knob, found: np.ndarray) -> tuple[float, Callable[[float], float]] | None:
-    """Find by golden section the value whose answer is nearest to `found`; None if none is clearly better.
+def _best(knob: Knob, actual: np.ndarray) -> tuple[float, Callable[[float], float]] | None:
+    """Find by golden section the value whose answer is nearest to `actual`; None if none is clearly better.
 
-    -> the value; value -> how far the answer with it is from `found`
+    -> the value; value -> how far the answer with it is from `actual`
     """
     rng = np.random.default_rng(3)
-    at = np.arange(found.size) if found.size <= _SAMPLE else rng.integers(0, found.size, _SAMPLE)
-    wanted = found.ravel()[at].astype(np.float64)
+    at = np.arange(actual.size) if actual.size <= _SAMPLE else rng.integers(0, actual.size, _SAMPLE)
+    wanted = actual.ravel()[at].astype(np.float64)
 
     def sampled(value: float) -> np.ndarray:
         try:
@@ -227,7 +227,7 @@ def _best(knob: Knob, found: np.ndarray) -> tuple[float, Callable[[float], float
                 y = knob.turned(value)
         except (BadInput, ValueError, ZeroDivisionError, OverflowError):
             return np.full(at.shape, np.nan)
-        return y.ravel()[at].astype(np.float64) if y.shape == found.shape else np.full(at.shape, np.nan)
+        return y.ravel()[at].astype(np.float64) if y.shape == actual.shape else np.full(at.shape, np.nan)
 
     def error(value: float) -> float:
         rest = float(np.linalg.norm(sampled(value) - wanted))

@@ -79,23 +79,23 @@ def other_functions(name: str, values: dict[str, np.ndarray], params: Params) ->
         yield (f"{other} for {own}, {exchanged}" if other != own else exchanged), function(value) * gate
 
 
-def ranges(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Named:
+def ranges(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Named:
     """Yield (phrase, wrong answer) if an activation, or its gate's, is something plain in a range of its input."""
     if op.name not in _OWN:
         return
     x, value = gate_and_value(op.name, inputs["x"].values().astype(np.float64), params)
     right = answer(op, inputs, params).astype(np.float64)
     for near, (words, far) in itertools.product(_NEAR, _RANGES.items()):
-        wrong, along = ~(np.abs(found - right) <= near * np.abs(right) + 1e-6), far(x)
+        wrong, along = ~(np.abs(actual - right) <= near * np.abs(right) + 1e-6), far(x)
         if not wrong.any() or not (along < along[wrong].min()).any():
             continue
         start = float(along[wrong].min())
         before, inside = float(along[along < start].max()), along >= start
-        number = float(np.median(found[inside]))
+        number = float(np.median(actual[inside]))
         plain = {"0": 0 * x, "x": x, "-x": -x, "1": 0 * x + 1, "-1": 0 * x - 1}
         for what, there in (plain | {f"{number:.6g}": 0 * x + number}).items():
             y = np.where(inside, there * value, right)
-            if np.allclose(found[inside], y[inside], near, near):
+            if np.allclose(actual[inside], y[inside], near, near):
                 yield f"it is {what} where {words.format(_between(before, start))}", y.astype(np.float32)
                 break
 
@@ -106,9 +106,9 @@ def _between(low: float, high: float) -> str:
     return f"{math.floor(high * 10**digits) / 10**digits:.{digits}f}"
 
 
-def straight_lines(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Named:
+def straight_lines(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Named:
     """Yield (phrase, wrong answer) if an activation, or its gate's, is a table: straight lines between places."""
-    if op.name not in _OWN or not np.isfinite(found).all():
+    if op.name not in _OWN or not np.isfinite(actual).all():
         return
     x, value = gate_and_value(op.name, inputs["x"].values().astype(np.float64), params)
     bins, y, places, before = np.clip(np.floor(x * _BINS), -_FAR, _FAR), np.zeros(x.shape), [], None
@@ -116,7 +116,7 @@ def straight_lines(op: Operation, inputs: Inputs, params: Params, found: np.ndar
         inside = bins == k
         there = inside & (x * value != 0)
         own, size = x[there], np.abs(x[there])  # small numbers count as large ones do
-        columns, right = np.stack([1 / size, own / size], axis=-1), found[there] / (value[there] * size)
+        columns, right = np.stack([1 / size, own / size], axis=-1), actual[there] / (value[there] * size)
         line = np.linalg.lstsq(columns, right, rcond=1e-12)[0]
         if (np.abs(columns @ line - right) > _SAME * (1 + np.abs(right))).any():
             return

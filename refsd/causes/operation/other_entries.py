@@ -20,28 +20,28 @@ _NEARLY_ALL = 0.98
 
 
 def other_entries(
-    op: Operation, inputs: Inputs, params: Params, found: np.ndarray
+    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, wrong answer) with the entries of an input along one axis read by another rule."""
-    axes = [f"axis {letter or a}" for a, letter in enumerate(letters(op, "", found.ndim))]
-    flat = {found.ndim - 1: "all rows", found.ndim: "all elements"}
-    if not np.isfinite(found).all() or answer(op, inputs, params).shape != found.shape:
+    axes = [f"axis {letter or a}" for a, letter in enumerate(letters(op, "", actual.ndim))]
+    flat = {actual.ndim - 1: "all rows", actual.ndim: "all elements"}
+    if not np.isfinite(actual).all() or answer(op, inputs, params).shape != actual.shape:
         return
     for names, axis in _lists(op, inputs):
         n = inputs[names[0]].shape[axis]
-        if n * found.size > _MOST:
+        if n * actual.size > _MOST:
             continue
-        each = np.empty((n, *found.shape), np.float32)
+        each = np.empty((n, *actual.shape), np.float32)
         for i in range(n):
             one = {name: _of_one(inputs[name].values(), axis, i) for name in names}
             each[i] = answer(op, {**inputs, **one}, params)
-        nearest = np.full(found.shape, np.inf)
+        nearest = np.full(actual.shape, np.inf)
         for y in each:
-            np.minimum(nearest, np.abs(y - found), out=nearest)
+            np.minimum(nearest, np.abs(y - actual), out=nearest)
         of = f"{joined(names, 'and')}" + (f" along axis {axis}" if len(inputs[names[0]].shape) > 1 else "")
-        for rule, read in rules(found.shape, n, axes, flat):
+        for rule, read in rules(actual.shape, n, axes, flat):
             y = np.take_along_axis(each, read[None], 0)[0]
-            if np.mean(np.abs(y - found) <= nearest) >= _NEARLY_ALL:
+            if np.mean(np.abs(y - actual) <= nearest) >= _NEARLY_ALL:
                 yield f"entries of {of} are read {rule}", y
 
 

@@ -20,12 +20,14 @@ _OVERFLOWING = 88.7
 _SUMS_OF_SQUARES = _NORMS | {"rms_norm", "l2_norm"}
 
 
-def overflows(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def overflows(
+    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, answer) of each formula of the operation that overflows in this case.
 
-    params: complete; found: the engine's answer. Where it is finite, only sums may have overflowed: x / inf is 0.
+    params: complete; actual: the engine's answer. Where it is finite, only sums may have overflowed: x / inf is 0.
     """
-    finite = bool(np.isfinite(found).all())
+    finite = bool(np.isfinite(actual).all())
     values = {name: tensor.values().astype(np.float32) for name, tensor in inputs.items()}
     sums = op.name in _SUMS_OF_SQUARES or op.name in ("softmax", "attention")
     for phrase, formula in _FORMULAS.items() if "sinks" not in values and (sums or not finite) else ():
@@ -35,17 +37,17 @@ def overflows(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) 
             if y is not None and (kind.overflowed if sums else not np.isfinite(y).all()):
                 yield phrase.format(np.dtype(kind.numbers).name), np.asarray(y, np.float32)
     if not finite:
-        yield from _negative_variance(op, inputs, params, found)
+        yield from _negative_variance(op, inputs, params, actual)
 
 
 def partial_maximum(
-    op: Operation, inputs: Inputs, params: Params, found: np.ndarray
+    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, answer) if a softmax is right but in rows whose exponentials overflow: inf / inf, and x / inf.
 
     What is subtracted is then the maximum of a part of the row: of none of the scores far above it.
     """
-    lost = np.isnan(found)
+    lost = np.isnan(actual)
     if op.name != "softmax" or "sinks" in inputs or not lost.any():
         return
     s = inputs["x"].values() * params["scale"] + (inputs["mask"].values() if "mask" in inputs else 0)
@@ -129,19 +131,19 @@ _FORMULAS: dict[str, Callable[[str, dict, Params, _Type], np.ndarray | None]] = 
 }
 
 
-def _negative_variance(op: Operation, inputs: Inputs, params: Params, found: np.ndarray):
+def _negative_variance(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray):
     """Yield (phrase, answer) if the rows that are NaN are rows in which E[x^2] - E[x]^2 may round below zero."""
     if op.name not in _NORMS:
         return
     x = inputs["x"].values().astype(np.float64)
     rows = x.reshape(len(x) * params.get("num_groups", 1), -1) if "num_groups" in params else None
     rows = x.reshape(-1, x.shape[-1]) if rows is None else rows
-    lost = np.isnan(found.reshape(rows.shape)).all(axis=1)
-    if x.shape != found.shape or not lost.any() or np.isnan(found.reshape(rows.shape)[~lost]).any():
+    lost = np.isnan(actual.reshape(rows.shape)).all(axis=1)
+    if x.shape != actual.shape or not lost.any() or np.isnan(actual.reshape(rows.shape)[~lost]).any():
         return
     rounding = rows.shape[1] * 2.0**-24 * (rows**2).mean(axis=1)
     if (rows[lost].var(axis=1) + params["eps"] <= 2 * rounding[lost]).all():
         right = answer(op, inputs, params).reshape(rows.shape)
         cancelled = rows.var(axis=1) <= 64 * rounding
-        y = np.where(cancelled[:, None], found.reshape(rows.shape), right)
+        y = np.where(cancelled[:, None], actual.reshape(rows.shape), right)
         yield "the variance in one pass, E[x^2] - E[x]^2, rounds below zero: the root of it", y.reshape(x.shape)

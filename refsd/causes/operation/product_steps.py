@@ -111,7 +111,7 @@ def _of(angle):
 
 
 def other_tokens(
-    op: Operation, inputs: Inputs, params: Params, found: np.ndarray
+    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield RoPE with each token turned by the positions of the token that its answer shows. params: complete"""
     ids = inputs["ids"].values() if op.name == "rope" else np.zeros((1, 0, 1), np.int32)
@@ -120,7 +120,7 @@ def other_tokens(
     each = np.stack(
         [answer(op, {**inputs, "ids": stored(np.broadcast_to(one, ids.shape).copy())}, params) for one in ids[0]]
     )
-    read = np.abs(each - found).max(axis=(1, 3, 4)).argmin(axis=0)
-    told = [f"{at} by that of {j}" for at, j in enumerate(read) if (ids[0, at] != ids[0, j]).any()]
+    read = np.abs(each - actual).max(axis=(1, 3, 4)).argmin(axis=0)
+    texts = [f"{at} by that of {j}" for at, j in enumerate(read) if (ids[0, at] != ids[0, j]).any()]
     y = np.stack([each[j, :, at] for at, j in enumerate(read)], axis=1)
-    yield f"tokens are turned by other tokens' positions: {', '.join([*told[:_TOLD], '...'][: len(told)])}", y
+    yield f"tokens are turned by other tokens' positions: {', '.join([*texts[:_TOLD], '...'][: len(texts)])}", y

@@ -23,26 +23,26 @@ _SAMPLE = 256
 
 
 def product_terms(
-    op: Operation, inputs: Inputs, params: Params, found: np.ndarray
+    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, wrong answer) if the answer is the right product with terms counted otherwise, or with more.
 
     A 1x1 convolution is the product of its pixels.
     """
-    if op.name not in ("linear", "conv2d") or not np.isfinite(found).all():
+    if op.name not in ("linear", "conv2d") or not np.isfinite(actual).all():
         return
     values = {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}
     pixels = op.name == "conv2d" and values["weight"].shape[2:] == (1, 1) and params["groups"] == 1
-    if op.name == "conv2d" and not (pixels and found.shape[2:] == values["x"].shape[2:]):
+    if op.name == "conv2d" and not (pixels and actual.shape[2:] == values["x"].shape[2:]):
         return
-    x, found = (np.moveaxis(t, 1, -1) if pixels else t for t in (values["x"], found))
+    x, actual = (np.moveaxis(t, 1, -1) if pixels else t for t in (values["x"], actual))
     weight, bias = values["weight"].reshape(len(values["weight"]), -1), values.get("bias", np.zeros(1))
     rows, (O, K) = x.reshape(-1, x.shape[-1]), weight.shape
     if K > _TERMS or len(rows) * K * O > _MOST:
         return
-    y = (found - bias).reshape(-1, O)
+    y = (actual - bias).reshape(-1, O)
     for phrase, wrong in chain(_counted(rows, weight, y), _read_on(rows, weight, y)):
-        answer = (wrong.reshape(found.shape) + bias).astype(np.float32)
+        answer = (wrong.reshape(actual.shape) + bias).astype(np.float32)
         yield phrase, np.moveaxis(answer, -1, 1) if pixels else answer
 
 

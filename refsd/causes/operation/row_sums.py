@@ -55,12 +55,12 @@ class _Run(NamedTuple):
         return self.last - self.first - self.lost
 
 
-def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def row_sums(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, wrong answer) of each run of numbers whose mean and variance the answer has."""
-    if op.name not in _NAMES or not np.isfinite(found).all():
+    if op.name not in _NAMES or not np.isfinite(actual).all():
         return
     x = inputs["x"].values().astype(np.float64)
-    if x.shape != found.shape or x.size > _MOST:
+    if x.shape != actual.shape or x.size > _MOST:
         return
     one = np.ones(())
     gain, shift = _affine(op.name, inputs, x.ndim)
@@ -71,7 +71,7 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
     n, eps, centred = rows.shape[1], params["eps"], op.name != "rms_norm"
     if n < 8 or len(rows) < 2:
         return
-    y = ((found - shift) / (gain * one)).reshape(rows.shape)
+    y = ((actual - shift) / (gain * one)).reshape(rows.shape)
     lines = _lines(rows, y, centred)
     if lines is None:
         return
@@ -101,17 +101,17 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
 
 
 def softmax_sums(
-    op: Operation, inputs: Inputs, params: Params, found: np.ndarray, more: bool = False
+    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, more: bool = False
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, wrong answer) if the softmax's sum lacks a run of keys, or counts it twice; more: has more.
 
     A row is then the right one over its share of the whole sum, which prefix sums give for every run; what keys
     add that are none is the same for all rows.
     """
-    if op.name not in _SOFTMAXES or "sinks" in inputs or not np.isfinite(found).all():
+    if op.name not in _SOFTMAXES or "sinks" in inputs or not np.isfinite(actual).all():
         return
     weights, total, right = attention_weights(op, inputs, params)
-    rows, own = (np.asarray(y, np.float64).reshape(-1, y.shape[-1]) for y in (right, found))
+    rows, own = (np.asarray(y, np.float64).reshape(-1, y.shape[-1]) for y in (right, actual))
     square = (rows**2).sum(axis=1)
     if weights.shape[-1] < 3 or not (np.isfinite(rows).all() and square.any()):
         return
@@ -145,14 +145,14 @@ def softmax_sums(
 
 
 def key_counts(
-    op: Operation, inputs: Inputs, params: Params, found: np.ndarray
+    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, wrong answer) if an attention counts keys otherwise than once, with their values.
 
     With weights p_j before a mask, sum_j c_j p_j (v_j - y) = 0 in every row: the counts c_j are the only direction
     in which all these sums vanish. A key that is hidden counts 0 times.
     """
-    if op.name not in ("attention", "attention_softcap") or "sinks" in inputs or not np.isfinite(found).all():
+    if op.name not in ("attention", "attention_softcap") or "sinks" in inputs or not np.isfinite(actual).all():
         return
     B, J = inputs["k"].shape[:2]
     mask = inputs["mask"].values() if "mask" in inputs else np.zeros((1, 1, 1, 1))
@@ -164,19 +164,19 @@ def key_counts(
     weights = weights.reshape(*y.shape[:3], J)
     v = np.repeat(inputs["v"].values().astype(np.float64), y.shape[2] // inputs["v"].shape[2], axis=2)
     seen = np.broadcast_to(mask[:, 0, 0] == 0, (B, J))
-    counts = np.stack([_null(*t) for t in zip(weights, v, np.asarray(found, np.float64), strict=True)])
+    counts = np.stack([_null(*t) for t in zip(weights, v, np.asarray(actual, np.float64), strict=True)])
     counts /= np.array([[np.median(c[s]) if s.any() else 1.0] for c, s in zip(counts, seen, strict=True)])
     near = np.rint(counts)
     if not np.isfinite(counts).all() or np.abs(counts - near).max() > _ROUND or (near == seen).all():
         return
-    told = [_told_keys(*t) for t in zip(near, seen, strict=True)]
-    if all(told) and len({*told}) == 1:
-        told = told[:1]
+    texts = [_told_keys(*t) for t in zip(near, seen, strict=True)]
+    if all(texts) and len({*texts}) == 1:
+        texts = texts[:1]
     else:
-        told = [f"in item {i}, {words}" for i, words in enumerate(told) if words]
+        texts = [f"in item {i}, {words}" for i, words in enumerate(texts) if words]
     shares = weights * near[:, None, None]
     shares = shares / np.maximum(shares.sum(axis=-1, keepdims=True), np.finfo(float).tiny)
-    yield "; ".join(told), np.einsum("blhj,bjhe->blhe", shares, v).astype(np.float32)
+    yield "; ".join(texts), np.einsum("blhj,bjhe->blhe", shares, v).astype(np.float32)
 
 
 def _null(p: np.ndarray, v: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -42,17 +42,17 @@ Named = Iterator[tuple[str, np.ndarray]]
 
 
 def unlisted(
-    op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool = False, stepped: bool = False
+    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, gap: bool = False, stepped: bool = False
 ) -> Named:
     """Yield (name, wrong answer in float32, of the right shape), the likeliest first, as many as WORK allows.
 
     params: complete
-    found:  the engine's answer, of the right shape
+    actual: the engine's answer, of the right shape
     gap:    found is one constant or not finite where it is wrong (see is_gap): try only overflows, what computes
             nothing, wrongly read blocks and codes
     stepped: the bugs of `stepwise` were tried already, and are left out
     """
-    yield from islice(_all(op, inputs, params, found, gap, stepped), most_bugs(op, inputs, params))
+    yield from islice(_all(op, inputs, params, actual, gap, stepped), most_bugs(op, inputs, params))
 
 
 def most_bugs(op: Operation, inputs: Inputs, params: Params) -> int:
@@ -69,35 +69,35 @@ def most_bugs(op: Operation, inputs: Inputs, params: Params) -> int:
     return max(WORK // (work + _EACH), _LEAST)
 
 
-def _all(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool, stepped: bool) -> Named:
+def _all(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, gap: bool, stepped: bool) -> Named:
     computed = (
-        lambda: product_terms(op, inputs, params, found),
+        lambda: product_terms(op, inputs, params, actual),
         lambda: head_counts(op, inputs, params),
         *(() if stepped else (lambda: stepwise(op, inputs, params),)),
-        lambda: other_tokens(op, inputs, params, found),
-        lambda: row_sums(op, inputs, params, found),
-        lambda: softmax_sums(op, inputs, params, found),
-        lambda: key_counts(op, inputs, params, found),
-        lambda: other_entries(op, inputs, params, found),
-        lambda: straight_lines(op, inputs, params, found),
+        lambda: other_tokens(op, inputs, params, actual),
+        lambda: row_sums(op, inputs, params, actual),
+        lambda: softmax_sums(op, inputs, params, actual),
+        lambda: key_counts(op, inputs, params, actual),
+        lambda: other_entries(op, inputs, params, actual),
+        lambda: straight_lines(op, inputs, params, actual),
         lambda: bordered(op, inputs, params),
-        lambda: fitted(op, inputs, params, found),
-        lambda: expressions(op, inputs, params, found),
+        lambda: fitted(op, inputs, params, actual),
+        lambda: expressions(op, inputs, params, actual),
         lambda: generated(op, inputs, params, OPERATIONS),
-        lambda: softmax_sums(op, inputs, params, found, more=True),
+        lambda: softmax_sums(op, inputs, params, actual, more=True),
     )
     for make in (
-        lambda: overflows(op, inputs, params, found),
-        lambda: partial_maximum(op, inputs, params, found),
-        lambda: ranges(op, inputs, params, found),
+        lambda: overflows(op, inputs, params, actual),
+        lambda: partial_maximum(op, inputs, params, actual),
+        lambda: ranges(op, inputs, params, actual),
         lambda: _of_blocks(op, inputs, params, wrong_values),
         lambda: simplest(op, inputs, params),
         lambda: _of_blocks(op, inputs, params, misread_floats),
-        lambda: _of_codes(op, inputs, found),
+        lambda: _of_codes(op, inputs, actual),
         *(() if gap else computed),
     ):
         with suppress(Inapplicable):
-            yield from ((name, y) for name, y in make() if y.shape == found.shape)
+            yield from ((name, y) for name, y in make() if y.shape == actual.shape)
 
 
 def _of_blocks(op: Operation, inputs: Inputs, params: Params, *changes: Callable) -> Named:
@@ -107,11 +107,11 @@ def _of_blocks(op: Operation, inputs: Inputs, params: Params, *changes: Callable
             yield phrase, answer(op, {**inputs, name: stored(values)}, params)
 
 
-def _of_codes(op: Operation, inputs: Inputs, found: np.ndarray) -> Named:
+def _of_codes(op: Operation, inputs: Inputs, actual: np.ndarray) -> Named:
     """Yield the expanded values with some codes read as others, or from elsewhere."""
-    for tensor in inputs.values() if op.name == "dequantize" and np.isfinite(found).all() else ():
+    for tensor in inputs.values() if op.name == "dequantize" and np.isfinite(actual).all() else ():
         for fit in (code_values, grid_entries, other_layouts):
-            yield from ((phrase, y.astype(np.float32)) for phrase, y in fit(tensor, found))
+            yield from ((phrase, y.astype(np.float32)) for phrase, y in fit(tensor, actual))
 
 
 def explaining(

@@ -91,13 +91,13 @@ def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
 
 def _is_any_constant(scene: Scene) -> bool:
     """Return True if one number, which nobody would write down, stands for numbers that vary."""
-    found, truth = np.ravel(scene.found[scene.wrong]), np.ravel(scene.truth[scene.wrong])
-    return found.size > 1 and not np.ptp(found) and np.ptp(truth) > 0 and not is_plain(float(found[0]))
+    actual, truth = np.ravel(scene.actual[scene.wrong]), np.ravel(scene.truth[scene.wrong])
+    return actual.size > 1 and not np.ptp(actual) and np.ptp(truth) > 0 and not is_plain(float(actual[0]))
 
 
 def _blames(scene: Scene) -> list[str]:
     bounds = {name: float(bound.limit.max(initial=0.0)) for name, bound in scene.limits.items()}
-    return scene.stage.blames(scene.inputs, scene.found, scene.truth, bounds)
+    return scene.stage.blames(scene.inputs, scene.actual, scene.truth, bounds)
 
 
 def _answer(scene: Scene, change: Change | None = None) -> Answer | None:
@@ -136,20 +136,20 @@ def _explains(scene: Scene, answer: Answer | None) -> bool:
 def _error(scene: Scene, answer: Answer | None) -> np.ndarray | None:
     """Return found - answer at the first wrong output, flat, in units of the bound; None if shapes differ."""
     name = scene.wrong
-    if answer is None or name not in answer or np.shape(answer[name]) != scene.found[name].shape:
+    if answer is None or name not in answer or np.shape(answer[name]) != scene.actual[name].shape:
         return None
     limit = scene.limits[name].limit
     y = np.asarray(answer[name], np.float64)
     unit = np.where(limit > 0, limit, 1.0) if limit.shape == y.shape else 1.0
-    return ((np.asarray(scene.found[name], np.float64) - y) / unit).ravel()
+    return ((np.asarray(scene.actual[name], np.float64) - y) / unit).ravel()
 
 
 def _different_errors(scene: Scene) -> int:
     """Count the different errors of the wrong output."""
-    found, truth = np.ravel(scene.found[scene.wrong]), np.ravel(scene.truth[scene.wrong])
-    if found.shape != truth.shape:
+    actual, truth = np.ravel(scene.actual[scene.wrong]), np.ravel(scene.truth[scene.wrong])
+    if actual.shape != truth.shape:
         return 0
-    return int(np.unique(np.round((found - truth).astype(np.float64), 12)).size)
+    return int(np.unique(np.round((actual - truth).astype(np.float64), 12)).size)
 
 
 def _solved(
@@ -207,23 +207,25 @@ def _scaled_inputs(scene: Scene) -> Iterator[tuple[float, str]]:
 
 def _channels_of_inputs(scene: Scene) -> Iterator[str]:
     """Yield what each channel of an input was multiplied by, and what was added, as by statistics not taken off."""
-    name, found = scene.wrong, np.asarray(scene.found[scene.wrong], np.float64)
-    for other, y in scene.inputs.tensors.items() if found.ndim == 4 and np.isfinite(found).all() else ():
-        if y.ndim != 4 or y.dtype.kind != "f" or y.shape[1] != found.shape[1]:
+    name, actual = scene.wrong, np.asarray(scene.actual[scene.wrong], np.float64)
+    for other, y in scene.inputs.tensors.items() if actual.ndim == 4 and np.isfinite(actual).all() else ():
+        if y.ndim != 4 or y.dtype.kind != "f" or y.shape[1] != actual.shape[1]:
             continue
         run = lambda x, other=other: _answer(scene, Change(tensors=lambda t: {**t, other: x}))
         answers = [run(x) for x in (0 * y, y, 0 * y + 1)]
-        if any(answer is None or np.shape(answer.get(name, ())) != found.shape for answer in answers):
+        if any(answer is None or np.shape(answer.get(name, ())) != actual.shape for answer in answers):
             continue
         none, one, added = (np.asarray(answer[name], np.float64) for answer in answers if answer)
-        effects = (np.moveaxis(effect - none, 1, 0) for effect in (one, added, found))
+        effects = (np.moveaxis(effect - none, 1, 0) for effect in (one, added, actual))
         flat = (effect.reshape(len(effect), -1) for effect in effects)
         each = [np.linalg.lstsq(np.stack([a, b], 1), c, rcond=None)[0] for a, b, c in zip(*flat, strict=True)]
         factor, more = np.stack(each, 1)[:, :, None, None]
         other_scale = np.ptp(factor) or np.ptp(more) or abs(factor.max() - 1) > 1e-4
         if other_scale and _explains(scene, run((factor * y + more).astype(y.dtype))):
-            told = (dict.fromkeys(shown(round(float(k), 6)) for k in (of.min(), of.max())) for of in (factor, more))
-            times, plus = (" to ".join(texts) for texts in told)
+            values = (
+                dict.fromkeys(shown(round(float(k), 6)) for k in (of.min(), of.max())) for of in (factor, more)
+            )
+            times, plus = (" to ".join(texts) for texts in values)
             yield f"{other}: each channel is multiplied by {times}, and {plus} is added"
 
 
@@ -304,12 +306,12 @@ def _in_place(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
     """Return the known bugs that explain a part of the first wrong output."""
     name = scene.wrong
     output = scene.stage.outputs[name]
-    found, truth = scene.found[name], scene.truth[name]
-    if output.size is None or found.shape != truth.shape:
+    actual, truth = scene.actual[name], scene.truth[name]
+    if output.size is None or actual.shape != truth.shape:
         return []
     suspects = {bug: np.asarray(y[name]) for bug, y in known.items() if name in y and y[name].shape == truth.shape}
     channel = output.axes.index("channel") if "channel" in output.axes else -1
-    causes = fitted_causes(found, truth, scene.honest[name], channel, suspects)
+    causes = fitted_causes(actual, truth, scene.honest[name], channel, suspects)
     return [f"{name}: {_in_its_axes(cause, output.axes)}" for cause in causes]
 
 
@@ -324,7 +326,7 @@ def _sequence(scene: Scene) -> list[str]:
     output = scene.stage.outputs[name]
     if output.size is not None or len(output.axes) != 2:
         return []
-    found, truth = np.asarray(scene.found[name]), np.asarray(scene.truth[name])
+    actual, truth = np.asarray(scene.actual[name]), np.asarray(scene.truth[name])
     text = partial(output.text, scene.inputs.params) if output.text else None
-    phrase = sequence_difference(found, truth, output.axes[-1], output.spelled, text)
+    phrase = sequence_difference(actual, truth, output.axes[-1], output.spelled, text)
     return [f"{name}: {phrase}"] if phrase else []

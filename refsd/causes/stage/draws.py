@@ -21,15 +21,15 @@ def other_draws(scene: Scene) -> list[str]:
     name, params = scene.wrong, scene.inputs.params
     if not name or "rng" not in params or "seed" not in params:
         return []
-    found, truth = (np.asarray(of[name], np.float64) for of in (scene.found, scene.truth))
-    if found.shape != truth.shape or found.ndim < 4:
+    actual, truth = (np.asarray(of[name], np.float64) for of in (scene.actual, scene.truth))
+    if actual.shape != truth.shape or actual.ndim < 4:
         return []
-    size = int(np.prod(found.shape[-3:]))
-    rows, right = found.reshape(-1, size), truth.reshape(-1, size)
+    size = int(np.prod(actual.shape[-3:]))
+    rows, right = actual.reshape(-1, size), truth.reshape(-1, size)
     wrong = np.flatnonzero(np.abs(rows - right).max(axis=1) > 1e-3)
     if size < _KNOWN or not len(wrong):
         return []
-    drawn = [*_draws(params, found.shape[-4], found.shape[-3:])]
+    drawn = [*_draws(params, actual.shape[-4], actual.shape[-3:])]
     first = np.stack([y[:_KNOWN] for _, y in drawn])
 
     def told(row: np.ndarray) -> str:
@@ -39,7 +39,7 @@ def other_draws(scene: Scene) -> list[str]:
         return ""
 
     sources = [told(rows[i]) or _within(params, rows[i]) for i in wrong]
-    axes, shape = scene.stage.outputs[name].axes, found.shape[:-3]
+    axes, shape = scene.stage.outputs[name].axes, actual.shape[:-3]
     at = [zip(axes, np.unravel_index(i, shape), strict=False) for i in wrong]
     places = [", ".join(f"{axis} {int(k)}" for axis, k in one) for one in at]
     if all(sources):
@@ -60,7 +60,7 @@ _OTHERS = (
 
 def _where(scene: Scene) -> str:
     """Name the outputs that are wrong, and the items of the first."""
-    wrong = {k: ~np.isclose(scene.found[k], y, rtol=1e-3, atol=1e-3) for k, y in scene.truth.items()}
+    wrong = {k: ~np.isclose(scene.actual[k], y, rtol=1e-3, atol=1e-3) for k, y in scene.truth.items()}
     wrong = {name: where for name, where in wrong.items() if where.any()}
     where = next(iter(wrong.values()))
     items = np.flatnonzero(where.reshape(len(where), -1).any(axis=1))
@@ -68,11 +68,11 @@ def _where(scene: Scene) -> str:
     return f"{', '.join(wrong)}{part}"
 
 
-def _normal(found: np.ndarray, truth: np.ndarray) -> bool:
+def _normal(actual: np.ndarray, truth: np.ndarray) -> bool:
     """Return True for standard normals that are uncorrelated with the right ones."""
-    sure = 4 / np.sqrt(found.size)
-    standard = all(abs(z.mean()) < sure and abs(z.std() - 1) < sure for z in (found, truth))
-    return found.size >= 64 and standard and abs(np.corrcoef(found.ravel(), truth.ravel())[0, 1]) <= sure
+    sure = 4 / np.sqrt(actual.size)
+    standard = all(abs(z.mean()) < sure and abs(z.std() - 1) < sure for z in (actual, truth))
+    return actual.size >= 64 and standard and abs(np.corrcoef(actual.ravel(), truth.ravel())[0, 1]) <= sure
 
 
 def _draws(params: Params, items: int, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:

@@ -25,17 +25,17 @@ def elsewhere(scene: Scene) -> list[str]:
     name = scene.wrong
     if not name:
         return []
-    found, truth = np.asarray(scene.found[name]), np.asarray(scene.truth[name])
-    if found.shape != truth.shape or truth.size < _LEAST:
+    actual, truth = np.asarray(scene.actual[name]), np.asarray(scene.truth[name])
+    if actual.shape != truth.shape or truth.size < _LEAST:
         return []
     for look in (_another, _slices):
-        phrase = look(scene, name, found, truth)
+        phrase = look(scene, name, actual, truth)
         if phrase:
             return [phrase]
     return []
 
 
-def _another(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> str:
+def _another(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> str:
     for source, words in ((scene.inputs.tensors, "{} as it is given"), (scene.truth, "what {} should be")):
         for other, y in source.items():
             y = np.asarray(y)
@@ -53,7 +53,7 @@ def _before(name: str, other: str) -> str:
     return ": it stays as it was before" if of < at else ": it is that of a later one"
 
 
-def _slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> str:
+def _slices(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> str:
     """Find each wrong slice along the first axis among the slices of all, and tensors of a slice's shape."""
     axes = scene.stage.outputs[name].axes
     if truth.ndim < 2 or len(truth) < 2 or truth[0].size < _LEAST:
@@ -71,11 +71,11 @@ def _slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> st
         return f"{name}: every {word} is that of the {word} before"
     if len(sources) == len(truth) and len(set(sources.values())) == 1:
         return f"{name}: every {word} is {next(iter(sources.values()))}"
-    told = [f"{word} {i} is {near}" for i, near in sources.items()]
-    more = f" and {len(told) - _LISTED} more" if len(told) > _LISTED else ""
+    texts = [f"{word} {i} is {near}" for i, near in sources.items()]
+    more = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
     exchanged = {*sources.values()} == {f"that of {word} {i}" for i in sources}
     order = f"{word}s in another order: " if exchanged else ""
-    return f"{name}: {order}{', '.join(told[:_LISTED])}{more}"
+    return f"{name}: {order}{', '.join(texts[:_LISTED])}{more}"
 
 
 def _pool(scene: Scene, name: str, truth: np.ndarray) -> list[tuple[str, np.ndarray]]:
@@ -94,24 +94,24 @@ def _pool(scene: Scene, name: str, truth: np.ndarray) -> list[tuple[str, np.ndar
     return pool
 
 
-def wrong_term(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+def wrong_term(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """The output is an input plus a term; the term is a multiple of what it should be, or in another order."""
-    if scene.stage.outputs[name].size is None or found.shape != truth.shape or truth.size < _LEAST:
+    if scene.stage.outputs[name].size is None or actual.shape != truth.shape or truth.size < _LEAST:
         return
     honest = np.asarray(scene.honest[name], np.float64)
     for other, y in scene.inputs.tensors.items():
         y = np.asarray(y)
         if y.shape != truth.shape or y.dtype.kind != "f" or not np.isfinite(y).all():
             continue
-        right, own = truth - y, found - y
+        right, own = truth - y, actual - y
         square = float(right.ravel() @ right.ravel())
         if not square:
             continue
         factor = float(right.ravel() @ own.ravel()) / square
         if scene.agrees(name, y + factor * right, 4 * max(abs(factor), 1)):
             related = relation(factor, 1.0, scene.numbers)
-            told = f" ({related})" if related else ""
-            what = f"{shown(factor)} times what it should be{told}" if abs(factor) > 1e-6 else "left out"
+            text = f" ({related})" if related else ""
+            what = f"{shown(factor)} times what it should be{text}" if abs(factor) > 1e-6 else "left out"
             yield f"what is added to {other} is {what}"
             return
         added = Evidence(own, right, honest - y)
@@ -121,24 +121,24 @@ def wrong_term(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) ->
             return
 
 
-def constant_in_part(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+def constant_in_part(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """One number where another one should stand, as where a mask is 1."""
-    if found.shape != truth.shape:
+    if actual.shape != truth.shape:
         return
-    wrong = np.abs(found - truth) > np.broadcast_to(scene.limits[name].limit, truth.shape)
-    own, right = found[wrong], truth[wrong]
+    wrong = np.abs(actual - truth) > np.broadcast_to(scene.limits[name].limit, truth.shape)
+    own, right = actual[wrong], truth[wrong]
     if own.size < _LEAST or np.ptp(own) or np.ptp(right):
         return
-    where = masked(scene, name, wrong, np.ones_like(wrong)) or _constant_slice(scene, name, found, wrong)
+    where = masked(scene, name, wrong, np.ones_like(wrong)) or _constant_slice(scene, name, actual, wrong)
     where = where or f"at {own.size} of {truth.size} elements"
     yield f"{name} is {shown(float(own[0]))} where it should be {shown(float(right[0]))}, {where}"
 
 
-def _constant_slice(scene: Scene, name: str, found: np.ndarray, wrong: np.ndarray) -> str:
+def _constant_slice(scene: Scene, name: str, actual: np.ndarray, wrong: np.ndarray) -> str:
     """Return "in channel 0, which is 1 throughout" if all wrong elements are in one such slice; else ""."""
     for axis, word in enumerate(scene.stage.outputs[name].axes):
         at = np.unique(wrong.nonzero()[axis])
-        if len(at) == 1 < wrong.shape[axis] and not np.ptp(there := found.take(at[0], axis)):
+        if len(at) == 1 < wrong.shape[axis] and not np.ptp(there := actual.take(at[0], axis)):
             return f"in {word} {at[0]}, which is {shown(float(there.flat[0]))} throughout"
     return ""
 
@@ -146,34 +146,34 @@ def _constant_slice(scene: Scene, name: str, found: np.ndarray, wrong: np.ndarra
 def last_resorts(scene: Scene) -> list[str]:
     """Return what a few numbers tell where nothing else does: they stay, or are another's and a constant."""
     name = scene.wrong
-    found, truth = np.asarray(scene.found[name], np.float64), np.asarray(scene.truth[name], np.float64)
-    if found.shape != truth.shape or found.ndim != 1 or not np.isfinite(found).all():
+    actual, truth = np.asarray(scene.actual[name], np.float64), np.asarray(scene.truth[name], np.float64)
+    if actual.shape != truth.shape or actual.ndim != 1 or not np.isfinite(actual).all():
         return []
-    phrase = _apart(scene, name, found) or _off(scene, name, found, truth)
+    phrase = _apart(scene, name, actual) or _off(scene, name, actual, truth)
     return [phrase] if phrase else []
 
 
-def _off(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> str:
+def _off(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> str:
     """Say by how much whole numbers are off, if all wrong ones are off by the same."""
-    wrong = np.flatnonzero(found != truth)
-    by = (found - truth)[wrong]
-    if not len(wrong) or np.ptp(by) or (found != np.rint(found)).any() or (truth != np.rint(truth)).any():
+    wrong = np.flatnonzero(actual != truth)
+    by = (actual - truth)[wrong]
+    if not len(wrong) or np.ptp(by) or (actual != np.rint(actual)).any() or (truth != np.rint(truth)).any():
         return ""
     axis = scene.stage.outputs[name].axes[0]
-    where = "all" if len(wrong) == len(found) else f"{axis} {', '.join(map(str, wrong[:_LISTED]))}"
+    where = "all" if len(wrong) == len(actual) else f"{axis} {', '.join(map(str, wrong[:_LISTED]))}"
     return f"{name}: {abs(by[0]):g} too {'many' if by[0] > 0 else 'few'} at {where}"
 
 
-def _apart(scene: Scene, name: str, found: np.ndarray) -> str:
+def _apart(scene: Scene, name: str, actual: np.ndarray) -> str:
     """Say that the numbers are another output's or their own, and a constant."""
     for other, y in scene.truth.items():
         y = np.asarray(y, np.float64)
-        if y.shape != found.shape or len(found) < 3 or not np.ptp(y):
+        if y.shape != actual.shape or len(actual) < 3 or not np.ptp(y):
             continue
-        by = found - y
-        if np.allclose(by, by[0], rtol=1e-6, atol=1e-9 * np.abs(found).max()) and by[0]:
-            told = relation(abs(float(by[0])), 1.0, scene.numbers) or _quotient(abs(float(by[0])), scene.numbers)
-            brackets = f" ({told})" if told else ""
+        by = actual - y
+        if np.allclose(by, by[0], rtol=1e-6, atol=1e-9 * np.abs(actual).max()) and by[0]:
+            text = relation(abs(float(by[0])), 1.0, scene.numbers) or _quotient(abs(float(by[0])), scene.numbers)
+            brackets = f" ({text})" if text else ""
             return f"{name} is {other} {'plus' if by[0] > 0 else 'less'} {shown(abs(float(by[0])))}{brackets}"
     return ""
 

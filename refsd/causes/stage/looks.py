@@ -18,26 +18,26 @@ _EACH = 8
 def output_causes(scene: Scene, looks: tuple) -> list[str]:
     """Return the first pattern that leaves only an honest run's rounding. looks: WHOLE or PARTS"""
     name = scene.wrong
-    found, truth = np.asarray(scene.found[name], np.float64), np.asarray(scene.truth[name], np.float64)
-    if not np.isfinite(found).all() or not np.isfinite(truth).all():
+    actual, truth = np.asarray(scene.actual[name], np.float64), np.asarray(scene.truth[name], np.float64)
+    if not np.isfinite(actual).all() or not np.isfinite(truth).all():
         return []
     for look in looks:
-        phrase = next(look(scene, name, found, truth), None)
+        phrase = next(look(scene, name, actual, truth), None)
         if phrase:
             return [phrase]
     return []
 
 
-def _linear(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+def _linear(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """A multiple of the truth, an offset, or both; of a single number only a factor that is named or round."""
-    if found.shape != truth.shape or scene.stage.outputs[name].size is None:
+    if actual.shape != truth.shape or scene.stage.outputs[name].size is None:
         return
-    t, y = truth.ravel(), found.ravel()
+    t, y = truth.ravel(), actual.ravel()
     if t.size == 1 and t[0]:
         factor = float(y[0] / t[0])
-        told = _told(y[0], t[0], scene.numbers)
-        if told or "(" in shown(factor) or abs(factor - round(factor, 2)) < 1e-6 * abs(factor):
-            yield f"{name} is {shown(factor)} times what it should be{told}"
+        text = _told(y[0], t[0], scene.numbers)
+        if text or "(" in shown(factor) or abs(factor - round(factor, 2)) < 1e-6 * abs(factor):
+            yield f"{name} is {shown(factor)} times what it should be{text}"
         return
     least = 3 if t.size < _EACH else 1
     if t.size >= least + 1 and (t @ t) > 0:
@@ -65,9 +65,9 @@ def _told(value: float, right: float, others: dict[str, float]) -> str:
     return f" ({found})" if found else ""
 
 
-def _counted(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+def _counted(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """Numbers of the items along an axis, up from 0 or 1 or down, where something else is asked for."""
-    if found.shape != truth.shape:
+    if actual.shape != truth.shape:
         return
     for axis, n in enumerate(truth.shape):
         i = np.arange(n).reshape([-1 if a == axis else 1 for a in range(truth.ndim)])
@@ -82,21 +82,21 @@ def _counted(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> I
             "counted down from 1 to 0": 1 - i / max(n - 1, 1),
         }
         for words, count in counts.items() if n > 2 else ():
-            if np.allclose(found, count, rtol=1e-6, atol=1e-6):
+            if np.allclose(actual, count, rtol=1e-6, atol=1e-6):
                 word = scene.stage.outputs[name].axes[axis]
                 yield f"{name}: the index of each {word}, {words}, in place of its value"
                 return
 
 
-def _function(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+def _function(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """A function of each number of the truth: its square, its logarithm, the power of two above it."""
-    if found.shape != truth.shape or scene.stage.outputs[name].size is None:
+    if actual.shape != truth.shape or scene.stage.outputs[name].size is None:
         return
     for words, function in ELEMENTWISE.items():
         with np.errstate(all="ignore"):
             y = function(truth)
         same = truth.size >= _EACH and scene.agrees(name, y, 8 * max(1.0, _slope(y, truth)))
-        if np.isfinite(y).all() and np.ptp(y) and (same or np.array_equal(found, y)):
+        if np.isfinite(y).all() and np.ptp(y) and (same or np.array_equal(actual, y)):
             yield f"{name} {words}"
             return
 
@@ -106,17 +106,17 @@ def _slope(y: np.ndarray, of: np.ndarray) -> float:
     return float(np.abs(y).max() / np.abs(of).max()) if np.abs(of).max() else 1.0
 
 
-def _of_inputs(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+def _of_inputs(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """A weighted sum of inputs and other outputs; the truth is one too, with other weights."""
-    if scene.stage.outputs[name].size is None or found.shape != truth.shape:
+    if scene.stage.outputs[name].size is None or actual.shape != truth.shape:
         return
     terms = {
         other: np.asarray(y, np.float64)
-        for source in (scene.inputs.tensors, scene.found)
+        for source in (scene.inputs.tensors, scene.actual)
         for other, y in source.items()
         if other != name and np.shape(y) == truth.shape and np.asarray(y).dtype.kind == "f"
     }
-    for other, y in scene.found.items():  # draws of several steps
+    for other, y in scene.actual.items():  # draws of several steps
         if other != name and np.ndim(y) == truth.ndim + 1 and np.shape(y)[1:] == truth.shape:
             terms |= {f"{other} {i}": np.asarray(one, np.float64) for i, one in enumerate(y)}
     if not terms or truth.size < _EACH * len(terms):
@@ -124,9 +124,9 @@ def _of_inputs(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) ->
     columns = np.stack([y.ravel() for y in terms.values()], axis=1)
     if not np.isfinite(columns).all() or np.linalg.matrix_rank(columns) < len(terms):
         return
-    weights = [np.linalg.lstsq(columns, y.ravel(), rcond=None)[0] for y in (found, truth)]
+    weights = [np.linalg.lstsq(columns, y.ravel(), rcond=None)[0] for y in (actual, truth)]
     own, right = (np.where(np.abs(w) < 1e-5 * np.abs(w).max(), 0, w) for w in weights)
-    if not scene.agrees(name, (columns @ own).reshape(found.shape), 8):
+    if not scene.agrees(name, (columns @ own).reshape(actual.shape), 8):
         return
     if not np.allclose((columns @ right).reshape(truth.shape), truth, rtol=1e-4, atol=1e-4 * np.abs(truth).max()):
         return
@@ -145,15 +145,15 @@ def _of_inputs(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) ->
                 parts.append(f"{other} is left out")
             else:
                 weights = {f"the factor of {o}": w for o, w in zip(terms, right, strict=True) if o != other and w}
-                told = _told(a, b, scene.numbers | weights)
-                parts.append(f"{other} is multiplied by {shown(a)} for {shown(b)}{told}")
+                factor = _told(a, b, scene.numbers | weights)
+                parts.append(f"{other} is multiplied by {shown(a)} for {shown(b)}{factor}")
     if parts:
         yield f"in {name} {' and '.join(parts)}"
 
 
-def _reordered(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+def _reordered(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """The truth's slices in another order along one axis."""
-    if found.shape != truth.shape:
+    if actual.shape != truth.shape:
         return
     axes, few = scene.stage.outputs[name].axes, np.unique(truth).size <= 2
     for axis, n in enumerate(truth.shape):
@@ -164,57 +164,57 @@ def _reordered(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) ->
                 return
 
 
-def _more_slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+def _more_slices(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """More or fewer slices along one axis: name those that are missing, extra or repeated."""
     axes = scene.stage.outputs[name].axes
-    if found.ndim != truth.ndim:
+    if actual.ndim != truth.ndim:
         return
-    apart = [a for a in range(truth.ndim) if found.shape[a] != truth.shape[a]]
+    apart = [a for a in range(truth.ndim) if actual.shape[a] != truth.shape[a]]
     if len(apart) != 1:
         return
     axis = apart[0]
-    n, m = truth.shape[axis], found.shape[axis]
+    n, m = truth.shape[axis], actual.shape[axis]
     count = f"{m} {axes[axis]}s for {n}"
     common = np.arange(min(n, m))
-    same = np.allclose(np.take(found, common, axis), np.take(truth, common, axis), rtol=1e-5, atol=1e-6)
+    same = np.allclose(np.take(actual, common, axis), np.take(truth, common, axis), rtol=1e-5, atol=1e-6)
     if m < n:
         if same:
             yield f"{name} has {count}: the last {n - m} are left out"
-        elif np.allclose(found, np.take(truth, np.arange(n - m, n), axis), rtol=1e-5, atol=1e-6):
+        elif np.allclose(actual, np.take(truth, np.arange(n - m, n), axis), rtol=1e-5, atol=1e-6):
             yield f"{name} has {count}: the first {n - m} are left out"
         return
     if same:
         yield f"{name} has {count}: {m - n} are too many at the end"
-    elif phrase := other_shape(found, truth):
+    elif phrase := other_shape(actual, truth):
         yield f"{name}: {phrase}"
 
 
-def _reshaped(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+def _reshaped(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """The truth's numbers in the right order, in another shape."""
-    if found.shape == truth.shape or found.size != truth.size:
+    if actual.shape == truth.shape or actual.size != truth.size:
         return
     limit = np.broadcast_to(scene.limits[name].limit, truth.shape).ravel()
-    if (np.abs(found.ravel() - truth.ravel()) <= limit + 2.0**-20 * np.abs(truth.ravel())).all():
-        shapes = f"{list(found.shape)} for {list(truth.shape)}"
-        yield f"{name} has the right numbers, as {shapes}{_joined(scene, name, found)}"
+    if (np.abs(actual.ravel() - truth.ravel()) <= limit + 2.0**-20 * np.abs(truth.ravel())).all():
+        shapes = f"{list(actual.shape)} for {list(truth.shape)}"
+        yield f"{name} has the right numbers, as {shapes}{_joined(scene, name, actual)}"
 
 
-def _joined(scene: Scene, name: str, found: np.ndarray) -> str:
+def _joined(scene: Scene, name: str, actual: np.ndarray) -> str:
     """Return ": item and channel joined" if two axes of the truth are one; else ""."""
     axes, right = scene.stage.outputs[name].axes, scene.truth[name].shape
     for i in range(len(right) - 1):
-        if found.shape == (*right[:i], right[i] * right[i + 1], *right[i + 2 :]):
+        if actual.shape == (*right[:i], right[i] * right[i + 1], *right[i + 2 :]):
             return f": {axes[i]} and {axes[i + 1]} joined"
     return ""
 
 
-def _multiple_in_part(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+def _multiple_in_part(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """A multiple of the truth at some elements, for example where a mask is 0."""
-    if scene.stage.outputs[name].size is None or found.shape != truth.shape:
+    if scene.stage.outputs[name].size is None or actual.shape != truth.shape:
         return
     limit = np.broadcast_to(scene.limits[name].limit, truth.shape)
-    wrong = np.abs(found - truth) > limit
-    t, y = truth[wrong], found[wrong]
+    wrong = np.abs(actual - truth) > limit
+    t, y = truth[wrong], actual[wrong]
     if t.size < _EACH or not (t @ t):
         return
     factor = float(t @ y / (t @ t))

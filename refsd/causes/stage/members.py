@@ -91,7 +91,7 @@ def _factors(scene: Scene, names: list[str], run: Run) -> np.ndarray | None:
     The answer must be linear in the inputs.
     """
     wrong = scene.wrong
-    found = np.asarray(scene.found[wrong], np.float64)
+    actual = np.asarray(scene.actual[wrong], np.float64)
 
     def with_factors(factors: np.ndarray) -> Answer | None:
         by_name = dict(zip(names, factors, strict=True))
@@ -99,12 +99,12 @@ def _factors(scene: Scene, names: list[str], run: Run) -> np.ndarray | None:
 
     without = with_factors(np.zeros(len(names)))
     each = [with_factors(np.eye(len(names))[i]) for i in range(len(names))]
-    if without is None or any(one is None or np.shape(one[wrong]) != found.shape for one in each):
+    if without is None or any(one is None or np.shape(one[wrong]) != actual.shape for one in each):
         return None
     columns = np.stack([(np.asarray(one[wrong]) - without[wrong]).ravel() for one in each if one], axis=1)
-    if found.size < len(names) or not np.isfinite(columns).all() or np.linalg.matrix_rank(columns) < len(names):
+    if actual.size < len(names) or not np.isfinite(columns).all() or np.linalg.matrix_rank(columns) < len(names):
         return None
-    factors = np.linalg.lstsq(columns, (found - without[wrong]).ravel(), rcond=None)[0]
+    factors = np.linalg.lstsq(columns, (actual - without[wrong]).ravel(), rcond=None)[0]
     return factors if scene.explained(with_factors(factors)) else None
 
 

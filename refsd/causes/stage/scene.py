@@ -26,7 +26,7 @@ class Scene(NamedTuple):
 
     stage: Stage
     inputs: StageInputs
-    found: Answer
+    actual: Answer
     truth: Answer
     honest: Answer
     limits: Mapping[str, Bound]
@@ -50,36 +50,36 @@ class Scene(NamedTuple):
 
     def agrees(self, name: str, answer: np.ndarray, times: float = 1.0) -> bool:
         """Return True if an output equals `answer` within `times` its bound, and a little for rounding."""
-        found = self.found[name]
-        if found.shape != answer.shape:
+        actual = self.actual[name]
+        if actual.shape != answer.shape:
             return False
         limit = self.limits[name].limit
         if self.stage.outputs[name].size is None:
-            return np.array_equal(found, answer)
+            return np.array_equal(actual, answer)
         if limit.shape != answer.shape:
             limit = np.full(answer.shape, limit.max(initial=0.0))
         size = np.maximum(np.abs(np.nan_to_num(answer)), _rms(answer))
         more = times * limit + 2.0**-20 * size
         with np.errstate(invalid="ignore"):
-            error = np.abs(np.asarray(found, np.float64) - answer)
-        return bool(((error <= more) | (np.isnan(found) & np.isnan(answer))).all())
+            error = np.abs(np.asarray(actual, np.float64) - answer)
+        return bool(((error <= more) | (np.isnan(actual) & np.isnan(answer))).all())
 
     def gain(self, name: str, answer: np.ndarray) -> float:
         """Return the bits by which an answer tells an output better than the truth, in units of what is allowed."""
         limit = np.broadcast_to(self.limits[name].limit, answer.shape) + 2.0**-20 * _rms(answer)
-        far = [np.abs(np.asarray(self.found[name], np.float64) - y) / limit for y in (self.truth[name], answer)]
+        far = [np.abs(np.asarray(self.actual[name], np.float64) - y) / limit for y in (self.truth[name], answer)]
         before, after = (np.log2(np.maximum(np.nan_to_num(z, nan=1.0), 1.0)).sum() for z in far)
         return float(before - after)
 
     def agrees_at(self, name: str, index: int, answer: np.ndarray) -> bool:
         """Return the same for one slice along the first axis, within four times its bound."""
-        found = self.found[name][index]
+        actual = self.actual[name][index]
         if self.stage.outputs[name].size is None:
-            return np.array_equal(found, answer)
+            return np.array_equal(actual, answer)
         limit = self.limits[name].limit[index]
         size = np.maximum(np.abs(np.nan_to_num(answer)), _rms(answer))
         with np.errstate(invalid="ignore"):
-            return bool((np.abs(np.asarray(found, np.float64) - answer) <= 4 * limit + 2.0**-20 * size).all())
+            return bool((np.abs(np.asarray(actual, np.float64) - answer) <= 4 * limit + 2.0**-20 * size).all())
 
     def consistent(self, answer: Answer) -> bool:
         """Return True if the answer matches the outputs, too, that come before the first wrong one."""

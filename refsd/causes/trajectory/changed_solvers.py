@@ -37,7 +37,7 @@ _ENDS: dict[str, Callable[[float], float]] = {
 }
 
 
-class Told(NamedTuple):
+class Observed(NamedTuple):
     """
     explains: forms -> whether with them every step is the engine's
     near:     sigmas -> whether they are the engine's
@@ -50,41 +50,41 @@ class Told(NamedTuple):
     near: Callable[[np.ndarray], bool]
 
 
-def changed_solvers(told: Told) -> list[str]:
+def changed_solvers(observed: Observed) -> list[str]:
     """What explains the trajectory, the likeliest first; nothing where the right solver does."""
-    if told.right_sigmas and told.explains(forms(solver_of(told.case), told.y.sigmas)):
+    if observed.right_sigmas and observed.explains(forms(solver_of(observed.case), observed.y.sigmas)):
         return []
-    moved = list(apart(lambda: _moved(told), _HISTORY)) if told.right_sigmas else []
+    moved = list(apart(lambda: _moved(observed), _HISTORY)) if observed.right_sigmas else []
     if moved:
         return moved[0]
-    search = _solver if told.right_sigmas else _schedule
-    found = sorted(apart(lambda: search(told), _SECONDS))
+    search = _solver if observed.right_sigmas else _schedule
+    found = sorted(apart(lambda: search(observed), _SECONDS))
     return list(dict.fromkeys(phrase for _, _, phrase in found))[:_MOST]
 
 
-def _moved(told: Told) -> Iterator[list]:
-    right = forms(solver_of(told.case), told.y.sigmas)
-    phrase = moved_history(right, told.explains)
+def _moved(observed: Observed) -> Iterator[list]:
+    right = forms(solver_of(observed.case), observed.y.sigmas)
+    phrase = moved_history(right, observed.explains)
     if phrase:
         yield [phrase]
 
 
-def _solver(told: Told) -> Iterator[list]:
-    right = forms(solver_of(told.case), told.y.sigmas)
+def _solver(observed: Observed) -> Iterator[list]:
+    right = forms(solver_of(observed.case), observed.y.sigmas)
 
     def explains(form: Forms) -> bool:
         same = form.rows.shape == right.rows.shape and np.array_equal(form.steps, right.steps)
-        return same and bool(np.isfinite(form.rows).all()) and told.explains(form)
+        return same and bool(np.isfinite(form.rows).all()) and observed.explains(form)
 
-    yield from _search(lambda: forms(solver_of(told.case), told.y.sigmas.copy()), explains)
+    yield from _search(lambda: forms(solver_of(observed.case), observed.y.sigmas.copy()), explains)
 
 
-def _schedule(told: Told) -> Iterator[list]:
+def _schedule(observed: Observed) -> Iterator[list]:
     def explains(sigmas: np.ndarray) -> bool:
-        same = np.shape(sigmas) == told.y.sigmas.shape and np.isfinite(sigmas).all()
-        return bool(same) and told.near(np.asarray(sigmas))
+        same = np.shape(sigmas) == observed.y.sigmas.shape and np.isfinite(sigmas).all()
+        return bool(same) and observed.near(np.asarray(sigmas))
 
-    yield from _search(lambda: sigmas_of(told.case), explains)
+    yield from _search(lambda: sigmas_of(observed.case), explains)
 
 
 def _search(run: Callable, explains: Callable) -> Iterator[list]:
@@ -137,13 +137,13 @@ def changed_weights(form: Forms, expected: np.ndarray, limits: np.ndarray, y: Du
     return ""
 
 
-def _start(right: np.ndarray, found: np.ndarray, limit: np.ndarray, sigma: float) -> str:
+def _start(right: np.ndarray, actual: np.ndarray, limit: np.ndarray, sigma: float) -> str:
     """Say by which factor the latent that the model is shown first is off, and what gives this factor."""
-    factor = float(np.vdot(right, found) / np.vdot(right, right))
-    if (np.abs(found - factor * right) > 4 * abs(factor) * limit + 2.0**-20 * np.abs(found)).any():
+    factor = float(np.vdot(right, actual) / np.vdot(right, right))
+    if (np.abs(actual - factor * right) > 4 * abs(factor) * limit + 2.0**-20 * np.abs(actual)).any():
         return ""
-    told = relation(sigma * factor, 1.0, {"sigma[0]": sigma})
-    return f"x[0] is {shown(factor)} times what it should be{told and f': it is noise times {told}'}"
+    text = relation(sigma * factor, 1.0, {"sigma[0]": sigma})
+    return f"x[0] is {shown(factor)} times what it should be{text and f': it is noise times {text}'}"
 
 
 def _other_answer(k: int, error: np.ndarray, limit: np.ndarray, y: Dump) -> str:
@@ -180,10 +180,10 @@ def _other_sigma(form: Forms, k: int, state: np.ndarray, limit: np.ndarray, y: D
     if not (rest <= 4 * limit + 2.0**-18 * np.abs(state).max()).all():
         return ""
     where, sigma = f"x[{k}]" if k < len(y.x) else "latent", float(form.sigmas[k - 1])
-    own, told = right[k - 1], ""
+    own, text = right[k - 1], ""
     for words, other in _ENDS.items():
-        told = f": {words}" if abs(other(own) - share) <= 2e-5 * abs(share) else told
-    return f"{where} goes to sigma {shown(share * sigma)}, where it should go to {shown(own * sigma)}{told}"
+        text = f": {words}" if abs(other(own) - share) <= 2e-5 * abs(share) else text
+    return f"{where} goes to sigma {shown(share * sigma)}, where it should go to {shown(own * sigma)}{text}"
 
 
 def step_sigmas(form: Forms, y: Dump) -> np.ndarray | None:

@@ -6,7 +6,13 @@ import numpy as np
 
 from refsd.causes.stage.causes import known_causes, searched_causes
 from refsd.causes.stage.scene import Scene
-from refsd.causes.trajectory.changed_solvers import Told, changed_solvers, changed_weights, first_wrong, step_sigmas
+from refsd.causes.trajectory.changed_solvers import (
+    Observed,
+    changed_solvers,
+    changed_weights,
+    first_wrong,
+    step_sigmas,
+)
 from refsd.causes.trajectory.mutants import MUTANTS, Change, scheduled, stepping_on
 from refsd.causes.trajectory.simulate import answer
 from refsd.golden.case import Case
@@ -32,16 +38,16 @@ from refsd.trajectory.run import (
 
 
 def diagnose(
-    case: Case, inputs: Mapping[str, StoredTensor], found: Mapping[str, np.ndarray], numerics: Numerics
+    case: Case, inputs: Mapping[str, StoredTensor], actual: Mapping[str, np.ndarray], numerics: Numerics
 ) -> list[str]:
     """Name the bugs with which the reference reproduces every step of the engine.
 
     Returns [] if outputs are missing, have a wrong shape or are not finite.
     """
     names, solver = output_names(case), solver_of(case)
-    if not found.keys() >= set(names):
+    if not actual.keys() >= set(names):
         return []
-    y = Dump(**{name: np.asarray(found[name], np.float64) for name in names})
+    y = Dump(**{name: np.asarray(actual[name], np.float64) for name in names})
     one = inputs["noise"].shape[1:]
     calls = y.x.shape[:1]
     shapes = (case.params["steps"] + 1,), (*calls, *one), (*calls, *one), one, (*calls, *one)
@@ -78,7 +84,7 @@ def diagnose(
         return named
     explains = lambda form: _explains(case, form, y, noise, u, slopes, Change())
     near = lambda sigmas: _near(case, y.sigmas, sigmas, u)
-    changed = changed_solvers(Told(case, y, right_sigmas, explains, near))
+    changed = changed_solvers(Observed(case, y, right_sigmas, explains, near))
     if changed or not right_sigmas:
         return changed or _sigma_causes(case, y.sigmas, numerics)
     others = {f"{name}'s sigmas": scheduled(name, case) for name in SCHEDULES if not solver.flow}
@@ -163,12 +169,12 @@ def _answers_agree(case: Case, form: Forms, y: Dump, u: float, change: Change, c
     return True
 
 
-def _sigma_causes(case: Case, found: np.ndarray, numerics: Numerics) -> list[str]:
+def _sigma_causes(case: Case, actual: np.ndarray, numerics: Numerics) -> list[str]:
     """Search wrong sigmas' cause as that of `stage/sigmas` at ComfyUI's levels; nothing where the lists differ."""
     stage, levels = STAGES["stage/sigmas"], "flow" if levels_of(case) is FLOW_LEVELS else "sd"
-    asked = {"engine": "comfyui", "levels": levels, "shift": 1.0}
-    asked |= {k: case.params[k] for k in ("schedule", "steps")}
-    inputs = StageInputs({}, stage.complete({}, asked), np.dtype(np.float64))
+    wanted = {"engine": "comfyui", "levels": levels, "shift": 1.0}
+    wanted |= {k: case.params[k] for k in ("schedule", "steps")}
+    inputs = StageInputs({}, stage.complete({}, wanted), np.dtype(np.float64))
     answer = stage.answer(inputs)
     truth = sigmas_of(case)
     if answer is None or answer["sigmas"].shape != truth.shape or not np.allclose(answer["sigmas"], truth):
@@ -177,5 +183,5 @@ def _sigma_causes(case: Case, found: np.ndarray, numerics: Numerics) -> list[str
         answers = {mutant.name: stage.answer(inputs, mutant.change) for mutant in stage.mutants}
     known = {name: {"sigmas": np.asarray(y["sigmas"])} for name, y in answers.items() if y is not None}
     bound = stage.outputs["sigmas"].bound(inputs, truth, numerics)
-    scene = Scene(stage, inputs, {"sigmas": found}, {"sigmas": truth}, {"sigmas": truth}, {"sigmas": bound})
+    scene = Scene(stage, inputs, {"sigmas": actual}, {"sigmas": truth}, {"sigmas": truth}, {"sigmas": bound})
     return known_causes(scene, known) or searched_causes(scene, known)

@@ -104,30 +104,30 @@ class DumpEngine(NoDeviations):
         self,
         case: Case,
         inputs: Mapping[str, StoredTensor],
-        found: dict[str, np.ndarray],
+        actual: dict[str, np.ndarray],
         outputs: Mapping[str, str],
     ) -> dict[str, np.ndarray]:
         """Rename the dump's tensors to the reference's tap names, where shape and content identify them."""
-        reference = {**self._judge.reference_taps(case, inputs)} if found.keys() - outputs.keys() else {}
-        foreign = {name: y for name, y in found.items() if name not in outputs and name not in reference}
+        reference = {**self._judge.reference_taps(case, inputs)} if actual.keys() - outputs.keys() else {}
+        foreign = {name: y for name, y in actual.items() if name not in outputs and name not in reference}
         if foreign:
-            self.matches = match(foreign, {name: y for name, y in reference.items() if name not in found})
+            self.matches = match(foreign, {name: y for name, y in reference.items() if name not in actual})
         matched = {one.name for one in self.matches}
         self.unknown = [name for name in foreign if name not in matched and not once_more(name, [*reference])]
-        own = {name: y for name, y in found.items() if name not in {*matched, *self.unknown}}
+        own = {name: y for name, y in actual.items() if name not in {*matched, *self.unknown}}
         named = own | {tap: y for one in self.matches for tap, y in one.taps.items()}
-        self.gap = self._gap(found, named, reference)
+        self.gap = self._gap(actual, named, reference)
         return named
 
-    def _gap(self, found: Tensors, named: Tensors, reference: Tensors) -> str:
+    def _gap(self, actual: Tensors, named: Tensors, reference: Tensors) -> str:
         """Say which unknown tensors may be taps, by their sizes; "" if none is."""
         sizes = {y.size for y in reference.values() if y.size > 1 and not _is_there(y, named, reference)}
         fused = {PARTS * size for size in sizes}
-        unlike = [name for name in self.unknown if found[name].size in sizes | fused]
+        unlike = [name for name in self.unknown if actual[name].size in sizes | fused]
         if not unlike:
             return ""
-        judged = len(found) - len(self.unknown)
-        n, shown = counted(len(found), "tensor"), ", ".join(map(printable, unlike[:_SHOWN]))
+        judged = len(actual) - len(self.unknown)
+        n, shown = counted(len(actual), "tensor"), ", ".join(map(printable, unlike[:_SHOWN]))
         shown += ", ..." * (len(unlike) > _SHOWN)
         return (
             f"{judged} of {n} judged, {len(self.unknown)} unknown ({shown}), whose names and contents are none "

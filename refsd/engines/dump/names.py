@@ -44,14 +44,14 @@ def _lines(path: Path) -> list[str]:
     return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
-def renamed(found: Mapping[str, np.ndarray], names: Names) -> dict[str, np.ndarray]:
+def renamed(actual: Mapping[str, np.ndarray], names: Names) -> dict[str, np.ndarray]:
     """Return the tensors under their new names; a * stands for any text, the same on both sides.
 
     Raises BadInput where two tensors get one name.
     """
     result: dict[str, np.ndarray] = {}
     before: dict[str, str] = {}
-    for name, y in found.items():
+    for name, y in actual.items():
         new = _new_name(name, names)
         if new in result:
             raise BadInput(f"--names: {before[new]!r} and {name!r} both become {new!r}")
@@ -59,7 +59,7 @@ def renamed(found: Mapping[str, np.ndarray], names: Names) -> dict[str, np.ndarr
     return result
 
 
-def unused(found: Mapping[str, np.ndarray], names: Names, given: Sequence[str]) -> list[str]:
+def unused(actual: Mapping[str, np.ndarray], names: Names, given: Sequence[str]) -> list[str]:
     """List the names of files that no tensor of the dump has: one file serves several dumps.
 
     given: as `read_names` takes it
@@ -67,15 +67,15 @@ def unused(found: Mapping[str, np.ndarray], names: Names, given: Sequence[str]) 
     Raises BadInput for such a name that is written on the command line.
     """
     typed = _typed(given)
-    idle = [mine for mine in names if not any(_match(mine, name) for name in found)]
+    idle = [mine for mine in names if not any(_match(mine, name) for name in actual)]
     for mine in idle:
         if mine in typed:
-            raise BadInput(f"--names {mine!r}: no tensor of the dump has this name{did_you_mean(mine, found)}")
+            raise BadInput(f"--names {mine!r}: no tensor of the dump has this name{did_you_mean(mine, actual)}")
     return idle
 
 
 def targets(
-    found: Mapping[str, np.ndarray], names: Names, given: Sequence[str]
+    actual: Mapping[str, np.ndarray], names: Names, given: Sequence[str]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """Return "MINE=THEIRS" -> the names that tensors of the dump get by it: of the command line's pairs, of files'.
 
@@ -84,7 +84,7 @@ def targets(
     typed = _typed(given)
     pairs: tuple[dict[str, list[str]], dict[str, list[str]]] = {}, {}
     for mine, theirs in names.items():
-        got = [_new_name(name, {mine: theirs}) for name in found if _match(mine, name)]
+        got = [_new_name(name, {mine: theirs}) for name in actual if _match(mine, name)]
         pairs[mine not in typed][f"{mine}={theirs}"] = got
     return pairs
 

@@ -88,12 +88,12 @@ class ExecEngine:
         taken = [recipe.type for recipe in case.inputs.values()]
         known = (*SCALAR_TYPES, *BLOCK_TYPES) if offer.types is None else offer.types
         foreign = [kind for kind in taken if kind not in known]
-        for asked, offered in (("sampler", offer.samplers), ("schedule", offer.schedules)):
-            if offered is not None and asked in case.params and case.params[asked] not in offered:
-                return f"{self.name} has no {asked} {case.params[asked]}"
-        for asked, had in offer.params.items():
-            if asked in case.params and case.params[asked] not in had:
-                return printable(f"{self.name} has no {asked} {case.params[asked]}", 200)
+        for name, offered in (("sampler", offer.samplers), ("schedule", offer.schedules)):
+            if offered is not None and name in case.params and case.params[name] not in offered:
+                return f"{self.name} has no {name} {case.params[name]}"
+        for name, had in offer.params.items():
+            if name in case.params and case.params[name] not in had:
+                return printable(f"{self.name} has no {name} {case.params[name]}", 200)
         beyond = [name for name in case.inputs if offer.inputs is not None and name not in offer.inputs]
         if beyond:
             return f"{self.name} takes no {beyond[0]} in {case.op}"
@@ -126,7 +126,7 @@ class ExecEngine:
         self,
         case: Case,
         inputs: Mapping[str, StoredTensor],
-        asked: Asked,
+        program: Asked,
         tapped: bool,
         forced: Mapping[str, np.ndarray] | None = None,
     ):
@@ -156,7 +156,7 @@ class ExecEngine:
                 _write_tensors({name: stored(y) for name, y in forced.items()}, Path(request["forced"]))
             if tapped:
                 request |= {"taps": str(folder.work / _TAPS), "tap_names": self._tap_names}
-            outputs = _read_tensors(asked.ask(request, folder, _OUTPUT), _OUTPUT)
+            outputs = _read_tensors(program.ask(request, folder, _OUTPUT), _OUTPUT)
             if not tapped:
                 return outputs, {}
             taps = _read_tensors(folder.read(_TAPS, self._program.max_output), _TAPS)

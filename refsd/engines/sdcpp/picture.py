@@ -70,10 +70,10 @@ def tensors(graphs: Sequence[Graph], pipe: Pipeline, plan: Plan) -> dict[str, np
         pooled = [a for a in graph.inputs if a.ndim == 1 and a.size > 1]
         found |= {f"{which}.y": pooled[0][None]} if len(pooled) == 1 else {}
     for k in range(len(calls) // len(conditions)):
-        asked = calls[k * len(conditions) : (k + 1) * len(conditions)]
-        found[f"calls.{k}.x"] = _input(asked[0], lambda a: a.shape == shape)[None]
-        found[f"calls.{k}.timesteps"] = _input(asked[0], lambda a: a.size == 1).reshape(1)
-        for which, graph in zip(conditions, asked, strict=True):
+        own = calls[k * len(conditions) : (k + 1) * len(conditions)]
+        found[f"calls.{k}.x"] = _input(own[0], lambda a: a.shape == shape)[None]
+        found[f"calls.{k}.timesteps"] = _input(own[0], lambda a: a.size == 1).reshape(1)
+        for which, graph in zip(conditions, own, strict=True):
             found[f"calls.{k}.{which}"] = graph.output[None]
     z = pictures[0].inputs[0][None]
     scale = pipe.autoencoder.scale

@@ -112,10 +112,10 @@ def _llm(askers: dict[tuple[int, ...], _Asker]) -> Reach:
         return {"hidden_states": np.concatenate(rows)}
 
     def refuses(case: Case) -> str | None:
-        asked, L = tuple(case.params.get("layers", ())), case.inputs["input_ids"].shape[1]
-        if asked not in askers:
+        layers, L = tuple(case.params.get("layers", ())), case.inputs["input_ids"].shape[1]
+        if layers not in askers:
             return f"sd-cli asks for the hidden states {' or '.join(map(str, askers))} at once, no others"
-        asker = askers[asked]
+        asker = askers[layers]
         if asker.tokens and asker.tokens != L:
             return f"sd-cli's prompt makes {asker.tokens} tokens here"
         if not asker.tokens and "attention_mask" in case.inputs:

@@ -51,8 +51,8 @@ def gemma2_size(shapes: Mapping[str, Shape]) -> Gemma2Size:
 
 
 def _config(size: Gemma2Size) -> dict:
-    told = llm_config(size, "Gemma2ForCausalLM", "gemma2", 1e-06, 10000.0)
-    return told | {
+    config = llm_config(size, "Gemma2ForCausalLM", "gemma2", 1e-06, 10000.0)
+    return config | {
         "hidden_act": "gelu_pytorch_tanh",
         "hidden_activation": "gelu_pytorch_tanh",
         "max_position_embeddings": 8192,

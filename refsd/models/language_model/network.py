@@ -110,21 +110,21 @@ def read_head_dim(path: Path, shapes: Shapes, given: dict[str, Any], usual: int)
 
     Return {} if the config has neither and `usual` does not fit the weights; the user must then give `--param`.
     """
-    rows, told = _rows(shapes), {field: value for field, value in given.items() if value is not None}
+    rows, known = _rows(shapes), {field: value for field, value in given.items() if value is not None}
     if not all(rows.values()):
         return {}  # missing tensors are reported later
-    if "head_dim" not in told and "num_attention_heads" in told:
+    if "head_dim" not in known and "num_attention_heads" in known:
         queries = rows["num_attention_heads"]
-        told["head_dim"] = queries // divisor(path, told, "num_attention_heads", 1, queries)
+        known["head_dim"] = queries // divisor(path, known, "num_attention_heads", 1, queries)
     both = math.gcd(*rows.values())
-    if "head_dim" not in told and both % usual:
+    if "head_dim" not in known and both % usual:
         return {}
-    wide = divisor(path, told, "head_dim", usual, both)
+    wide = divisor(path, known, "head_dim", usual, both)
     for field, n in rows.items():
-        if told.get(field, n // wide) != n // wide:
+        if known.get(field, n // wide) != n // wide:
             raise BadInput(
-                f"{path}: {field} is {shown_value(told[field])} and head_dim is {wide}, but {_ROWS[field]} has {n} "
-                f"channels: take the config.json of these weights"
+                f"{path}: {field} is {shown_value(known[field])} and head_dim is {wide}, but {_ROWS[field]} has "
+                f"{n} channels: take the config.json of these weights"
             )
     return {"head_dim": wide}
 

@@ -133,35 +133,35 @@ def neighbours(head_dim: int) -> Rule:
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers of a head's rotation. A config that names no kind of it is the released models'."""
     usual = _MINISTRAL if is_ministral(mistral_size(shapes)) else _SMALL
-    told = given if {"rope_type", "rope_theta"} & given.keys() else {**usual, **given}
+    known = given if {"rope_type", "rope_theta"} & given.keys() else {**usual, **given}
     read = {
-        "theta": positive(path, told, "rope_theta", usual["rope_theta"]),
-        "eps": positive(path, told, "rms_norm_eps", 1e-5),
+        "theta": positive(path, known, "rope_theta", usual["rope_theta"]),
+        "eps": positive(path, known, "rms_norm_eps", 1e-5),
     }
-    stretched = _read_yarn(path, told) if "yarn" in (told.get("rope_type"), told.get("type")) else {}
+    stretched = _read_yarn(path, known) if "yarn" in (known.get("rope_type"), known.get("type")) else {}
     return {**read_head_dim(path, shapes, given, 128), **read, **stretched}
 
 
 def _read_yarn(path: Path, given: dict[str, Any]) -> dict[str, Any]:
     """Return YaRN's params. Source: transformers modeling_rope_utils.py, _compute_yarn_parameters."""
-    told = {field: value for field, value in given.items() if value is not None}
+    known = {field: value for field, value in given.items() if value is not None}
     factor = positive(path, given, "factor", 16.0)
     ratio = attention_scale(factor, 1.0)
-    if told.get("mscale") and told.get("mscale_all_dim"):
-        above, below = (positive(path, told, field, 1.0) for field in ("mscale", "mscale_all_dim"))
+    if known.get("mscale") and known.get("mscale_all_dim"):
+        above, below = (positive(path, known, field, 1.0) for field in ("mscale", "mscale_all_dim"))
         ratio = attention_scale(factor, above) / attention_scale(factor, below)
-    truncate, beta = told.get("truncate", True), told.get("llama_4_scaling_beta", 0)
-    longest = told.get("max_position_embeddings", 16384)  # as transformers, for a config that lacks the field
+    truncate, beta = known.get("truncate", True), known.get("llama_4_scaling_beta", 0)
+    longest = known.get("max_position_embeddings", 16384)  # as transformers, for a config that lacks the field
     if type(truncate) is not bool:
         raise BadInput(f"{path}: truncate is {shown_value(truncate)}; true or false expected")
     return {
         "factor": factor,
-        "trained_length": whole(path, told, "original_max_position_embeddings", longest),
-        "beta_fast": positive(path, told, "beta_fast", 32.0),
-        "beta_slow": positive(path, told, "beta_slow", 1.0),
+        "trained_length": whole(path, known, "original_max_position_embeddings", longest),
+        "beta_fast": positive(path, known, "beta_fast", 32.0),
+        "beta_slow": positive(path, known, "beta_slow", 1.0),
         "truncate": truncate,
-        "attention_factor": positive(path, told, "attention_factor", ratio),
-        "query_beta": positive(path, told, "llama_4_scaling_beta", 0.0) if beta != 0 else 0.0,
+        "attention_factor": positive(path, known, "attention_factor", ratio),
+        "query_beta": positive(path, known, "llama_4_scaling_beta", 0.0) if beta != 0 else 0.0,
     }
 
 

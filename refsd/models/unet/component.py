@@ -27,8 +27,8 @@ def _run(m: Module, hint=None, control_strength=1.0, control_type=0, ip_tokens=N
     """Run the UNet; with a hint, add the outputs of the ControlNet whose weights are under the prefix CONTROL."""
     control = None
     if hint is not None:
-        told = {"strength": control_strength, "control_type": control_type}
-        control = controlnet(m[CONTROL], hint=hint, **told, **arguments)
+        settings = {"strength": control_strength, "control_type": control_type}
+        control = controlnet(m[CONTROL], hint=hint, **settings, **arguments)
     return unet(m, **arguments, control=control, ip_tokens=ip_tokens, ip_scale=ip_scale)
 
 

@@ -88,15 +88,15 @@ def shared(length: int, size: int, overlap: float, wraps: bool = False) -> int:
     wraps:   True if the last tile is a neighbour of the first; a negative result then means gaps between tiles
     Source: stable-diffusion.cpp ggml_extend.hpp, sd_tiling_calc_tiles; in float32, as there.
     """
-    asked = int(np.float32(size) * np.float32(overlap))
-    step = size - asked
+    wanted = int(np.float32(size) * np.float32(overlap))
+    step = size - wanted
     if wraps:
         count = max(length // step, 1)
         even = np.float32(size - length // count) / np.float32(size)
         return int(np.float32(size) * (np.float32(0.5) if count == 1 and even > 0 else even))
-    count = int((length - asked) / step)
-    beyond = ((count + 1) * step + asked) % length
-    if beyond != step and beyond <= count * (size // 2 - asked):
+    count = int((length - wanted) / step)
+    beyond = ((count + 1) * step + wanted) % length
+    if beyond != step and beyond <= count * (size // 2 - wanted):
         count += 1
     if count > 2:
         even = np.float32(size * count - length) / np.float32(size * (count - 1))

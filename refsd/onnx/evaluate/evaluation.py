@@ -231,8 +231,8 @@ class Evaluation:
         finally:
             self._depth -= 1
             self._taps = kept
-        asked = [name for name, wanted in zip(function.output, proto.output, strict=False) if wanted]
-        outputs = {name: scope.get(name) for name in asked}
+        names = [name for name, wanted in zip(function.output, proto.output, strict=False) if wanted]
+        outputs = {name: scope.get(name) for name in names}
         scope.close()
         return [outputs.get(name) for name in function.output]
 

@@ -91,7 +91,7 @@ def test_what_earlier_requests_spoil_is_asked_after_the_one_before_not_shrunk(pr
     def with_leftovers(at):
         one = report(["go"])
         one.results[at] = msgspec.structs.replace(one.results[at], status=verdict.FAIL, causes=(LEFT_OVER,))
-        return printed(one, asked={"go": "exec:./go"})
+        return printed(one, arguments={"go": "exec:./go"})
 
     last = "attention_with_rope/2"
     assert "next: refsd conform exec:./go --cases silu/0 --cases silu/1  (alone it conforms)\n" in with_leftovers(1)

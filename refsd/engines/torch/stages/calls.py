@@ -28,9 +28,9 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     scheduler = kind(**SD, timestep_spacing=p["spacing"].partition("_")[0], steps_offset=1)
     scheduler.set_timesteps(p["steps"])
     begin = StableDiffusionImg2ImgPipeline.get_timesteps
-    asked = {"num_inference_steps": p["steps"], "strength": p["strength"], "device": "cpu"}
-    assert asked.keys() <= inspect.signature(begin).parameters.keys()
-    timesteps, _ = begin(SimpleNamespace(scheduler=scheduler), **asked)
+    wanted = {"num_inference_steps": p["steps"], "strength": p["strength"], "device": "cpu"}
+    assert wanted.keys() <= inspect.signature(begin).parameters.keys()
+    timesteps, _ = begin(SimpleNamespace(scheduler=scheduler), **wanted)
     orders, sigmas, x = [], [], torch.ones(1, 1, 1, 1)
     for order, name in ((1, "dpm_solver_first_order_update"), (2, "multistep_dpm_solver_second_order_update")):
         right = getattr(scheduler, name, None)

@@ -78,9 +78,9 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
         output_type="latent",
     )
     keep = torch.tensor([scale for _, _, scale in shown])
-    hint, told, _ = shown[0]
+    hint, text, _ = shown[0]
     active = next(i for i, scale in enumerate(keep) if scale)
-    return {"keep": keep, "hint": hint, "text": told, "added": added[active]}
+    return {"keep": keep, "hint": hint, "text": text, "added": added[active]}
 
 
 STAGES = {"stage/control": TorchStage("diffusers", _refuses, _run)}

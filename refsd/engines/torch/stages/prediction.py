@@ -29,8 +29,8 @@ def _flow(torch, t, p: Params) -> dict[str, Any]:
     scheduler.set_timesteps(sigmas=[p["sigma"]])
     (time,) = scheduler.timesteps
     denoised = scheduler.step(t["answer"], time, t["x"]).prev_sample
-    told = time / 1000 if (p["time"] or {"flux": "sigma"}.get(p["levels"])) == "sigma" else time
-    return {"shown": t["x"], "control": t["x"], "t": told[None], "denoised": denoised}
+    time_ = time / 1000 if (p["time"] or {"flux": "sigma"}.get(p["levels"])) == "sigma" else time
+    return {"shown": t["x"], "control": t["x"], "t": time_[None], "denoised": denoised}
 
 
 def _run(torch, t, p: Params) -> dict[str, Any]:

@@ -70,9 +70,9 @@ def _begun_late(scheduler, p: Params) -> int:
     from diffusers import FluxImg2ImgPipeline, StableDiffusionImg2ImgPipeline
 
     pipeline = FluxImg2ImgPipeline if p["levels"] == "flow" else StableDiffusionImg2ImgPipeline
-    asked = {"num_inference_steps": p["steps"], "strength": p["strength"], "device": "cpu"}
-    assert asked.keys() <= inspect.signature(pipeline.get_timesteps).parameters.keys()
-    timesteps, _ = pipeline.get_timesteps(SimpleNamespace(scheduler=scheduler), **asked)
+    wanted = {"num_inference_steps": p["steps"], "strength": p["strength"], "device": "cpu"}
+    assert wanted.keys() <= inspect.signature(pipeline.get_timesteps).parameters.keys()
+    timesteps, _ = pipeline.get_timesteps(SimpleNamespace(scheduler=scheduler), **wanted)
     return p["steps"] - len(timesteps)
 
 

@@ -38,8 +38,8 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     for tensors in files.values():
         pipe.load_textual_inversion(tensors)
     prompt = pipe.maybe_convert_prompt(p["prompt"], tokenizer)
-    told = tokenizer(prompt, padding="max_length", max_length=77, truncation=True, return_tensors="pt")
-    ids = told.input_ids
+    tokens = tokenizer(prompt, padding="max_length", max_length=77, truncation=True, return_tensors="pt")
+    ids = tokens.input_ids
     learned = encoder.get_input_embeddings()(ids) * (ids >= own)[..., None]
     return {"ids": torch.where(ids >= own, -1, ids), "weights": torch.ones(ids.shape), "clip": learned.detach()}
 
