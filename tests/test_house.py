@@ -37,7 +37,7 @@ BUDGETS = {
     "kernels": 11_350,
     "numerics": 1_700,
     "refsd": 1_150,
-    "refsd/adoption": 2_670,
+    "refsd/adoption": 2_700,
     "refsd/bench": 2_000,
     "refsd/caches": 750,
     "refsd/cases": 550,

@@ -14,5 +14,5 @@ model, _ = build()
 model.load_state_dict(load_file(folder / "weights.safetensors"))
 inputs = load_file(folder / "inputs.safetensors")
 with torch.no_grad(), module_outputs(model.eval()) as taps:
-    outputs = outputs_of(model(**inputs), inputs)
+    outputs = outputs_of(model(**inputs), inputs, taps)
 save_file({name: y.contiguous().clone() for name, y in (taps | outputs).items()}, "dump.safetensors")

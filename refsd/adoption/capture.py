@@ -95,7 +95,7 @@ def capture(module: Any, call: Any, redraw: Callable[[str, tuple[int, ...]], np.
         with running, torch.no_grad(), quiet(), _Widened(), module_outputs(module) as given, streamed:
             answer = module(*arguments, **named)
         inputs = _leaves({**dict(enumerate(arguments)), **named}, "x")
-        answers = outputs_of(answer, inputs)
+        answers = outputs_of(answer, inputs, given)
         if not answers:
             raise BadInput(f"{name}: it returns {type(answer).__name__}, expected tensors")
         try:
@@ -178,11 +178,26 @@ def programs(of: Any) -> dict[str, str]:
     return {"made of": type(of).__qualname__, **versions}
 
 
-def outputs_of(answer: Any, inputs: Collection[str]) -> dict[str, torch.Tensor]:
-    """Return the tensors that a module returns by their names in the graph, of which `inputs` are taken."""
-    answers = _leaves(answer, "out")
-    if len(answers) == 1 or answers.keys() & {*inputs}:
-        return {"out" if len(answers) == 1 else f"out.{name}": y for name, y in answers.items()}
+def outputs_of(answer: Any, inputs: Collection[str], taps: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors that a module returns by their names in the graph.
+
+    inputs: whose names are taken
+    taps:   of `module_outputs`, whose names are taken too, but for a tap that is the output
+    """
+
+    def place(y: torch.Tensor) -> tuple[Any, ...]:
+        return y.data_ptr(), y.shape, y.stride()
+
+    def all_free(answers: Mapping[str, torch.Tensor]) -> bool:
+        return all(name not in taps or place(taps[name]) == place(y) for name, y in answers.items())
+
+    answers = {}
+    for name in ("out", "output"):
+        answers = _leaves(answer, name)
+        if len(answers) == 1 or answers.keys() & {*inputs} or not all_free(answers):
+            answers = {name if len(answers) == 1 else f"{name}.{own}": y for own, y in answers.items()}
+        if all_free(answers):
+            break
     return answers
 
 

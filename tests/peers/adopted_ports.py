@@ -70,7 +70,7 @@ class Port:
                 with self.bug():
                     answer = self._module(**self._call)
         taps = {name: y.numpy() for name, y in given.items() if name in self._taps}
-        return {name: y.numpy() for name, y in outputs_of(answer, self._case.inputs).items()}, taps
+        return {name: y.numpy() for name, y in outputs_of(answer, self._case.inputs, given).items()}, taps
 
 
 def adopted(name: str, folder: Path, build=None, near: float = 1e-12) -> tuple[Case, Port]:

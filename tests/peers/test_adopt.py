@@ -169,6 +169,24 @@ def test_what_is_no_module_is_refused(tmp_path):
         assert says in str(done.exception) and not out.exists(), done.exception
 
 
+class Folded(torch.nn.Module):
+    """Its last module has the name that an output usually gets, and is not the output."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = torch.nn.Linear(6, 8)
+
+    def forward(self, x):
+        return self.out(x).unfold(1, 2, 2).flatten(2) * 0.5
+
+
+def test_a_module_named_as_an_output_is_a_tap_beside_it(tmp_path):
+    case, port = adopted("folded", tmp_path, lambda: (Folded(), {"x": torch.randn(2, 4, 6)}))
+    outputs, taps = port.run_tapped(case, case.realize())
+    assert [*outputs] == ["output"] and "out" in taps
+    assert judged(case, port).conforms
+
+
 class Turned(torch.nn.Module):
     """RoPE by complex numbers, as Z-Image and LTX write it: rows of a table, parts, joins."""
 
