@@ -222,10 +222,8 @@ def _channels_of_inputs(scene: Scene) -> Iterator[str]:
         factor, more = np.stack(each, 1)[:, :, None, None]
         other_scale = np.ptp(factor) or np.ptp(more) or abs(factor.max() - 1) > 1e-4
         if other_scale and _explains(scene, run((factor * y + more).astype(y.dtype))):
-            values = (
-                dict.fromkeys(shown(round(float(k), 6)) for k in (of.min(), of.max())) for of in (factor, more)
-            )
-            times, plus = (" to ".join(texts) for texts in values)
+            ends = (dict.fromkeys(shown(round(float(k), 6)) for k in (of.min(), of.max())) for of in (factor, more))
+            times, plus = (" to ".join(texts) for texts in ends)
             yield f"{other}: each channel is multiplied by {times}, and {plus} is added"
 
 

@@ -37,7 +37,7 @@ _ENDS: dict[str, Callable[[float], float]] = {
 }
 
 
-class Observed(NamedTuple):
+class Run(NamedTuple):
     """
     explains: forms -> whether with them every step is the engine's
     near:     sigmas -> whether they are the engine's
@@ -50,41 +50,41 @@ class Observed(NamedTuple):
     near: Callable[[np.ndarray], bool]
 
 
-def changed_solvers(observed: Observed) -> list[str]:
+def changed_solvers(run: Run) -> list[str]:
     """What explains the trajectory, the likeliest first; nothing where the right solver does."""
-    if observed.right_sigmas and observed.explains(forms(solver_of(observed.case), observed.y.sigmas)):
+    if run.right_sigmas and run.explains(forms(solver_of(run.case), run.y.sigmas)):
         return []
-    moved = list(apart(lambda: _moved(observed), _HISTORY)) if observed.right_sigmas else []
+    moved = list(apart(lambda: _moved(run), _HISTORY)) if run.right_sigmas else []
     if moved:
         return moved[0]
-    search = _solver if observed.right_sigmas else _schedule
-    found = sorted(apart(lambda: search(observed), _SECONDS))
+    search = _solver if run.right_sigmas else _schedule
+    found = sorted(apart(lambda: search(run), _SECONDS))
     return list(dict.fromkeys(phrase for _, _, phrase in found))[:_MOST]
 
 
-def _moved(observed: Observed) -> Iterator[list]:
-    right = forms(solver_of(observed.case), observed.y.sigmas)
-    phrase = moved_history(right, observed.explains)
+def _moved(run: Run) -> Iterator[list]:
+    right = forms(solver_of(run.case), run.y.sigmas)
+    phrase = moved_history(right, run.explains)
     if phrase:
         yield [phrase]
 
 
-def _solver(observed: Observed) -> Iterator[list]:
-    right = forms(solver_of(observed.case), observed.y.sigmas)
+def _solver(run: Run) -> Iterator[list]:
+    right = forms(solver_of(run.case), run.y.sigmas)
 
     def explains(form: Forms) -> bool:
         same = form.rows.shape == right.rows.shape and np.array_equal(form.steps, right.steps)
-        return same and bool(np.isfinite(form.rows).all()) and observed.explains(form)
+        return same and bool(np.isfinite(form.rows).all()) and run.explains(form)
 
-    yield from _search(lambda: forms(solver_of(observed.case), observed.y.sigmas.copy()), explains)
+    yield from _search(lambda: forms(solver_of(run.case), run.y.sigmas.copy()), explains)
 
 
-def _schedule(observed: Observed) -> Iterator[list]:
+def _schedule(run: Run) -> Iterator[list]:
     def explains(sigmas: np.ndarray) -> bool:
-        same = np.shape(sigmas) == observed.y.sigmas.shape and np.isfinite(sigmas).all()
-        return bool(same) and observed.near(np.asarray(sigmas))
+        same = np.shape(sigmas) == run.y.sigmas.shape and np.isfinite(sigmas).all()
+        return bool(same) and run.near(np.asarray(sigmas))
 
-    yield from _search(lambda: sigmas_of(observed.case), explains)
+    yield from _search(lambda: sigmas_of(run.case), explains)
 
 
 def _search(run: Callable, explains: Callable) -> Iterator[list]:

@@ -6,13 +6,7 @@ import numpy as np
 
 from refsd.causes.stage.causes import known_causes, searched_causes
 from refsd.causes.stage.scene import Scene
-from refsd.causes.trajectory.changed_solvers import (
-    Observed,
-    changed_solvers,
-    changed_weights,
-    first_wrong,
-    step_sigmas,
-)
+from refsd.causes.trajectory.changed_solvers import Run, changed_solvers, changed_weights, first_wrong, step_sigmas
 from refsd.causes.trajectory.mutants import MUTANTS, Change, scheduled, stepping_on
 from refsd.causes.trajectory.simulate import answer
 from refsd.golden.case import Case
@@ -84,7 +78,7 @@ def diagnose(
         return named
     explains = lambda form: _explains(case, form, y, noise, u, slopes, Change())
     near = lambda sigmas: _near(case, y.sigmas, sigmas, u)
-    changed = changed_solvers(Observed(case, y, right_sigmas, explains, near))
+    changed = changed_solvers(Run(case, y, right_sigmas, explains, near))
     if changed or not right_sigmas:
         return changed or _sigma_causes(case, y.sigmas, numerics)
     others = {f"{name}'s sigmas": scheduled(name, case) for name in SCHEDULES if not solver.flow}
