@@ -118,7 +118,7 @@ def measure(
         bound = bound and bound._replace(limit=np.atleast_1d(bound.limit), spread=np.atleast_1d(bound.spread))
         each = None if spread is None else spread[None]
         one = measure(name, actual[None], truth[None], np.asarray(honest)[None], bound, 0, least, each)
-        return msgspec.structs.replace(one, shape=(), actual=())
+        return msgspec.structs.replace(one, shape=(), found=())
     actual, honest = np.asarray(actual, np.float64), np.asarray(honest, np.float64)
     limit, spread = _scale(truth, honest, bound, least, spread)
     free, finite, known = np.isinf(limit), np.isfinite(actual), np.isfinite(truth)

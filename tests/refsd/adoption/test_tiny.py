@@ -141,6 +141,19 @@ def test_a_dump_under_its_own_names_is_known_again(tiny, tmp_path):
     assert (done.exit_code, result["place"]) == (1, "norm")
 
 
+def test_names_tell_what_no_contents_tell(tiny, tmp_path):
+    found = dump(tiny, tmp_path)
+    noise = np.random.default_rng(0).standard_normal(found["conv_in"].shape).astype(np.float32)
+    save_file({"out": found["out"], "blk.0": noise}, tmp_path / "others.safetensors")
+    place = f"dump:{tmp_path / 'others.safetensors'}"
+    for names, wrong in (((), ""), (("--names", "blk.0=conv_in"), "conv_in")):
+        done = run("conform", place, "--cases", tiny, "--report", tmp_path / "report", *names)
+        (result,) = json.loads((tmp_path / "report/conform.json").read_bytes())["results"]
+        assert (done.exit_code, result["place"]) == (bool(wrong), wrong), result
+    done = run("conform", place, "--cases", tiny, "--report", tmp_path / "report", "--names", "blk.9=conv_in")
+    assert done.exit_code and "blk.9" in done.output + str(done.exception)
+
+
 def test_reference_taps_have_the_names_of_the_module_tree(tiny):
     case = read(tiny)
     assert [*ModelJudge().reference_taps(case, case.realize())] == TAPS
