@@ -15,7 +15,7 @@ import numpy as np
 
 from refsd.components import COMPONENTS
 from refsd.engines.dump.matching import PARTS, Match, Tensors, match
-from refsd.engines.dump.names import Names, read_names, renamed
+from refsd.engines.dump.names import Names, read_names, renamed, unused
 from refsd.files.formats import open_weights
 from refsd.golden import dumps
 from refsd.golden.case import Case
@@ -67,11 +67,11 @@ class DumpEngine(NoDeviations):
         self.names: Names = {}
         self.gap = ""
         self._judge = ModelJudge(model_files)
-        self._path, self._numerics = path, numerics
+        self.path, self._numerics = path, numerics
         self.of_one_case = not path.is_dir() or any(path.glob("*.npy"))
 
     def refuses(self, case: Case) -> str | None:
-        return None if self._file(case) else f"{self._path} has no dump of {case.name}"
+        return None if self._file(case) else f"{self.path} has no dump of {case.name}"
 
     def numerics(self, case: Case) -> Numerics:
         return self._numerics
@@ -136,15 +136,23 @@ class DumpEngine(NoDeviations):
 
     def _file(self, case: Case) -> Path | None:
         if self.of_one_case:
-            return self._path
-        paths = [self._path / f"{case.name}{suffix}" for suffix in ("", *_SUFFIXES)]
+            return self.path
+        paths = [self.path / f"{case.name}{suffix}" for suffix in ("", *_SUFFIXES)]
         return next((path for path in paths if path.exists()), None)
 
 
 def give_names(dumps: Sequence[DumpEngine], given: Sequence[str]) -> None:
-    """Have dumps read under the user's names. given: as `read_names` takes it; raises BadInput without a dump"""
+    """Have dumps read under the user's names.
+
+    given: as `read_names` takes it
+
+    Raises BadInput without a dump, and for a name on the command line that dumps of one case lack.
+    """
+    names = read_names(given)
     for dump in dumps:
-        dump.names = read_names(given)
+        dump.names = names
+    if given and all(dump.of_one_case for dump in dumps):
+        unused({name: y for dump in dumps for name, y in read_dump(dump.path).items()}, names, given)
     if given and not dumps:
         raise BadInput("--names: none of the engines is a dump; leave it out")
 
