@@ -148,13 +148,13 @@ def give_names(dumps: Sequence[DumpEngine], given: Sequence[str]) -> None:
 
     Raises BadInput without a dump, and for a name on the command line that dumps of one case lack.
     """
+    if given and not dumps:
+        raise BadInput("--names: none of the engines is a dump; leave it out")
     names = read_names(given)
     for dump in dumps:
         dump.names = names
     if given and all(dump.of_one_case for dump in dumps):
         unused({name: y for dump in dumps for name, y in read_dump(dump.path).items()}, names, given)
-    if given and not dumps:
-        raise BadInput("--names: none of the engines is a dump; leave it out")
 
 
 def _is_there(tap: np.ndarray, named: Tensors, reference: Tensors) -> bool:
