@@ -114,6 +114,24 @@ CASES = (
         },
         strength=0.75,
     ),
+    _case(
+        "lokr-conv",
+        (6, 8, 3, 3),
+        {f"{_NAME}.lokr_w1": _factor(3, 2), f"{_NAME}.lokr_w2": Recipe((2, 4, 3, 3), exponent=-17)},
+    ),
+    _case(
+        "lokr-tucker",
+        (8, 6, 3, 3),
+        {
+            f"{_NAME}.lokr_w1_a": _factor(2, 2),
+            f"{_NAME}.lokr_w1_b": _factor(2, 3),
+            f"{_NAME}.lokr_w2_a": Recipe((3, 4), exponent=-17),
+            f"{_NAME}.lokr_w2_b": Recipe((3, 2), exponent=-17),
+            f"{_NAME}.lokr_t2": Recipe((3, 3, 3, 3), exponent=-17),
+            f"{_NAME}.alpha": _alpha(1.0),
+        },
+        strength=0.75,
+    ),
     # What LyCORIS trains with use_scalar: a factor of the whole change, beside alpha.
     _case(
         "lokr-scalar",
@@ -160,6 +178,12 @@ CASES = (
             "layer.lora_magnitude_vector": Recipe((32,), exponent=-19, offset=0.5),
         },
     ),
+    _case(
+        "dora-columns",
+        (32, 32),
+        _lora(_NAME, 32, 32, 4, 2.0) | {f"{_NAME}.dora_scale": Recipe((1, 32), exponent=-19, offset=0.5)},
+        strength=0.75,
+    ),
     _case("lora-rank-1", (20, 24), _lora(_NAME, 20, 24, 1, 2.0), strength=0.75),
     _case("oft-half", (24, 16), {f"{_NAME}.oft_blocks": Recipe((3, 8, 8), exponent=-19)}, strength=0.5),
     _case(
@@ -173,6 +197,14 @@ CASES = (
         {
             f"{_NAME}.oft_blocks": Recipe((3, 8, 8), exponent=-19),
             f"{_NAME}.rescale": Recipe((24, 1), exponent=-20, offset=1.0),
+        },
+    ),
+    _case(
+        "boft-rescaled",
+        (16, 24),
+        {
+            f"{_NAME}.oft_blocks": Recipe((2, 4, 4, 4), exponent=-18),
+            f"{_NAME}.rescale": Recipe((16, 1), exponent=-20, offset=1.0),
         },
     ),
     # Three stages, which pair rows 1, 2 and 4 apart.

@@ -133,6 +133,10 @@ STAGES = (
             _case("easycache-two-pictures", "easycache", pictures=2, threshold=0.06, start=0.05, end=1.0),
             _case("ucache", "ucache", threshold=0.3),
             _case("ucache-kept-error", "ucache", guided=True, threshold=0.4, decay=0.75, relative=0, reset=0),
+            _case("ucache-faded", "ucache", guided=True, threshold=1.02, start=0, end=1.0, decay=0.75, reset=0),
+            _case(
+                "ucache-absolute", "ucache", guided=True, threshold=0.527, start=0, decay=0.5, relative=0, reset=0
+            ),
             _case("dbcache", "dbcache", guided=True, threshold=0.03007, Fn=30, Bn=2),
             _case("first-block", "first-block", guided=True, head=True, threshold=0.023),
             _case("taylorseer", "taylorseer", interval=3, before=3, after=11, order=2),
@@ -144,7 +148,16 @@ STAGES = (
                 threshold=0.15,
                 most=2,
                 retention=0.25,
-                ratios=[1.0, 1.1, 1.02, 0.97, 0.95],
+                ratios=[*_RATIOS],
+            ),
+            _case(
+                "magcache-four",
+                "magcache",
+                guided=True,
+                threshold=0.079,
+                most=4,
+                retention=0.3,
+                ratios=[*_RATIOS],
             ),
             _case("teacache", "teacache", head=True, threshold=0.105, polynomial=[2.0, 0.6, 0.0]),
         ),

@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from refsd.families import FAMILIES
 from refsd.numerics.errors import BadInput
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, magnitude, part
 from refsd.tokenizers import Tokenizer, find_tokenizer
-from refsd.tokenizers.chunking import Parts, at_commas, by_parts, cut_off
+from refsd.tokenizers.chunking import FAR, LONG, Parts, at_commas, by_parts, cut_off
 from refsd.tokenizers.clip_bpe import BOS, END, EOS, START, byte_characters
 from refsd.tokenizers.comfyui_prompt import parse_weights
 from refsd.tokenizers.prompt import LENGTH, ROOM, Chunk, chunk, cut, parse_attention
@@ -213,6 +214,17 @@ def _one_more(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
     return [made, *cut(tokenizer, parts)[1:]]
 
 
+def _bounded(rule: Callable[..., list[Chunk]], **bound: int):
+    """Cut by an engine's own rule with another bound."""
+
+    def chunk_of(engine: str):
+        if PROMPT_CARDS[engine].chunk is not rule:
+            raise NoDifference
+        return partial(rule, **bound)
+
+    return chunk_of
+
+
 def _without_eos(ids: np.ndarray) -> np.ndarray:
     first = int(np.argmax(ids == EOS))
     return np.append(np.delete(ids, first), EOS if ids[-1] == EOS and first < LENGTH - 1 else 0)
@@ -250,6 +262,11 @@ _KNOWN = (
     ),
     part("chunks wherever 75 are full", chunk=lambda engine: cut),
     part("chunks at commas", chunk=lambda engine: at_commas),
+    part(f"a comma {FAR} tokens back is too far", chunk=_bounded(at_commas, far=FAR - 1)),
+    part(f"a comma {FAR + 1} tokens back is near enough", chunk=_bounded(at_commas, far=FAR + 1)),
+    part("no comma is too far", chunk=_bounded(at_commas, far=ROOM)),
+    part(f"a part of {LONG} tokens is moved whole", chunk=_bounded(by_parts, long=LONG + 1)),
+    part(f"a part of {LONG - 1} tokens is cut", chunk=_bounded(by_parts, long=LONG - 1)),
     part("76 tokens and no EOS", chunk=lambda engine: _one_more),
     part("only the first chunk is read", keep=lambda rule, chunks: chunks[:1]),
     part("an empty chunk at the end", keep=lambda rule, chunks: [*chunks, chunk([], [])]),
@@ -310,6 +327,9 @@ STAGES = (
             _case("foreign", "diffusers", _FOREIGN),
             _case("lines", "diffusers", _LINES),
             _case("special", "diffusers", _SPECIAL),
+            *(_case(f"comma-{n}-back", "a1111", "red " * (75 - n) + ", " + "blue " * 30) for n in (20, 21)),
+            *(_case(f"part-of-{n}", "comfyui", "red " * 70 + f"({'blue ' * n}:1.25)") for n in (7, 8)),
+            *(_case("full", engine, "red " * 75) for engine in ("a1111", "comfyui")),
             _case("empty", "diffusers", ""),
             _case("empty", "a1111", ""),
             _case("long-weights", "comfyui", _LONG.replace("mars", "(mars:1.4)").replace("cairo", "((cairo))")),

@@ -157,6 +157,17 @@ def _edge(change: Callable[[int, int, float, float], bool]):
     return lambda engine: change
 
 
+def _open(engine: str):
+    """The window's ends lie outside it."""
+    ends = {
+        "diffusers": lambda i, n, a, b: a < i / n and (i + 1) / n < b,
+        "a1111": lambda i, n, a, b: a < i / n < b,
+    }
+    if engine not in ends:
+        raise NoDifference
+    return ends[engine]
+
+
 def _swapped(y: np.ndarray, mode: str) -> np.ndarray:
     return _halves(np.roll(y, len(y) // 2, axis=0), mode)
 
@@ -166,6 +177,7 @@ _KNOWN = (
     part("no window", acts=_edge(_always)),
     part("the window's start left out", acts=lambda engine: lambda i, n, a, b: ENGINES[engine](i, n, 0.0, b)),
     part("the window's end left out", acts=lambda engine: lambda i, n, a, b: ENGINES[engine](i, n, a, 1.0)),
+    part("the window's ends lie outside it", acts=_open),
     part("the window of steps counted from 1", acts=lambda e: lambda i, n, a, b: ENGINES[e](i + 1, n, a, b)),
     part("the window from its other end", acts=lambda e: lambda i, n, a, b: ENGINES[e](n - 1 - i, n, a, b)),
     part("acts outside the window", acts=lambda e: lambda i, n, a, b: not ENGINES[e](i, n, a, b)),
@@ -251,6 +263,8 @@ STAGES = (
             _case("diffusers-one-picture", "diffusers", 1, 3, 1, steps=7, start=0.3, end=0.9, strength=1.25),
             _case("diffusers-guess", "diffusers", 2, 2, 2, "guess", steps=9, end=0.6, strength=0.8),
             _case("a1111-soft", "a1111", 2, 2, 1, "soft", steps=11, start=0.2, end=0.55, strength=0.6),
+            _case("diffusers-on-steps", "diffusers", 1, 2, 1, steps=8, start=0.25, end=0.75, strength=0.55),
+            _case("a1111-on-steps", "a1111", 1, 1, 2, steps=8, start=0.125, end=0.5, strength=1.1),
             _case("comfyui-window", "comfyui", 1, 2, 2, steps=8, start=0.15, end=0.65, strength=0.85),
             _case("sdcpp", "sdcpp", 1, 1, 1, steps=6, strength=0.45),
         ),

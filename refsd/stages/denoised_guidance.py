@@ -158,6 +158,13 @@ def _percentile_of_values(guided, percentile, maximum):
     return np.clip(guided, -s, s) / s
 
 
+def _enlarged(guided, percentile, maximum):
+    """Divide by thresholds below 1, too."""
+    s = np.minimum(np.quantile(np.abs(guided).reshape(len(guided), -1), percentile, axis=1), maximum)
+    s = s.reshape(-1, 1, 1, 1)
+    return np.clip(guided, -s, s) / s
+
+
 def _divided_only(guided, percentile, maximum):
     """Divide by the threshold, but clip nothing."""
     s = np.clip(np.quantile(np.abs(guided).reshape(len(guided), -1), percentile, axis=1), 1.0, maximum)
@@ -191,6 +198,7 @@ _KNOWN = (
     part("threshold left out", limited=lambda guided, percentile, maximum: guided),
     part("clipped, not divided", limited=lambda g, q, m: dynamic_threshold(g, q, m) * _threshold(g, q, m)),
     part("divided, not clipped", limited=_divided_only),
+    part("thresholds below 1 divide, too", limited=_enlarged),
     part("percentile of the values, not of their magnitudes", limited=_percentile_of_values),
     part("percentile of the whole batch", limited=_over_the_batch(dynamic_threshold)),
     part("clipped at 1", limited=lambda guided, percentile, maximum: np.clip(guided, -1, 1)),
@@ -254,6 +262,7 @@ STAGES = (
             _case("tangential", "tangential", 5.0),
             _case("nested", "nested", 7.5, "other", other_scale=1.5),
             _case("dynamic-threshold", "dynamic-threshold", 7.5, maximum=50.0),
+            _case("dynamic-threshold-below-1", "dynamic-threshold", 1.5, percentile=0.25, maximum=50.0),
             _case("dynamic-threshold-held", "dynamic-threshold", 7.5, maximum=1.5),
             _case("mimic-range", "mimic-range", 14.0, other_scale=7.0, phi=0.75),
             _case("mimic-range-batch", "mimic-range", 14.0, other_scale=7.0, by_channel=False, from_zero=True),

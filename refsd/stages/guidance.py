@@ -178,6 +178,13 @@ def _along(cond, uncond, scale, eta, limit, momentum, average, smoothing):
     return cond + (scale - 1) * (along + eta * across)
 
 
+def _to_the_limit(cond, uncond, scale, eta, limit, momentum, average, smoothing):
+    """Bring every norm to the limit, shorter ones too."""
+    difference = cond - uncond + (momentum * average if average is not None else 0)
+    along, across = project(difference * limit / _norm(difference) if limit else difference, cond)
+    return cond + (scale - 1) * (across + eta * along)
+
+
 def _apg(**others: float | None):
     names = "eta", "limit", "momentum", "average", "smoothing"
 
@@ -235,6 +242,7 @@ _KNOWN = (
     part("no momentum", projected=_apg(momentum=0.0)),
     part("momentum of the other sign", projected=lambda c, u, s, e, n, m, *rest: _apg()(c, u, s, e, n, -m, *rest)),
     part("norm held without smoothing", projected=_apg(smoothing=0.0)),
+    part("norms brought to the limit from below, too", projected=_to_the_limit),
     part("eta left out", projected=_apg(eta=0.0)),
     part("eta 1", projected=_apg(eta=1.0)),
     part("across weighed down, not along", projected=_along),
@@ -297,6 +305,7 @@ STAGES = (
             _case("qwen-image", "qwen-image", 4.0, shape=(2, 4, 6, 8)),
             _case("apg", "apg", 6.0),
             _case("apg-norm", "apg", 6.0, norm_threshold=2.5, momentum=-0.5, average=True),
+            _case("apg-norm-below", "apg", 5.0, norm_threshold=64.0, momentum=-0.75, average=True),
             _case("apg-sdcpp", "apg", 6.0, engine="sdcpp", norm_threshold=280.0, smoothing=0.5),
             _case("perp-neg", "perp-neg", 7.5, other=True, other_scale=0.8),
             _case("zero-star", "zero-star", 4.0),

@@ -40,6 +40,11 @@ def _layer_case(label: str, engine: str, variant: str, *requests: int | None):
     return case("clip_layer", label, engine=engine, variant=variant, requests=list(requests))
 
 
+def _zero_counts(engine: str):
+    """A clip skip of 0 is taken as given: the layer behind the last, which is the first."""
+    return lambda skip, own: 12 if skip == 0 else PROMPT_CARDS[engine].layer(skip, own)
+
+
 def _off(by: int):
     return lambda engine: lambda skip, own: max(1, PROMPT_CARDS[engine].layer(skip, own) + by)
 
@@ -64,6 +69,7 @@ LAYER = Stage(
             "clip skip counted from the family's layer",
             layer=lambda engine: lambda skip, own: own + max(skip or 1, 1) - 1,
         ),
+        part("clip skip 0 taken for a layer", layer=_zero_counts),
         part("one layer too early", layer=_off(1)),
         part("one layer too late", layer=_off(-1)),
         part("the family's layer taken for the last", own=lambda variant: 1),
@@ -81,6 +87,8 @@ LAYER = Stage(
     cases=(
         _layer_case("sdcpp-sd1", "sdcpp", "sd15", None, 2, None, 1),
         _layer_case("sdcpp-sdxl", "sdcpp", "sdxl", 1, None, 2, 3),
+        _layer_case("sdcpp-0", "sdcpp", "sd2", None, 0, -1, 1),
+        _layer_case("a1111-sd1", "a1111", "sd15", None, 0, 3, 1),
         _layer_case("a1111-sdxl", "a1111", "sdxl", None, 1, 2, 4),
         _layer_case("comfyui-sd1", "comfyui", "sd15", None, -2, -1, None),
         _layer_case("diffusers-sdxl", "diffusers", "sdxl", None, 1, 2, None),

@@ -143,6 +143,7 @@ STAGES = (
             part("eta on the noise alone", split=_eta_behind),
             part("eta on the level alone", split=_eta_before),
             part("eta left out", split=lambda a, b, eta: _split(a, b, 1.0)),
+            part("eta 0 taken for none given", split=lambda a, b, eta: _split(a, b, eta or 1.0)),
             part("eta squared", split=lambda a, b, eta: _split(a, b, eta**2)),
             part("noise beyond the level's own", split=_unlimited),
             part("noise added to a whole step", split=_not_less),
@@ -152,6 +153,7 @@ STAGES = (
         cases=(
             _case("ancestral", "ancestral", 6, eta=0.7, s_noise=1.05),
             _case("ancestral-eta-2", "ancestral", 5, eta=2.0, s_noise=0.9),
+            _case("ancestral-eta-0", "ancestral", 4, eta=0.0, s_noise=0.95),
             _case("churn", "churn", 9, s_churn=2.5, s_noise=1.007, s_tmin=0.3, s_tmax=8.0),
             _case("churn-limited", "churn", 4, s_churn=3.0, s_noise=0.97),
         ),

@@ -6,12 +6,12 @@ from refsd.tokenizers.prompt import ROOM, Chunk, Part, chunk
 from refsd.tokenizers.vocabulary import Tokenizer
 
 Parts = Sequence[Part | None]
-_FAR = 20
-_LONG = 8
+FAR = 20
+LONG = 8
 
 
-def at_commas(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
-    """Cut after 75 tokens, or after the last comma if that is at most 20 tokens back.
+def at_commas(tokenizer: Tokenizer, parts: Parts, far: int = FAR) -> list[Chunk]:
+    """Cut after 75 tokens, or after the last comma if that is at most `far` tokens back.
 
     A BREAK ends the chunk, even an empty one.
     Source: A1111 modules/sd_hijack_clip.py, Forge backend/text_processing/classic_engine.py, tokenize_line.
@@ -27,7 +27,7 @@ def at_commas(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
         for token in tokenizer.encode(part[0]):
             if token == comma:
                 last_comma = len(now)
-            elif len(now) == ROOM and last_comma >= 0 and ROOM - last_comma <= _FAR:
+            elif len(now) == ROOM and last_comma >= 0 and ROOM - last_comma <= far:
                 done, now, last_comma = [*done, now[: last_comma + 1]], now[last_comma + 1 :], -1
             if len(now) == ROOM:
                 done, now, last_comma = [*done, now], [], -1
@@ -37,8 +37,10 @@ def at_commas(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
     return [chunk(*_split(tokens)) for tokens in done]
 
 
-def by_parts(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
-    """Cut after 75 tokens, but move a part of fewer than 8 tokens whole into the next chunk. There is no BREAK.
+def by_parts(tokenizer: Tokenizer, parts: Parts, long: int = LONG) -> list[Chunk]:
+    """Cut after 75 tokens, but move a part of fewer than `long` tokens whole into the next chunk.
+
+    There is no BREAK.
 
     Source: ComfyUI comfy/sd1_clip.py, SDTokenizer.tokenize_with_weights.
     """
@@ -46,7 +48,7 @@ def by_parts(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
     for part in parts:
         assert part is not None
         group = [(token, part[1]) for token in tokenizer.encode(part[0])]
-        splittable = len(group) >= _LONG
+        splittable = len(group) >= long
         while group:
             room = ROOM - len(done[-1])
             if len(group) <= room:
