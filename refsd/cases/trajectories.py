@@ -80,6 +80,12 @@ CASES = [
     *(_case(sampler, "karras", 5, _SOLVERS[sampler][0], 0.6, "-eta-0.6") for sampler in _PARTIAL_ETA),
     # With 6 steps, this solver of two steps at a time ends with an unpaired one.
     _case("dpm++2s", "discrete", 6, 0, None),
+    # Its orders are 3, 2, 1 where 3 divides the steps, and 3, 3, 1 with 7.
+    *(_case("dpm_fast", schedule, n, 0, None) for schedule, n in (("exponential", 6), ("discrete", 7))),
+    # From 20 steps on it restarts.
+    _case("restart", "karras", 20, 1, None, "-20"),
+    # Without noise it rescales, as stable-diffusion.cpp does.
+    _case("tcd", "karras", 5, 0, 0.0, "-eta-0"),
     *(_case("dpm++2m", schedule, 7, 0, None) for schedule in _SCHEDULES[::2]),
     *(_case("euler_a", schedule, 7, 6, 1.0) for schedule in _SCHEDULES[1::2]),
     *(_case(f"flow/{sampler}", "simple", 5, draws, eta) for sampler, (draws, eta) in _FLOW.items()),
