@@ -27,6 +27,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.block_parts": ("wrong_values",),
     "operation.block_layouts": ("other_layouts", "grid_entries"),
     "operation.code_values": ("code_values",),
+    "operation.exchanged_axes": ("exchanged_inputs", "along_others"),
     "operation.expressions": ("expressions",),
     "operation.fitted_constants": ("fitted",),
     "operation.function_steps": ("other_functions", "straight_lines"),
