@@ -85,6 +85,16 @@ class SparingEngine(Engine, Protocol):
 
 
 @runtime_checkable
+class DeclaringEngine(Engine, Protocol):
+    """An engine that lists the operations that it answers.
+
+    declared: their names
+    """
+
+    declared: Collection[str]
+
+
+@runtime_checkable
 class ForcedEngine(TappedEngine, Protocol):
     """An engine that can continue from given tensors in place of its own taps."""
 

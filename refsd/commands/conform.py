@@ -27,7 +27,7 @@ from refsd.golden.modest_declarations import modest_declarations
 from refsd.golden.output_file import Outputs, write_file
 from refsd.golden.report import Missing, Pair, Report, Result
 from refsd.golden.shared_traits import shared_traits
-from refsd.golden.shortages import shortages
+from refsd.golden.shortages import shortages, unjudged
 from refsd.golden.store import Store
 from refsd.golden.usual_cases import notes
 from refsd.golden.waivers import Waiver
@@ -340,13 +340,27 @@ def report_of(
         names = {"every engine": [name for group in names.values() for name in group]}
     whole = request.names_no_cases and request.shard is None
     short = [] if partial else shortages(names, results, request.min_cases, whole)
+    silent, refused = _unjudged(request, found, chosen, results) if not partial else ([], [])
+    short += silent
     versions = {engine.name: engine.version for engine in found}
     shared = shared_traits(results, {case.name: case for case in chosen})
     argument_of = {engine.name: argument for argument, group in engines.groups.items() for engine in group}
     report = Report(__version__, versions, [*engines.missing], results, short, shared, partial)
-    report.notes = [*judged.notes, *modest_declarations(results, argument_of)]
+    report.notes = [*refused, *judged.notes, *modest_declarations(results, argument_of)]
     report.date, report.profile = datetime.date.today().isoformat(), request.profile or ""
     report.devices = {engine.name: request.device or device_of(engine) for engine in found}
     if request.profile and not partial:
         report.shortage += unmet(report, [case.name for case in requested])
     return report
+
+
+def _unjudged(
+    request: ConformRequest, engines: Sequence[Any], chosen: Sequence[Case], results: Sequence[Result]
+) -> tuple[list[str], list[str]]:
+    """Find operations of which an engine that the user named refused every case. -> see shortages.unjudged"""
+    if not request.engines or request.shard is not None or request.last_failed:
+        return [], []
+    number, every = Counter(case.op for case in chosen), Counter(case.op for case in known_cases.CASES.values())
+    whole = {op for op, n in number.items() if n == every[op] and request.min_cases != 0}
+    named = {op for op in number if any(pattern.startswith(f"{op}/") for pattern in request.cases)}
+    return unjudged(engines, results, whole, named)

@@ -26,7 +26,7 @@ from refsd.golden.repeated_requests import CHANGING
 from refsd.golden.report import Report, Result
 from refsd.golden.search_cuts import TimeLimit, noted_cuts
 from refsd.golden.shared_traits import shared_traits
-from refsd.golden.shortages import FLOORS, shortages
+from refsd.golden.shortages import FLOORS, shortages, unjudged
 from refsd.golden.waivers import Waiver
 from refsd.judges import judges
 from refsd.judges.operation import OperationJudge
@@ -504,6 +504,34 @@ def test_fewer_cases_than_expected_is_a_failure():
     ran = [Result("x-flash", "a", "silu", verdict.FAIL)]
     assert shortages(other, ran, None, whole=False) == []
     assert shortages({"all": ["gguf-py", "x"]}, results, None, whole=False) == []
+
+
+def test_a_declared_operation_without_a_judged_case_is_told():
+    class Declaring(Engine):
+        name, declared = "x", ("embedding", "silu", "roll")
+
+    class Plain(Engine):
+        name = "y"
+
+    def refused(engine, op, why, n=1):
+        return [
+            Result(engine, f"{op}/{i}", op, verdict.REFUSED, reason=f"{engine} {why} in {op}") for i in range(n)
+        ]
+
+    results = [
+        *refused("x", "embedding", "takes no i32", 2),
+        *refused("x", "silu", "takes no f16", 2),
+        Result("x", "silu/7", "silu", verdict.PASS),
+        *refused("x", "roll", "takes no f32"),
+        *refused("x", "geglu", "takes no f64"),
+        *refused("y", "embedding", "takes no i32", 2),
+    ]
+    failing, telling = unjudged([Declaring(), Plain()], results, {"embedding", "silu"}, {"geglu"})
+    assert failing == ["x: embedding is declared, but none of its 2 cases was judged: takes no i32"]
+    assert telling == [
+        "x: roll is declared, but its case was not judged: takes no f32",
+        "x: geglu is asked for, but its case was not judged: takes no f64",
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,10 @@ _DTYPES = {
 }
 
 
+# Integer types of indices and masks. An operation asks for them whatever its other arguments are stored in, so they
+# are taken unless `types` names one of them; codes of weights (i8, u8) are as any other storage.
+_INDICES = ("i32", "i64")
+
 # The receiver of requests: a program started once for each request, or one process that serves all of them.
 Asked = Program | ServedProgram
 
@@ -71,6 +75,7 @@ class ExecEngine:
         self._asked: Asked = program
         self._description = description
         self._model_files = model_files
+        self.declared = tuple(description.ops)
 
     @property
     def timeout(self) -> float:
@@ -87,6 +92,7 @@ class ExecEngine:
             return f"{self.name} takes no weights of type {case.model.type} in {case.op}"
         taken = [recipe.type for recipe in case.inputs.values()]
         known = (*SCALAR_TYPES, *BLOCK_TYPES) if offer.types is None else offer.types
+        known = known if any(kind in known for kind in _INDICES) else (*known, *_INDICES)
         foreign = [kind for kind in taken if kind not in known]
         for name, offered in (("sampler", offer.samplers), ("schedule", offer.schedules)):
             if offered is not None and name in case.params and case.params[name] not in offered:

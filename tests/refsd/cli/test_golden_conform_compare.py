@@ -219,6 +219,28 @@ def test_a_verdict_by_too_few_cases_gives_that_reason():
     assert said.exit_code == 1 and said.stdout.startswith(line)
 
 
+def test_a_declared_operation_that_no_case_can_be_asked_of_fails_the_run(tmp_path):
+    program = tmp_path / "engine.py"
+    text = {"protocol": 1, "name": "mine", "version": "1", "ops": {"roll": {}, "silu": {"types": ["bf16"]}}}
+    program.write_text(
+        "import json, sys\nimport numpy as np\nfrom safetensors.numpy import load_file, save_file\n"
+        "r = json.load(sys.stdin)\n"
+        f"if r['request'] == 'describe': open(r['output'], 'w').write({json.dumps(text)!r}); sys.exit()\n"
+        "x = load_file(r['inputs'])['x']\n"
+        "save_file({'y': np.roll(x, (r['params']['down'], r['params']['right']), (2, 3))}, r['output'])\n"
+    )
+    engine = f"exec:{sys.executable} {program}"
+    line = "mine: silu is declared, but none of its 3 cases was judged: takes no f32"
+    both = ("--cases", "silu/*", "--cases", "roll/*")
+    said = _call("conform", engine, *both)
+    assert said.exit_code == 1 and f"too few answers: {line}. Those given conform" in said.stdout.splitlines()[0]
+    for narrower in (("--min-cases", "0", *both), ("--cases", "silu/f32/bend*", "--cases", "roll/*")):
+        said = _call("conform", engine, *narrower)
+        assert said.exit_code == 0 and "mine: silu is declared, but" in said.stdout
+    said = _call("conform", engine, "--cases", "roll/*", "--cases", "tanh/*")
+    assert said.exit_code == 0 and "mine: tanh is asked for, but" in said.stdout
+
+
 def test_one_is_singular():
     assert "conforms: 1 answer of 1 engine, 0 not conforming" in _ok("conform", "refsd", "--cases", _CASE)
     assert "1 golden, 0 of them new" in _ok("golden", "make", "--cases", _CASE)

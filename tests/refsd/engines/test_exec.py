@@ -149,6 +149,34 @@ def test_samplers_and_schedules_are_offered():
     }
 
 
+def test_types_are_of_values_not_of_indices(program):
+    """Ids and masks are taken beside `types` of floats, but where an integer type is named; codes are a storage."""
+    texts = {"weights": ["f32"], "types": ["f32"]}
+    kinds = {
+        "embedding": {"types": ["f32", "q8_0"]},
+        "model/clip": texts,
+        "model/t5": texts,
+        "rope": {"types": ["f32", "i64"]},
+        "linear_int8": {"types": ["f32"]},
+    }
+    engine = program(description=f'{{"ops": {kinds}}}', model_files=lambda model, layout: "none")
+    ops = {op: [case for case in CASES.values() if case.op == op] for op in kinds}
+    taken = {
+        op: sorted(
+            {recipe.type for case in cases if engine.refuses(case) is None for recipe in case.inputs.values()}
+        )
+        for op, cases in ops.items()
+    }
+    assert taken == {
+        "embedding": ["f32", "i32", "q8_0"],
+        "model/clip": ["i32"],
+        "model/t5": ["i32"],
+        "rope": [],
+        "linear_int8": [],
+    }
+    assert {engine.refuses(case) for case in ops["rope"]} == {"test takes no i32 in rope"}
+
+
 def test_the_request(program, tmp_path):
     engine = program(
         "open(os.path.join(os.environ['KEEP'], 'request.json'), 'w').write(json.dumps(request)); save(y=x['x'])"
