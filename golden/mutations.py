@@ -47,6 +47,16 @@ def other_params(**changes: Callable[[Any], Any]) -> Wrong:
     return wrong
 
 
+def turned(name: str) -> Wrong:
+    """Exchange the vertical and the horizontal number of a parameter, the last two of three."""
+
+    def wrong(op, inputs, params):
+        *frames, down, across = params[name] if isinstance(params[name], list | tuple) else (0, 0)
+        return answer(op, inputs, {**params, name: (*frames, across, down)}) if down != across else None
+
+    return wrong
+
+
 def other_input(name: str, change: Callable[[np.ndarray], np.ndarray | None]) -> Wrong:
     """Replace one input's values; a block type becomes the float32 values that it holds."""
 

@@ -17,7 +17,7 @@ from refsd.golden.report import Result
 # With fewer cases there is always some shared trait.
 _FAILING, _PASSING = 2, 3
 _LARGEST = 256
-_SAID = 2
+_SAID = 3
 _SHOWN = 5
 _ABSENT = object()
 _ARGUMENT = "argument "
@@ -77,7 +77,7 @@ def shared_traits(results: Iterable[Result], cases: Mapping[str, Case]) -> list[
 
 
 def shared(failing: Sequence[Features], passing: Sequence[Features]) -> list[Trait]:
-    """Return the simplest traits of all failing cases and no passing case, two at most; empty for too few cases."""
+    """Return the simplest traits of all failing cases and no passing case, at most three; empty for too few."""
     if len(failing) < _FAILING or len(passing) < _PASSING:
         return []
     traits = sorted(_traits(failing, passing), key=lambda trait: trait.cost)

@@ -219,6 +219,11 @@ def exchanged(a: str, b: str) -> Wrong:
     return wrong
 
 
+def tokens_for_heads(x: np.ndarray) -> np.ndarray | None:
+    """Read [B, L, H, D] as [B, H, L, D] where L is H."""
+    return x.swapaxes(1, 2) if x.shape[1] == x.shape[2] > 1 else None
+
+
 _BELL = Recipe((), "f16")
 
 # Hides three of eight keys; with n, every n-th query sees no key.
@@ -317,6 +322,7 @@ ATTENTION = Operation(
             for n in TAILS
         ),
         Mutant("v not transposed: its channels read as tokens", other_input("v", values_by_channel)),
+        *(Mutant(f"tokens and heads of {name} exchanged", other_input(name, tokens_for_heads)) for name in "qkv"),
         Mutant("k not transposed: its channels read as tokens", other_input("k", values_by_channel)),
         Mutant("twice as many heads", other_heads(lambda heads: 2 * heads)),
         Mutant("half as many heads", other_heads(lambda heads: heads // 2)),
@@ -340,6 +346,8 @@ ATTENTION = Operation(
         _case("sinks-unseen", 1, 20, 33, 4, 32, G=2, mask=_UNSEEN, sinks=True),
         _case("scaled", 1, 33, 20, 2, 80, scale=0.2),
         _case("wide", 1, 16, 132, 1, 128),
+        # As many tokens as heads and channels: no axis is told by its size.
+        _case("cube", 2, 32, 32, 32, 32),
         # Queries and keys in float16's range, products beyond 65504, scores of the usual size.
         _case("loud", 2, 20, 33, 2, 64, exponent=-8, scale=5e-6),
         # Scores beyond 88, whose exponential float32 cannot hold.

@@ -53,6 +53,14 @@ _SHAPES = (
     Geometry("tiles", (1, 33, 33, 38), 34, (3, 3), 1, (1, 1, 1, 1)),
 )
 
+# One parameter with two numbers each, so that nothing else tells the exchange of the two.
+_UNEVEN = (
+    Geometry("uneven-stride", (1, 7, 9, 14), 5, (3, 3), (1, 2), (1, 1, 1, 1)),
+    Geometry("uneven-dilation", (1, 7, 13, 11), 5, (3, 3), 1, (2, 2, 2, 2), dilation=(2, 1)),
+    Geometry("uneven-filter", (1, 7, 9, 11), 5, (3, 1), 1, (1, 1, 1, 1)),
+    Geometry("uneven-padding", (1, 7, 9, 11), 5, (3, 3), 1, (2, 2, 1, 1)),
+)
+
 CONV2D = Operation(
     "conv2d",
     "Cross-correlate an image with filters; padding is (top, bottom, left, right), stride and dilation are a "
@@ -80,6 +88,7 @@ CONV2D = Operation(
     ),
     cases=(
         *(convolution_case("conv2d", s, t) for t in ("f32", "f16") for s in _SHAPES),
+        *(convolution_case("conv2d", s, "f32") for s in _UNEVEN),
         Case(
             "conv2d/f32/integers-n2-c5-k7-h6-w9",
             "conv2d",

@@ -25,6 +25,12 @@ _VOLUMES = (
     Geometry("one-wide", (1, 7, 5, 8, 1), 6, (1, 2, 2), (1, 1, 2), (0, 0, 0, 0, 0, 1)),
 )
 
+# As many channels as filters; one parameter with other numbers down than across.
+_UNEVEN = (
+    Geometry("uneven-stride", (1, 5, 3, 6, 7), 5, (2, 3, 3), (1, 2, 1), (0, 0, 1, 1, 1, 1)),
+    Geometry("uneven-dilation", (1, 5, 3, 6, 7), 5, (2, 3, 3), 1, (0, 0, 1, 1, 1, 1), dilation=(1, 1, 2)),
+)
+
 CONV3D = Operation(
     "conv3d",
     "The same with frames; padding is (front, back, top, bottom, left, right), stride and dilation are a "
@@ -43,7 +49,10 @@ CONV3D = Operation(
         Mutant("the first frame alone", other_input("x", lambda x: np.broadcast_to(x[:, :, :1], x.shape))),
         *MUTANTS,
     ),
-    cases=(*(convolution_case("conv3d", s, t) for t in ("f32", "f16") for s in _VOLUMES),),
+    cases=(
+        *(convolution_case("conv3d", s, t) for t in ("f32", "f16") for s in _VOLUMES),
+        *(convolution_case("conv3d", s, "f32") for s in _UNEVEN),
+    ),
 )
 
 OPERATIONS = (CONV3D,)

@@ -7,7 +7,7 @@ import numpy as np
 
 from refsd.golden.bounds import Run, bias_per_channel, sums
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, NO_BIAS, Wrong, answer, other_input
+from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, NO_BIAS, Wrong, answer, other_input, turned
 from refsd.golden.operation import Mutant
 from refsd.golden.operations.winograd_f16 import winograd_f16
 from refsd.golden.recipe import Recipe
@@ -90,6 +90,11 @@ def channels_interleaved(w: np.ndarray) -> np.ndarray | None:
     """Read filters [K, C, R, S] as if they were [K, R, S, C] (or [K, T, R, S, C])."""
     K, C, *taps = w.shape
     return np.moveaxis(w.reshape(K, *taps, C), -1, 1) if np.prod(taps) > 1 and C > 1 else None
+
+
+def filters_for_channels(w: np.ndarray) -> np.ndarray | None:
+    """Read filters [K, C, R, S] as [C, K, R, S] where C is K."""
+    return w.swapaxes(0, 1) if w.shape[0] == w.shape[1] > 1 else None
 
 
 def filters_transposed(w: np.ndarray) -> np.ndarray:
@@ -234,6 +239,9 @@ def pointwise_along_the_width(op, inputs, params):
 
 MUTANTS = (
     Mutant("filter transposed", other_input("weight", filters_transposed)),
+    Mutant("filters and channels of the weight exchanged", other_input("weight", filters_for_channels)),
+    Mutant("stride's two numbers exchanged", turned("stride")),
+    Mutant("dilation's two numbers exchanged", turned("dilation")),
     Mutant("filter read as channels-last", other_input("weight", channels_interleaved)),
     NO_BIAS,
     Mutant("border repeated", padding_repeated),

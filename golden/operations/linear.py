@@ -214,6 +214,9 @@ LINEAR = Operation(
         _case("mean", "f32", (7, 320), 33, offset=8.0),
         # As many rows as outputs: a bias may be added along either.
         _case("square", "f32", (20, 77), 20),
+        # As many inputs as outputs: the weight's transpose has its shape.
+        _case("square-weight", "f32", (7, 77), 77),
+        _case("square-weight", "q8_0", (5, 96), 96),
         # Rows that end in zeros: whole blocks of them.
         *(_case("zeros", t, (5, 256), 33, x_data="prefix", exponent=0, n=40) for t in ("q8_0", "q4_0", "q4_k")),
         *(_case("faint", t, (7, 160), 33, bias=False, w_exponent=-27) for t in _BLOCK32),

@@ -200,6 +200,8 @@ LOKR = Operation(
         _case("f16", (2, 9, 96), (4, 6), (5, 16), 3.0, _BOTH),
         _case("f32", (2, 9, 77), (4, 7), (6, 11), 3.0, _W2, rank=1),
         _case("f32", (2, 9, 77), (4, 7), (6, 11), 3.0, _W1, rank=1),
+        # Square factors: their transposes have their shapes.
+        _case("f32", (2, 9, 77), (7, 7), (11, 11), None),
     ),
 )
 

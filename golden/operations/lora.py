@@ -73,6 +73,8 @@ LORA = Operation(
         _case("f16", (2, 33, 96), 20, 8, 3.0),
         _case("f32", (2, 9, 77), 33, 1, 0.5),
         _case("f32", (2, 5, 77), 6, 3, None),
+        # Square factors: their transposes have their shapes.
+        _case("f32", (2, 5, 9), 9, 9, 3.0),
     ),
 )
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from refsd.golden.bounds import Run, movement
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, SIDES_SWAPPED, Wrong, answer, other_params
+from refsd.golden.mutations import BATCH, SIDES_SWAPPED, answer, other_params, turned
 from refsd.golden.operation import IMAGE, REQUIRED, Mutant, Operation, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
@@ -47,11 +47,6 @@ def zeros_compete(op, inputs, params):
         return None
     far = np.pad(x, ((0, 0), (0, 0), (top, top), (left, left)))
     return pool.max_pool2d(far, tuple(params["kernel_size"]), tuple(params["stride"]), (0, 0))
-
-
-def turned(name: str) -> Wrong:
-    """Exchange the vertical and the horizontal number of a parameter."""
-    return lambda op, i, p: answer(op, i, {**p, name: tuple(p[name])[::-1]}) if len(set(p[name])) > 1 else None
 
 
 def _case(kind: str, label: str, x: tuple[int, int, int, int], window, stride, padding=(0, 0), **how) -> Case:

@@ -8,6 +8,7 @@ import numpy as np
 from refsd.causes.generic.description import describe
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
 from refsd.causes.generic.other_shapes import other_shape
+from refsd.causes.operation.other_values import fits, other_values, plain
 from refsd.causes.operation.precisions import broken_requests, in_precisions
 from refsd.causes.operation.steps import stepwise
 from refsd.causes.operation.unlisted import explaining, unlisted
@@ -16,7 +17,7 @@ from refsd.golden.case import Case
 from refsd.golden.explanation import Explanation, Nearest, Scene
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
-from refsd.golden.mutations import with_bug
+from refsd.golden.mutations import other_params, with_bug
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.rounding import Bound, unit
 from refsd.golden.verdict import judge
@@ -75,8 +76,7 @@ class OperationJudge(Judge):
         case, inputs, truth, honest, numerics, _ = standard
         y = actual.get("y")
         if y is None or y.shape != truth["y"].shape:
-            shape = "" if y is None else other_shape(y, truth["y"])
-            return [shape] if shape else [], []
+            return ([] if y is None else self._of_other_shape(standard, y)), []
         op = OPERATIONS[case.op]
         limits = op.bound_of(numerics, inputs, case.params, truth["y"])
         error = honest["y"].astype(np.float64) - truth["y"]
@@ -116,6 +116,34 @@ class OperationJudge(Judge):
             return ([], names) if inside else (names, [])
         return ([] if inside else fitted_causes(y, truth["y"], honest["y"], op.channel, tried)), []
 
+    def _of_other_shape(self, standard: Standard, y: np.ndarray) -> list[str]:
+        """Name the bugs and other parameters that give these numbers in this shape, or the slices that do."""
+        limit = 8 * float(_bound(standard).limit.max(initial=0.0))
+        names = [
+            name
+            for name, wrong in self._in_shape(standard, y)
+            if np.isfinite(limit) and (np.abs(y - wrong) <= limit + 8 * _ulps(wrong, unit(y.dtype))).all()
+        ]
+        shape = other_shape(y, standard.truth["y"])
+        return names[:1] or ([shape] if shape else [])
+
+    def _in_shape(self, standard: Standard, y: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the answers of listed bugs, then of other parameters, that have the shape of a misshapen answer."""
+        case, inputs = standard.case, standard.inputs
+        op = OPERATIONS[case.op]
+        params = op.complete(inputs, case.params)
+        listed = [(mutant.name, self.wrong_answer(case, inputs, mutant)) for mutant in op.mutants]
+        yield from ((name, answer["y"]) for name, answer in listed if answer and answer["y"].shape == y.shape)
+        for name, value in params.items():
+            for other in dict.fromkeys(other_values(value)):
+                mutant = Mutant(
+                    f"{name} is {plain(other)}, not {plain(value)}", other_params(**{name: lambda _, o=other: o})
+                )
+                if other != value and fits(name, other, value, inputs):
+                    answer = self.wrong_answer(case, inputs, mutant)
+                    if answer and answer["y"].shape == y.shape:
+                        yield mutant.name, answer["y"]
+
     def _wrong_answers(self, case: Case, inputs: Inputs, numerics: Numerics) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the answers of the page's known bugs, then those of lower precisions."""
         op = OPERATIONS[case.op]
@@ -129,7 +157,8 @@ class OperationJudge(Judge):
         case, truth, honest = standard.case, standard.truth, standard.honest
         y = actual.get("y")
         if y is None or y.shape != truth["y"].shape:
-            return []
+            fitting = [] if y is None else [name for name, _ in self._in_shape(standard, y)]
+            return [f"its shape fits: {fitting[0]}"] if fitting else []
         return describe(y, truth["y"], honest["y"], OPERATIONS[case.op].channel)
 
     def _nearest(self, standard: Standard, actual: Answer) -> Nearest | None:
