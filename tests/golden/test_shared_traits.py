@@ -55,6 +55,16 @@ def _made(shapes, fails, **params):
     return shared_traits(results, cases)
 
 
+def test_a_third_parameter_is_no_less_likely():
+    """Two cases that differ from all others in three parameters: none of the three is left out."""
+    tensors = {"x": Recipe((1, 4, 9, 9)), "weight": Recipe((5, 4, 3, 3))}
+    odd = {"stride": (1, 2), "padding": (2, 2, 0, 1), "dilation": (2, 1)}
+    cases = {f"{i}": Case(f"{i}", "conv2d", tensors, odd if i < 2 else {}) for i in range(5)}
+    results = [Result("e", name, "conv2d", verdict.FAIL if int(name) < 2 else verdict.PASS) for name in cases]
+    (line,) = shared_traits(results, cases)
+    assert "stride = (1, 2), and also padding = (2, 2, 0, 1), and also dilation = (2, 1)" in line
+
+
 def test_sides_and_dimensions_of_one():
     flags = (True, True, False, False, False)
     shapes = ((1, 4, 8, 9), (2, 7, 5, 6), (1, 5, 8, 8), (2, 4, 6, 6), (3, 7, 5, 5))

@@ -82,6 +82,61 @@ def test_each_known_bug_is_named(name, numerics):
     assert asked >= 2
 
 
+@pytest.mark.jitted
+@pytest.mark.parametrize(
+    ("op", "name", "axes", "called"),
+    [
+        ("linear", "weight", (0, 1), "weight read as its transpose"),
+        ("lora", "up", (0, 1), "up read as its transpose"),
+        ("lora", "down", (0, 1), "down read as its transpose"),
+        ("lokr", "w1", (0, 1), "W1 read as its transpose"),
+        ("conv2d", "weight", (0, 1), "filters and channels of the weight exchanged"),
+        ("conv3d", "weight", (0, 1), "filters and channels of the weight exchanged"),
+        ("attention", "q", (1, 2), "tokens and heads of q exchanged"),
+    ],
+)
+def test_axes_that_are_exchanged_only_where_the_shape_allows_it_are_named(op, name, axes, called):
+    """An engine that tells a layout by its shape errs where both fit: some case must show it."""
+    one, other = axes
+    square = [
+        c
+        for c in CASES.values()
+        if c.op == op and name in c.inputs and c.inputs[name].shape[one] == c.inputs[name].shape[other] > 1
+    ]
+    assert square
+    case = min(square, key=lambda case: case.inputs["x" if "x" in case.inputs else "q"].shape)
+    inputs = case.realize()
+    params, truth, honest = _answers(case, inputs, FLOAT32)
+    exchanged = np.ascontiguousarray(inputs[name].values().swapaxes(one, other))
+    found = {"y": run(op, Arithmetic(FLOAT32), {**inputs, name: stored(exchanged)}, params)["y"]}
+    assert called in _named(case, inputs, found, truth, honest, FLOAT32)
+
+
+@pytest.mark.jitted
+@pytest.mark.parametrize(
+    ("name", "changed", "called"),
+    [
+        ("conv3d/f32/uneven-stride-n1-c5-k5-d3-h6-w7", {"stride": (1, 1, 2)}, "stride's two numbers exchanged"),
+        (
+            "conv2d/f32/uneven-padding-n1-c7-k5-h9-w11",
+            {"padding": (1, 1, 2, 2)},
+            "padding of rows and columns swapped",
+        ),
+        ("max_pool2d/f32/plain-n2-c7-h9-w12", {"stride": (3, 2)}, "stride turned"),
+        ("conv2d/f32/down-n2-c20-k33-h11-w8", {"stride": 1}, "stride is 1, not 2"),
+    ],
+)
+def test_parameters_that_give_another_shape_are_named(name, changed, called):
+    case = CASES[name]
+    inputs = case.realize()
+    params, truth, honest = _answers(case, inputs, FLOAT32)
+    y = run(case.op, Arithmetic(FLOAT32), inputs, {**params, **changed})["y"]
+    assert y.shape != truth["y"].shape
+    assert _named(case, inputs, {"y": y * (1 + 2.0**-23)}, truth, honest, FLOAT32) == [called]
+    other = OperationJudge().explain(Standard(case, inputs, truth, honest, FLOAT32), {"y": 2 * y})
+    assert (other.causes, other.looks) == ([], [f"its shape fits: {called}"])
+
+
 @pytest.mark.parametrize("op", ["conv3d", "conv2d"])
 def test_a_hypothesis_that_has_no_answer_does_not_hide_the_cause(op):
     """With the padding transposed, or a stride along the width, this picture has no output at all."""
