@@ -12,6 +12,7 @@ import msgspec
 
 from refsd.golden import verdict
 from refsd.golden.case import Case
+from refsd.golden.cause_kinds import kinds
 from refsd.golden.engine import (
     Engine,
     EngineDied,
@@ -295,14 +296,24 @@ def with_waivers(runner: Runner, result: Result) -> Result:
 
 
 def with_shared_causes(runner: Runner, results: Sequence[Result]) -> list[Result]:
-    """Give a failure without a cause the one of other failures of its engine and operation, if that explains it."""
+    """Give a failure the causes of other failures of its engine and operation that may explain it, too.
+
+    One that has a cause gets them beside its own: what most failures share then leads (`shared_causes_first`).
+    """
     known: dict[tuple[str, str], Counter[str]] = {}
+    known_kinds: dict[tuple[str, str], Counter[str]] = {}
     for r in results:
         known.setdefault((r.engine, r.op), Counter()).update(r.causes)
+        known_kinds.setdefault((r.engine, r.op), Counter()).update({k for cause in r.causes for k in kinds(cause)})
     shared = []
     for r in results:
         causes = tuple(cause for cause, _ in known[r.engine, r.op].most_common() if cause in r.possible)
-        if causes and r.status == verdict.FAIL and not r.causes:
+        if r.causes and r.possible:
+            counts = known_kinds[r.engine, r.op]
+            both = (*r.causes, *(one for one in r.possible if any(counts[kind] for kind in kinds(one))))
+            reason = r.reason.replace(Explanation(r.causes).text, Explanation(both).text)
+            r = msgspec.structs.replace(r, causes=both, reason=reason, possible=())
+        elif causes and r.status == verdict.FAIL and not r.causes:
             _, waiver_text = waive(runner.waivers, r, today_of(runner))
             text = Explanation(looks=r.looks, nearest=r.nearest, cut=r.cut).text
             without = r.reason.removesuffix(f"; {waiver_text}")

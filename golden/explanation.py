@@ -75,7 +75,8 @@ class Explanation(NamedTuple):
     causes:   bugs with which the reference agrees with it, the likeliest first
     looks:    if there are none: phrases that describe the error, the surest first
     nearest:  if there are none: the known bug that explains more than half of the error; None if there is none
-    possible: if there are none: bugs that explain it, whose effect is no larger than roundings may be
+    possible: if there are none: bugs that explain it, whose effect is no larger than roundings may be; else bugs
+              that come to the same in this case alone, as a tail that is all of an axis
     cut:      if there are none: a phrase that the search was cut by its time limit; "" if it was not
     """
 

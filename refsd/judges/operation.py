@@ -6,18 +6,22 @@ from typing import Any
 import numpy as np
 
 from refsd.causes.generic.description import describe
+from refsd.causes.generic.error_places import axis_name
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
 from refsd.causes.generic.other_shapes import other_shape
+from refsd.causes.operation.exchanged_axes import letters
+from refsd.causes.operation.generated_mutants import tails_of
 from refsd.causes.operation.other_values import fits, other_values, plain
 from refsd.causes.operation.precisions import broken_requests, in_precisions
 from refsd.causes.operation.steps import stepwise
 from refsd.causes.operation.unlisted import explaining, unlisted
 from refsd.golden import operations
 from refsd.golden.case import Case
+from refsd.golden.cause_kinds import tails
 from refsd.golden.explanation import Explanation, Nearest, Scene
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
-from refsd.golden.mutations import other_params, with_bug
+from refsd.golden.mutations import other_input, other_params, with_bug
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.rounding import Bound, unit
 from refsd.golden.verdict import judge
@@ -62,7 +66,7 @@ class OperationJudge(Judge):
     def explain(self, standard: Standard, actual: Answer, tap: str = "") -> Explanation:
         causes, possible = self._causes(standard, actual)
         if causes:
-            return Explanation(causes)
+            return Explanation(causes, possible=self._lost(standard, actual["y"]))
         return Explanation(causes, self._looks(standard, actual), self._nearest(standard, actual), possible)
 
     def _causes(self, standard: Standard, actual: Answer) -> tuple[list[str], list[str]]:
@@ -115,6 +119,32 @@ class OperationJudge(Judge):
             names = [name for name in suspects if name in near]
             return ([], names) if inside else (names, [])
         return ([] if inside else fitted_causes(y, truth["y"], honest["y"], op.channel, tried)), []
+
+    def _lost(self, standard: Standard, y: np.ndarray) -> list[str]:
+        """Name what loops over whole blocks leave if it is all of an input or of the answer, and that is lost."""
+        case, inputs, truth = standard.case, standard.inputs, standard.truth["y"]
+        op, names = OPERATIONS[case.op], []
+        if y.shape != truth.shape:
+            return []
+        if not y.any():
+            places = [
+                *((n, axis_name(a, op.channel, y.ndim)) for a, n in enumerate(y.shape)),
+                (y.size, "the flat data"),
+            ]
+            names += [
+                f"nothing is computed: zeros, in {words}"
+                for n, at in places
+                for start, words in tails(n, at)
+                if not start
+            ]
+        for name, tensor in inputs.items():
+            shape = tensor.shape
+            bug = Mutant(name, other_input(name, np.zeros_like))
+            zero = self.wrong_answer(case, inputs, bug) if tensor.values().dtype.kind == "f" else None
+            if zero and (np.abs(y - zero["y"]) <= 8 * _ulps(zero["y"], unit(y.dtype))).all():
+                ways = tails_of(name, shape, letters(op, name, len(shape)))
+                names += [words for _, _, start, words in ways if not start]
+        return names
 
     def _of_other_shape(self, standard: Standard, y: np.ndarray) -> list[str]:
         """Name the bugs and other parameters that give these numbers in this shape, or the slices that do."""

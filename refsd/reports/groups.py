@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refsd.golden import verdict
+from refsd.golden.cause_kinds import IN_A_CASE, NUMBER, kinds, measures
 from refsd.golden.repeated_requests import LEFT_OVER
 from refsd.golden.report import Baseline, Report, Result
 from refsd.golden.wording import counted
@@ -18,18 +19,8 @@ from refsd.reports.stored import FOLDER
 # Kinds of group in the order of the report; those that the user can fix come first.
 CAUSE, DEVIATION, UNEXPLAINED, ERROR, WAIVED = "cause", "deviation", "unexplained", "error", "waived"
 _KINDS = (CAUSE, DEVIATION, UNEXPLAINED, ERROR, WAIVED)
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _WAIVER = re.compile(r"[^;]* waived until .*")
-# What a formula of sizes comes to in one case: "scale is 1/sqrt(L) = 0.2236, not 0.1768".
-_IN_A_CASE = re.compile(r"(sqrt\([^)]*\)|\^\([^)]*\)|1/\([^)]*\)) = [^ ]+, not [^ ]+$")
-# What a loop over whole blocks leaves: as long as the case has it, and of as many sizes of blocks as leave so much.
-_TAIL = re.compile(
-    r"the last \d+ of \d+ along (axis \d+(?: \(\w+\))?|[^,]+), after the last whole block of "
-    r"((?:\d+, )*\d+(?: or \d+)?)"
-)
 _SIZE = re.compile(r"(?<=the last whole block of )\d+")
-# Numbers of a cause that are measured in the case: "1.56 roundings", "a factor of its own, 1.0048 to 1.1529".
-_MEASURED = re.compile(r"\d\.\d|\de[+-]?\d| roundings")
 _ELEMENT = re.compile(r"in element \[[^]]*\]")
 _MANY = 8  # cases of an operation that nothing explains, beside which a cause of one may be luck
 _LONGEST = 240  # characters in a title
@@ -102,7 +93,7 @@ def shared_causes_first(results: Sequence[Result]) -> list[Result]:
     led = {}
     for engine in {r.engine for r in results}:
         for kind, _, own in _by_cause([r for r in results if r.engine == engine and _is_explained(r)]):
-            led |= {(engine, r.case): next(text for text in r.causes if kind in _kinds(text)) for r in own}
+            led |= {(engine, r.case): next(text for text in r.causes if kind in kinds(text)) for r in own}
     return [r.led_by(led[r.engine, r.case]) if (r.engine, r.case) in led else r for r in results]
 
 
@@ -143,11 +134,11 @@ def _by_cause(results: Sequence[Result]) -> list[tuple[str, str, list[Result]]]:
     left, found = list(results), []
     while left:
         # If two causes explain equally many cases, take the one that is more often the likeliest.
-        votes = Counter(cause for r in left for cause in dict.fromkeys(chain(*map(_kinds, r.causes))))
-        first = Counter(cause for r in left for cause in _kinds(r.causes[0]))
+        votes = Counter(cause for r in left for cause in dict.fromkeys(chain(*map(kinds, r.causes))))
+        first = Counter(cause for r in left for cause in kinds(r.causes[0]))
         cause = max(votes, key=lambda cause: (votes[cause], first[cause]))
-        own = [r for r in left if any(cause in _kinds(text) for text in r.causes)]
-        texts = {text for r in own for text in r.causes if cause in _kinds(text)}
+        own = [r for r in left if any(cause in kinds(text) for text in r.causes)]
+        texts = {text for r in own for text in r.causes if cause in kinds(text)}
         found.append((cause, texts.pop() if len(texts) == 1 else _words_of(cause, own), own))
         left = [r for r in left if r not in own]
     return found
@@ -155,30 +146,12 @@ def _by_cause(results: Sequence[Result]) -> list[tuple[str, str, list[Result]]]:
 
 def _words_of(kind: str, results: Sequence[Result]) -> str:
     """Word the cause that results share: with all sizes of blocks that fit, or the range of what was measured."""
-    texts = [[text for text in r.causes if kind in _kinds(text)] for r in results]
-    if any(_measures(text) for text in chain(*texts)):
+    texts = [[text for text in r.causes if kind in kinds(text)] for r in results]
+    if any(measures(text) for text in chain(*texts)):
         common = set.intersection(*map(set, texts))
-        return min(common) if common else _merged([_IN_A_CASE.sub(r"\1", fitting[0]) for fitting in texts])
-    alike = " ".join(set.intersection(*({*_kinds(text)} for text in chain(*texts))))
+        return min(common) if common else _merged([IN_A_CASE.sub(r"\1", fitting[0]) for fitting in texts])
+    alike = " ".join(set.intersection(*({*kinds(text)} for text in chain(*texts))))
     return _SIZE.sub(" or ".join(sorted(_SIZE.findall(alike), key=int)), kind)
-
-
-def _measures(cause: str) -> bool:
-    """Return True if a cause tells numbers that each case has for itself."""
-    return _TAIL.search(cause) is None and _MEASURED.search(_IN_A_CASE.sub(r"\1", cause)) is not None
-
-
-def _kinds(cause: str) -> list[str]:
-    """Return a cause without what was measured in the case or its formula or tail comes to there.
-
-    Once for each size of blocks that a tail fits.
-    """
-    tail = _TAIL.search(cause)
-    if tail is None:
-        plain = _IN_A_CASE.sub(r"\1", cause)
-        return [_NUMBER.sub("#", plain) if _measures(cause) else plain]
-    of = "the slices of an axis" if tail[1].startswith("axis") else tail[1]
-    return [_TAIL.sub(f"{of} after the last whole block of {b}", cause) for b in _NUMBER.findall(tail[2])]
 
 
 def _grouped(engine: str, kind: str, results: Iterable[Result], title: Callable[[Result], str]) -> list[Group]:
@@ -186,7 +159,7 @@ def _grouped(engine: str, kind: str, results: Iterable[Result], title: Callable[
     found: dict[str, tuple[list[str], list[Result]]] = {}
     for r in results:
         text = title(r)[:_LONGEST]
-        titles, members = found.setdefault(_NUMBER.sub("#", text), ([], []))
+        titles, members = found.setdefault(NUMBER.sub("#", text), ([], []))
         titles.append(text)
         members.append(r)
     return [Group(engine, kind, _merged(titles), members) for titles, members in found.values()]
@@ -202,9 +175,9 @@ def _merged(titles: Sequence[str]) -> str:
     """Merge titles into one; a number that differs becomes a range: "the last 3..7 of 77"."""
     if len({*titles}) > 1:
         titles = [_ELEMENT.sub("in an element of each", title) for title in titles]
-    numbers = list(zip(*(_NUMBER.findall(title) for title in titles), strict=True))
+    numbers = list(zip(*(NUMBER.findall(title) for title in titles), strict=True))
     ranges = iter([_range(column) for column in numbers])
-    return _NUMBER.sub(lambda match: next(ranges), titles[0])
+    return NUMBER.sub(lambda match: next(ranges), titles[0])
 
 
 def _range(column: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from refsd.engines import registry
 from refsd.engines.reference import Reference
 from refsd.golden import verdict
 from refsd.golden.case import Case
+from refsd.golden.cause_kinds import kinds
 from refsd.golden.conform import Runner, after_asking_again, run, with_shared_causes, with_waivers
 from refsd.golden.engine import EngineFailure
 from refsd.golden.explanation import Explanation
@@ -36,6 +37,7 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import in_markdown
 from refsd.numerics.profiles import FLOAT32, FLOAT64, TORCH_F16
 from refsd.reports.cells import margin_text
+from refsd.reports.groups import groups
 from refsd.reports.junit import junit
 from refsd.reports.markdown import markdown
 from refsd.reports.stored import decode, encode
@@ -605,3 +607,44 @@ def test_many_engines_have_a_line_each():
     lines = summary(Report("0", engines, [], results))
     assert lines.row_count == 7
     assert "1 fail (2" in list(lines.columns[1].cells)[3]
+
+
+def _columns_lost(block):
+    def change(y, inputs):
+        y = y.copy()
+        y[..., y.shape[-1] // block * block :] = 0
+        return y
+
+    return change
+
+
+def _rows_unread(block):
+    def change(y, inputs):
+        """Rows that are not read are normalised as zeros: only the bias is left."""
+        rows = y.reshape(-1, y.shape[-1]).copy()
+        rows[len(rows) // block * block :] = inputs["bias"].values() if "bias" in inputs else 0
+        return rows.reshape(y.shape)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("op", "change", "kind"),
+    [
+        (
+            "linear",
+            _columns_lost(64),
+            "nothing is computed: zeros, in the slices of an axis after the last whole block of 64",
+        ),
+        ("layer_norm", _rows_unread(16), "x: rows after the last whole block of 16, not read"),
+    ],
+)
+def test_a_tail_that_is_all_of_some_cases_is_the_cause_of_all(op, change, kind):
+    """A case of fewer rows than a block has shows zeros; others show why."""
+    cases = [case for case in CASES.values() if case.name.startswith(f"{op}/f32/")]
+    results = with_shared_causes(_runner(), run(_runner(), [Engine(change)], cases))
+    failing = [r for r in results if r.status == verdict.FAIL]
+    assert len(failing) >= 3
+    assert [r.case for r in failing if not any(kind in kinds(cause) for cause in r.causes)] == []
+    (group,) = groups(Report("1", {"fake": "1"}, [], results))
+    assert group.title == kind and len(group.results) == len(failing)

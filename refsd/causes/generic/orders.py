@@ -5,7 +5,8 @@ from itertools import permutations
 
 import numpy as np
 
-BLOCKS = (8, 16, 32, 64, 128, 256)
+from refsd.golden.cause_kinds import BLOCKS
+
 # Devices that share an axis, and the parts that each takes of its share.
 _SHARES = ((2, 2), (2, 3), (2, 4), (3, 2), (4, 2), (4, 3), (2, 6))
 
@@ -54,7 +55,7 @@ def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def tiles(n: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the same of blocks of the axis: the first again, the first alone, no tail."""
+    """Yield the same of blocks of the axis: the first again, the first alone."""
     i = np.arange(n)
     for block in BLOCKS:
         if n > block:
@@ -63,9 +64,6 @@ def tiles(n: int) -> Iterator[tuple[str, np.ndarray]]:
             last = (n // block - 1) * block
             yield f"the last tile of {block} is the one before", np.where(i // block * block == last, i - block, i)
             yield f"the first {block} alone are read", np.where(i < block, i, -1)
-        if n % block and n > block:
-            start = n // block * block
-            yield f"the last {n - start}, behind whole {block}s, not read", np.where(i < start, i, -1)
 
 
 def in_order(x: np.ndarray, axis: int, order: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ answer: an input changed or taken for another, an axis permuted, padded or cut, 
 operation in place of this one.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from refsd.causes.generic.error_places import joined
-from refsd.causes.generic.orders import BLOCKS, in_order, orders, tiles
+from refsd.causes.generic.orders import in_order, orders, tiles
 from refsd.causes.operation.exchanged_axes import along_others, axes_of, exchanged_inputs, letters, with_changed
 from refsd.causes.operation.memory_layouts import (
     SQUARES,
@@ -31,6 +32,7 @@ from refsd.causes.operation.memory_layouts import (
     strided,
 )
 from refsd.causes.operation.other_values import fits, other_values, plain
+from refsd.golden.cause_kinds import BLOCKS, tails
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.numerics.errors import BadInput
@@ -177,6 +179,9 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
     for axis, n in enumerate(x.shape):
         for phrase, order in chain(orders(n), tiles(n)):
             yield f"{name}, axis {axes[axis] or axis}: {phrase}", lambda x, a=axis, o=order: in_order(x, a, o)
+    for shape, axis, start, phrase in tails_of(name, x.shape, axes):
+        if start:
+            yield phrase, lambda x, s=shape, a=axis, n=start: cut_off(x.reshape(s), a, n).reshape(x.shape)
     for one, other in combinations(range(x.ndim), 2):
         if x.shape[one] < 2 or x.shape[other] < 2:
             continue
@@ -194,6 +199,23 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
         if x.shape[-1] % block:
             phrase = f"{name}: its rows are sought at a stride of whole {block}s of numbers"
             yield phrase, lambda x, b=block: strided(x, -(-x.shape[-1] // b) * b)
+
+
+def tails_of(name: str, shape: tuple[int, ...], axes: list[str]) -> Iterator[tuple[tuple[int, ...], int, int, str]]:
+    """Yield (shape in which to cut, axis, start, words) for what whole blocks leave of an axis, and of all rows."""
+    lead = next((i for i, letter in enumerate(axes) if letter), 0)
+    rows = [((math.prod(shape[:lead]), *shape[lead:]), 0, "rows")] if lead else []
+    for whole, axis, where in [
+        *rows,
+        *((shape, a, f"the axis {axes[a] or a}") for a in range(lead == 1, len(shape))),
+    ]:
+        for start, words in tails(whole[axis], where):
+            yield whole, axis, start, f"{name}: {words}, not read"
+
+
+def cut_off(x: np.ndarray, axis: int, start: int) -> np.ndarray:
+    """Set to 0 what lies from `start` on."""
+    return in_order(x, axis, np.where(np.arange(x.shape[axis]) < start, np.arange(x.shape[axis]), -1))
 
 
 def _channels_last(op, inputs, params, right):
@@ -263,9 +285,9 @@ def _lengths(op, inputs, params):
             if n % block:
                 phrase = f"{which} padded with zeros to a multiple of {block}, which are read"
                 yield phrase, _resized(op, inputs, params, where, -n % block)
-        behind = {n % block: f", behind whole {block}s," for block in BLOCKS if n % block and n > block}
-        tails = {k: f"the last {k} of {which}{behind.get(k, '')} not read" for k in [*behind, 1, 2, 3, 32] if k < n}
-        for less, phrase in tails.items():
+        cut = {k: f"the last {k} of {which} not read" for k in (1, 2, 3, 32) if k < n}
+        cut |= {n - start: f"{words}, not read" for start, words in tails(n, f"the {which}") if start}
+        for less, phrase in cut.items():
             yield phrase, _resized(op, inputs, params, where, -less)
 
 

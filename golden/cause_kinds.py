@@ -1,0 +1,45 @@
+"""Tell which causes of several cases are one: without the numbers of a case, and as tails of whole blocks."""
+
+import re
+from collections.abc import Iterator
+
+BLOCKS = (8, 16, 32, 64, 128, 256)
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+# What a formula of sizes comes to in one case: "scale is 1/sqrt(L) = 0.2236, not 0.1768".
+IN_A_CASE = re.compile(r"(sqrt\([^)]*\)|\^\([^)]*\)|1/\([^)]*\)) = [^ ]+, not [^ ]+$")
+# What a loop over whole blocks leaves: as long as the case has it, and of as many sizes of blocks as leave so much.
+_TAIL = re.compile(
+    r"the last \d+ of \d+ along (axis \d+(?: \(\w+\))?|[^,]+), after the last whole block of "
+    r"((?:\d+, )*\d+(?: or \d+)?)"
+)
+# Numbers of a cause that are measured in the case: "1.56 roundings", "a factor of its own, 1.0048 to 1.1529".
+_MEASURED = re.compile(r"\d\.\d|\de[+-]?\d| roundings")
+
+
+def tails(n: int, where: str) -> Iterator[tuple[int, str]]:
+    """Yield (start, words) for each tail that whole blocks leave of n; start 0 where they are longer than n."""
+    starts: dict[int, list[str]] = {}
+    for block in BLOCKS:
+        if n % block:
+            starts.setdefault(n // block * block, []).append(str(block))
+    for start, sizes in starts.items():
+        of = " or ".join(filter(None, [", ".join(sizes[:-1]), sizes[-1]]))
+        yield start, f"the last {n - start} of {n} along {where}, after the last whole block of {of}"
+
+
+def measures(cause: str) -> bool:
+    """Return True if a cause tells numbers that each case has for itself."""
+    return _TAIL.search(cause) is None and _MEASURED.search(IN_A_CASE.sub(r"\1", cause)) is not None
+
+
+def kinds(cause: str) -> list[str]:
+    """Return a cause without what was measured in the case or its formula or tail comes to there.
+
+    Once for each size of blocks that a tail fits.
+    """
+    tail = _TAIL.search(cause)
+    if tail is None:
+        plain = IN_A_CASE.sub(r"\1", cause)
+        return [NUMBER.sub("#", plain) if measures(cause) else plain]
+    of = "the slices of an axis" if tail[1].startswith("axis") else tail[1]
+    return [_TAIL.sub(f"{of} after the last whole block of {b}", cause) for b in NUMBER.findall(tail[2])]
