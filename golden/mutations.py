@@ -1,6 +1,6 @@
 """The parts of known bugs: changes of parameters, of inputs, of outputs, or another operation's answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -112,6 +112,18 @@ EPS = (
     Mutant("eps ten times too small", other_params(eps=lambda eps: eps / 10)),
     Mutant("eps missing", other_params(eps=lambda eps: 0.0)),
 )
+
+
+def eps_in_the_sum(length: str, count: Callable[[Sequence[int], Params], int]) -> Mutant[Wrong]:
+    """(sum + eps) / D for sum / D + eps. length: how D is called; count: shape of x, params -> D"""
+
+    def wrong(op, inputs, params):
+        return answer(op, inputs, {**params, "eps": params["eps"] / count(inputs["x"].shape, params)})
+
+    return Mutant(f"eps is divided by {length}: it is added to the sum of squares, not to their mean", wrong)
+
+
+EPS_IN_THE_ROW = eps_in_the_sum("D", lambda shape, params: shape[-1])
 F16_INPUT = Mutant("activations silently float16", other_input("x", to_float16))
 F16_WEIGHT = Mutant("weights silently float16", other_input("weight", to_float16))
 SIDES_SWAPPED = Mutant("height and width swapped", other_input("x", read_as_transposed_image))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from refsd.golden.bounds import Run
-from refsd.golden.mutations import BATCH, EPS
+from refsd.golden.mutations import BATCH, EPS, EPS_IN_THE_ROW
 from refsd.golden.operation import Operation, values
 from refsd.golden.operations.normalisation import CONDITIONED, TOKENS, Affine, norm_axis, per_item, tokens_case
 from refsd.golden.rounding import Bound, unit
@@ -38,7 +38,7 @@ ADAPTIVE_LAYER_NORM = Operation(
     params={"eps": 1e-6},
     run=_run,
     bound=_bound,
-    mutants=(*EPS, *CONDITIONED, BATCH),
+    mutants=(*EPS, EPS_IN_THE_ROW, *CONDITIONED, BATCH),
     cases=(
         tokens_case("adaptive_layer_norm", "plain", (2, 33, 77), ("shift", "scale"), eps=1e-6),
         tokens_case("adaptive_layer_norm", "tiny", (3, 10, 320), ("shift", "scale"), "tiny", eps=1e-6),

@@ -1,12 +1,13 @@
 """Group normalisation, alone and followed by SiLU."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from refsd.golden.bounds import FUNCTION, Run
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, EPS, NO_WEIGHT, ZERO_BIAS, Wrong, answer, other_params
+from refsd.golden.mutations import BATCH, EPS, NO_WEIGHT, ZERO_BIAS, Wrong, answer, eps_in_the_sum, other_params
 from refsd.golden.operation import IMAGE, Mutant, Operation, values
 from refsd.golden.operations.activations import QUICK_GELU, SILU, rational_sigmoid
 from refsd.golden.operations.normalisation import ONE_PASS, UNBIASED, Affine, norm_axis
@@ -165,6 +166,10 @@ def _case_silu(label: str, x: tuple[int, int, int, int], **how) -> Case:
     return Case(plain.name.replace("group_norm", "group_norm_silu"), "group_norm_silu", plain.inputs, plain.params)
 
 
+_EPS_IN_THE_GROUP = eps_in_the_sum(
+    "a group's number of elements", lambda shape, params: math.prod(shape[1:]) // params["num_groups"]
+)
+
 GROUP_NORM = Operation(
     "group_norm",
     "Normalise each group of channels, scale and shift each channel.",
@@ -178,6 +183,7 @@ GROUP_NORM = Operation(
     bound=_bound,
     mutants=(
         *EPS,
+        _EPS_IN_THE_GROUP,
         ONE_PASS,
         UNBIASED,
         ZERO_BIAS,
@@ -226,6 +232,7 @@ GROUP_NORM_SILU = Operation(
     bound=_bound_silu,
     mutants=(
         *EPS,
+        _EPS_IN_THE_GROUP,
         ZERO_BIAS,
         NO_WEIGHT,
         *_AFFINE,

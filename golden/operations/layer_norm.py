@@ -1,7 +1,7 @@
 """Layer normalisation."""
 
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, EPS, NO_WEIGHT, ZERO_BIAS
+from refsd.golden.mutations import BATCH, EPS, EPS_IN_THE_ROW, NO_WEIGHT, ZERO_BIAS
 from refsd.golden.operation import ROWS, Operation, optional, values
 from refsd.golden.operations.normalisation import ONE_PASS, UNBIASED, row_norm, sums_of_blocks
 from refsd.golden.recipe import Recipe
@@ -28,7 +28,7 @@ LAYER_NORM = Operation(
     params={"eps": 1e-5},
     run=_run,
     bound=lambda run: row_norm(run, True),
-    mutants=(*EPS, ONE_PASS, UNBIASED, ZERO_BIAS, NO_WEIGHT, BATCH, *sums_of_blocks(centred=True)),
+    mutants=(*EPS, EPS_IN_THE_ROW, ONE_PASS, UNBIASED, ZERO_BIAS, NO_WEIGHT, BATCH, *sums_of_blocks(centred=True)),
     cases=(
         _case("plain", (2, 77, 64)),
         _case("awkward", (33, 77)),

@@ -1,7 +1,7 @@
 """Normalisation by the root of the mean square."""
 
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, EPS, NO_WEIGHT
+from refsd.golden.mutations import BATCH, EPS, EPS_IN_THE_ROW, NO_WEIGHT
 from refsd.golden.operation import ROWS, Mutant, Operation, optional, values
 from refsd.golden.operations.normalisation import SQUARES_IN_FLOAT16, normalised, row_norm, sums_of_blocks
 from refsd.golden.recipe import Recipe
@@ -28,6 +28,7 @@ RMS_NORM = Operation(
     bound=lambda run: row_norm(run, False),
     mutants=(
         *EPS,
+        EPS_IN_THE_ROW,
         NO_WEIGHT,
         Mutant("mean subtracted", centred_rms),
         BATCH,

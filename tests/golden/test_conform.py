@@ -622,7 +622,7 @@ def _rows_unread(block):
     def change(y, inputs):
         """Rows that are not read are normalised as zeros: only the bias is left."""
         rows = y.reshape(-1, y.shape[-1]).copy()
-        rows[len(rows) // block * block :] = inputs["bias"].values() if "bias" in inputs else 0
+        rows[len(rows) // block * block :] = inputs["bias"].values()
         return rows.reshape(y.shape)
 
     return change
@@ -641,7 +641,7 @@ def _rows_unread(block):
 )
 def test_a_tail_that_is_all_of_some_cases_is_the_cause_of_all(op, change, kind):
     """A case of fewer rows than a block has shows zeros; others show why."""
-    cases = [case for case in CASES.values() if case.name.startswith(f"{op}/f32/")]
+    cases = [case for case in CASES.values() if case.name.startswith(f"{op}/f32/") and "bias" in case.inputs]
     results = with_shared_causes(_runner(), run(_runner(), [Engine(change)], cases))
     failing = [r for r in results if r.status == verdict.FAIL]
     assert len(failing) >= 3

@@ -137,6 +137,27 @@ def test_parameters_that_give_another_shape_are_named(name, changed, called):
     assert (other.causes, other.looks) == ([], [f"its shape fits: {called}"])
 
 
+@pytest.mark.jitted
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm", "group_norm", "adaptive_layer_norm"])
+def test_eps_in_the_sum_is_named_in_every_case_that_fails(op):
+    """Where D is large it is as good as no eps: one cause for all cases is still among those told."""
+    told = []
+    for case in (case for case in CASES.values() if case.op == op and "/f32/" in case.name):
+        inputs = case.realize()
+        params, truth, honest = _answers(case, inputs, FLOAT32)
+        shape = inputs["x"].shape
+        n = np.prod(shape[1:]) // params["num_groups"] if op == "group_norm" else shape[-1]
+        found = {"y": run(op, Arithmetic(FLOAT32), inputs, {**params, "eps": params["eps"] / n})["y"]}
+        if not _conforms(case, inputs, params, found, truth, honest, FLOAT32):
+            told.append(
+                [
+                    name.startswith("eps is divided by")
+                    for name in _named(case, inputs, found, truth, honest, FLOAT32)
+                ]
+            )
+    assert told and all(any(names) for names in told)
+
+
 @pytest.mark.parametrize("op", ["conv3d", "conv2d"])
 def test_a_hypothesis_that_has_no_answer_does_not_hide_the_cause(op):
     """With the padding transposed, or a stride along the width, this picture has no output at all."""
