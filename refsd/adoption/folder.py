@@ -131,12 +131,14 @@ class Adopted(NamedTuple):
     inputs:  those that are no weights
     weights: shapes of weights that are drawn, or what reads the numbers of weights that stay as they are
     made:    as in Note
+    gains:   vectors that are drawn around 1
     """
 
     model: onnx.ModelProto
     inputs: Mapping[str, np.ndarray]
     weights: Mapping[str, tuple[int, ...] | Callable[[], np.ndarray]]
     made: Mapping[str, str]
+    gains: Collection[str] = ()
 
 
 def is_folder(path: Path) -> bool:
@@ -229,9 +231,15 @@ def _shown(value: Any) -> str:
     return f"{', '.join(f'{x:g}' for x in value[:3])}, ... ({len(value)})" if long else str(value)
 
 
-def drawn(case: str, weight: str, shape: tuple[int, ...]) -> StoredTensor:
+def drawn(case: str, weight: str, shape: tuple[int, ...], gains: Collection[str] = ()) -> StoredTensor:
     """Return a weight by its recipe, as a case of this name draws it."""
-    return realize(tensor_recipe(weight, shape, "f32"), f"{case}/{weight}")
+    return realize(recipe_of(weight, shape, gains), f"{case}/{weight}")
+
+
+def recipe_of(weight: str, shape: tuple[int, ...], gains: Collection[str] = ()) -> Recipe:
+    """Return the recipe of a weight. gains: those that are drawn around 1 whatever their names"""
+    known = tensor_recipe(weight, shape, "f32")
+    return Recipe(shape, "f32", exponent=-18, offset=1.0) if weight in gains and known.offset != 1 else known
 
 
 @contextlib.contextmanager
@@ -247,7 +255,7 @@ def written(folder: Path, adopted: Adopted, name: str) -> Iterator[Path]:
     specs = {key: Spec(tensor.type, tensor.shape) for key, tensor in ((k, _narrow(x())) for k, x in given.items())}
     recipes = {key: Recipe(spec.shape, spec.type) for key, spec in specs.items()}
     draws = {key: Spec("f32", shape) for key, shape in adopted.weights.items() if isinstance(shape, tuple)}
-    recipes |= {key: tensor_recipe(key, spec.shape, "f32") for key, spec in draws.items()}
+    recipes |= {key: recipe_of(key, spec.shape, adopted.gains) for key, spec in draws.items()}
     case = Case(name, f"model/{name}", recipes)
     note = Note(case, dict(adopted.made), list(adopted.inputs), list(given))
     with replaced_folder(folder, marker(folder)) as part:
@@ -255,7 +263,7 @@ def written(folder: Path, adopted: Adopted, name: str) -> Iterator[Path]:
         (part / GRAPH).write_bytes(adopted.model.SerializeToString())
         write_safetensors(part / GIVEN, specs, (_narrow(x()) for x in given.values()))
         if draws:
-            write_safetensors(part / DRAWN, draws, (drawn(name, key, spec.shape) for key, spec in draws.items()))
+            write_safetensors(part / DRAWN, draws, (realize(recipes[key], f"{name}/{key}") for key in draws))
         yield part
 
 

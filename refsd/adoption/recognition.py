@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,6 +62,21 @@ def recognised(model: Model) -> Model:
     proto.graph.node.extend(reversed(alive))
     proto.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return Model(model.path, proto)
+
+
+def gains(model: onnx.ModelProto, weights: Collection[str]) -> frozenset[str]:
+    """Return the vectors among the weights that a product or a norm multiplies by, whatever their names."""
+    view, found = View(model), set()
+    for node in view.nodes:
+        if node.op_type != "Mul" and not node.op_type.endswith("Normalization"):
+            continue
+        for name in node.input[:2]:
+            while (made := view.made_by(name, "Reshape", "Unsqueeze")) is not None:
+                name = made.input[0]
+            dims = view.dims(view.origin(name))
+            if view.origin(name) in weights and dims and max(dims) == math.prod(dims):
+                found.add(view.origin(name))
+    return frozenset(found)
 
 
 def _conv(view: View, node: onnx.NodeProto) -> Found | None:

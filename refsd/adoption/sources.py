@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 from onnx import helper, inliner, numpy_helper, shape_inference
 
-from refsd.adoption.folder import Adopted, drawn
+from refsd.adoption.folder import Adopted, drawn, recipe_of
+from refsd.adoption.recognition import gains
 from refsd.adoption.tidying import constants_as_tensors, fold, lift
 from refsd.files.json_files import read_json
 from refsd.golden.wording import counted, did_you_mean, needing
@@ -69,10 +70,18 @@ def of_module(module: Any, call: Any, source: str, case: str, own: bool) -> tupl
     """
     from refsd.adoption.capture import capture
 
-    captured = capture(module, call, None if own else lambda name, shape: drawn(case, name, shape).values())
+    def captured_with(near_one: Collection[str]):
+        redraw = None if own else lambda name, shape: drawn(case, name, shape, near_one).values()
+        return capture(module, call, redraw)
+
+    captured = captured_with(())
+    # Only the graph tells a gain by what it does: those that their names did not tell are drawn anew.
+    near_one = frozenset() if own else gains(captured.model, captured.weights)
+    if any(recipe_of(name, captured.weights[name].shape).offset != 1 for name in near_one):
+        captured = captured_with(near_one)
     weights = {name: weight.read if own else weight.shape for name, weight in captured.weights.items()}
     made = {"source": Path(source).name, **captured.made}
-    return Adopted(captured.model, captured.inputs, weights, made), captured.answer
+    return Adopted(captured.model, captured.inputs, weights, made, near_one), captured.answer
 
 
 def of_graph(path: Path, inputs: Mapping[str, np.ndarray]) -> Adopted:

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from typer.testing import CliRunner
 from wrong_ropes import BUILT, WRONG, pictures_from_one
 
+from refsd.adoption.folder import read
 from refsd.cli import app
 from refsd.components import COMPONENTS
 from refsd.judges.model import ModelJudge
@@ -50,6 +51,36 @@ def dumped(folder, place):
     done = CliRunner().invoke(app, ["compare", str(folder.parent / "dump.safetensors"), str(folder)])
     assert done.exit_code == 0, done.output
     return done.output
+
+
+def test_a_dump_of_own_weights_and_gains_by_what_they_do(tmp_path):
+    """Gains called otherwise than weight are drawn around 1; a module with its own weights is dumped, too."""
+    (tmp_path / "mymodel.py").write_text(
+        "import torch\n\n\n"
+        "class Norm(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.gain_of = torch.nn.Parameter(torch.randn(6))\n"
+        "        self.b = torch.nn.Parameter(torch.randn(6))\n\n"
+        "    def forward(self, x):\n        x = x - x.mean(-1, keepdim=True)\n"
+        "        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.gain_of + self.b\n\n\n"
+        "class Scaled(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.norm, self.up = Norm(), torch.nn.Linear(6, 6)\n"
+        "        self.s = torch.nn.Parameter(torch.randn(6, 1, 1))\n\n"
+        "    def forward(self, x):\n        return self.up(self.norm(x))[:, :, None, None] * self.s\n\n\n"
+        "def build():\n    torch.manual_seed(0)\n    return Scaled(), {'x': torch.randn(2, 6)}\n"
+    )
+    for folder, options in (("drawn", ()), ("own", ("--own-weights",))):
+        source = f"{tmp_path / 'mymodel.py'}:build"
+        done = CliRunner().invoke(app, ["adopt", source, "-o", str(tmp_path / folder), *options])
+        assert done.exit_code == 0, done.output
+        assert "taps right" in dumped(tmp_path / folder, tmp_path)
+    recipes = read(tmp_path / "drawn").inputs
+    assert {name: recipe.offset for name, recipe in recipes.items() if name != "x"} == {
+        "norm.gain_of": 1.0,
+        "norm.b": 0.0,
+        "s": 1.0,
+        "up.weight": 0.0,
+        "up.bias": 0.0,
+    }
 
 
 def test_what_gives_tuples_and_model_outputs_is_dumped(tmp_path):
