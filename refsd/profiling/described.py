@@ -55,8 +55,19 @@ def _plain(value):
     return list(value) if isinstance(value, tuple) else value
 
 
+def _sum_hides_factors(found: Found, op: str) -> bool:
+    """Return True if a sum in float16 rounds away what tells its factors' type, which have a wider range.
+
+    Numerics have sums in float16 of factors in float16 alone: these stand for the others.
+    """
+    return (
+        float16_sums(found.get((op, "sum"), "")) is not None and found.get((op, "activations"), FLOAT16) != FLOAT16
+    )
+
+
 def _storage_of(found: Found) -> str | None:
-    return next((found[key] for key in _STORAGE if found.get(key) in DTYPES), None)
+    shown = (key for key in _STORAGE if not _sum_hides_factors(found, key[0]))
+    return next((found[key] for key in shown if found.get(key) in DTYPES), None)
 
 
 def _compute(found: Found, like: Numerics):
@@ -73,6 +84,8 @@ def _rounded(key: Key) -> Callable[[Found, Numerics], tuple | None]:
     """A field that rounds an input to a type narrower than that in which everything is stored."""
 
     def read(found: Found, like: Numerics):
+        if _sum_hides_factors(found, key[0]):
+            return (SHORT[FLOAT16],)
         if key not in found or found[key] not in (*SHORT, FLOAT32):
             return None
         return (None if found[key] == _storage_of(found) else SHORT.get(found[key]),)
@@ -87,7 +100,7 @@ def _activations(found: Found, like: Numerics):
         for (op, aspect), value in found.items()
         if op == "linear" and aspect.startswith("activations, ")
     }
-    if plain is None or not asked:
+    if plain is None or not asked or _sum_hides_factors(found, "linear"):
         return None
     kept = {weight: kind for weight, kind in like.activations.items() if weight not in asked}
     blocks = {name: length for length, name in BLOCKS.items()}

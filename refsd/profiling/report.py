@@ -11,7 +11,7 @@ from refsd.golden.engine import Engine
 from refsd.golden.wording import counted
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
-from refsd.numerics.profiles import PROFILES
+from refsd.numerics.profiles import FLOAT32, PROFILES
 from refsd.profiling.described import described
 from refsd.profiling.profile import (
     Answers,
@@ -74,7 +74,12 @@ def conclude(
     silent = {(one.op, one.question) for one in (*answers.refused, *answers.failed)}
     probes = [probe for probe in probes if (probe.op, probe.name) not in silent]
     held = matches(answers, probes, done)
-    numerics, fragment = described(answers, PROFILES[held[0].profile])
+    told = [described(answers, PROFILES[held[0].profile])]
+    unsaid = [against(answers, told[0][0], probes)]
+    if unsaid[0] and held[0].profile != FLOAT32.name:  # whose other fields claim nothing
+        told.append(described(answers, FLOAT32))
+        unsaid.append(against(answers, told[1][0], probes))
+    best = min(range(len(told)), key=lambda i: (len(unsaid[i]), -i))
     return Report(
         engine.name,
         engine.version,
@@ -84,8 +89,8 @@ def conclude(
         answers.failed,
         held[: max(_NEAREST, sum(not match.disagreements for match in held))],
         against_declaration(engine, answers, probes),
-        fragment,
-        against(answers, numerics, probes),
+        told[best][1],
+        unsaid[best],
     )
 
 

@@ -128,6 +128,53 @@ def test_sums_in_float16_of_factors_that_are_not_are_left_unsaid(answers):
     assert (numerics.products, numerics.sums, fragment.get("sums")) == (None, {}, {})
 
 
+class _HalfSums:
+    """float32 tensors of any range; one operation's sum is rounded to float16 after each product."""
+
+    name, version = "half-sums", "1"
+
+    def __init__(self, op):
+        self._op = op
+
+    def refuses(self, case):
+        return None if case.op == self._op else f"no {case.op}"
+
+    def numerics(self, case):
+        return FLOAT32
+
+    def deviations(self, case):
+        return ()
+
+    def run(self, case, inputs):
+        x, w = (inputs[name].values().astype(np.float32) for name in ("x", "weight"))
+        if case.op == "conv2d":
+            if case.params.get("stride", 1) != w.shape[2] or any(case.params.get("padding", ())):
+                raise EngineFailure("windows side by side alone")
+            N, C, H, W = x.shape
+            R, S = w.shape[2:]
+            x = x.reshape(N, C, H // R, R, W // S, S).transpose(0, 2, 4, 1, 3, 5).reshape(N, H // R, W // S, -1)
+        w = w.reshape(len(w), -1)
+        y = np.zeros((*x.shape[:-1], len(w)), np.float32)
+        for k in range(x.shape[-1]):
+            with np.errstate(over="ignore"):
+                y = (y + x[..., k, None] * w[:, k]).astype(np.float16).astype(np.float32)
+        y = y + (inputs["bias"].values() if "bias" in inputs else 0)
+        return {"y": np.ascontiguousarray(np.moveaxis(y, -1, 1)) if case.op == "conv2d" else y}
+
+
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [
+        ("linear", {"like": "float32", "products": "f16", "sums": {"linear": {"step": 1, "run": 0}}}),
+        ("conv2d", {"like": "float32", "conv": "f16", "sums": {"conv": {"step": 1, "run": 0}}}),
+    ],
+)
+def test_sums_in_float16_over_float32_tensors_have_a_declaration(op, said):
+    """A narrow sum hides the last bits of the factors; their range tells that they are not float16."""
+    engine, probes = _HalfSums(op), probes_of(op)
+    assert conclude(engine, ask_all(engine, probes), probes).numerics == said
+
+
 def test_the_nearest_profile_is_named(answers):
     odd = replace(TORCH_BF16, name="odd", sums={}, one_pass=("layer_norm",))
     probes = [probe for probe in FEW if probe.op in ("gelu", "layer_norm", "group_norm")]
