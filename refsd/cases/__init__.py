@@ -53,6 +53,9 @@ def select(*patterns: str) -> list[Case]:
         matched = {n for n in CASES if fnmatch.fnmatchcase(n, pattern) and not n.startswith(hidden)}
         if not matched:
             usual = sum(not name.startswith(ASKED_FOR) for name in CASES)
+            if "," in pattern:
+                each = " ".join(f"--cases '{part.strip()}'" for part in pattern.split(","))
+                raise BadInput(f"no case matches {pattern!r}: for several globs repeat the option: {each}")
             more = ", ".join(f"--cases '{prefix}*'" for prefix in ASKED_FOR)
             raise BadInput(
                 f"no case matches {pattern!r}{_meant(pattern)}: `refsd golden list` shows {usual} cases, "

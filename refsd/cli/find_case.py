@@ -16,6 +16,8 @@ def unknown_case(name: str | None, known: list[str]) -> str:
     """Return the message for a name that is none of `known`, or for no name at all."""
     if name is None:
         return "name a case or an operation: `refsd golden list` shows the cases"
+    if any(sign in name for sign in "*?["):
+        return f"{name!r} is a glob, and one case is shown: list the cases by `refsd golden list --cases '{name}'`"
     return f"no case and no operation {name!r}{did_you_mean(name, known)}: `refsd golden list` shows the cases"
 
 

@@ -22,6 +22,7 @@ _OPS = typer.Option(
 _ONLY = typer.Option(None, "--only", help="One case, by its name: fuzz/7/rope/0.")
 _OUT = typer.Option(Path("refsd-fuzz"), "-o", "--out", help="Folder for the finds; one written before is replaced.")
 _TIMEOUT = typer.Option(60.0, "--timeout", min=1.0, help="Seconds for one answer: longer is a hang.")
+_REASONS = 4  # of refusals, that the last line names
 # In the folder of a run, with its outcome.
 OUTCOME = "fuzz.json"
 
@@ -216,7 +217,12 @@ def _print(outcome, json: bool) -> None:
         return
     cases, refused = sum(outcome.asked.values()), sum(outcome.refused.values())
     text = f"{counted(cases, 'case')} of {counted(len(outcome.asked), 'operation')}"
-    rest = f"; {refused} refused" + (f", {outcome.unjudged} without a verdict" if outcome.unjudged else "")
+    often = sorted(outcome.refused.items(), key=lambda one: -one[1])
+    why = [f"{reason.removeprefix(f'{outcome.engine} ')} ({times})" for reason, times in often[:_REASONS]]
+    why += [f"{counted(len(often) - _REASONS, 'other reason')}"] if len(often) > _REASONS else []
+    rest = f"; {refused} refused{': ' if why else ''}{', '.join(why)}" + (
+        f", {outcome.unjudged} without a verdict" if outcome.unjudged else ""
+    )
     end = f"; {outcome.partial}" if outcome.partial else ""
     took = f"in {outcome.seconds:.0f} s, seed {outcome.seed}"
     typer.echo(f"{outcome.engine} {outcome.version}: {text} {took}{rest}{end}")

@@ -60,9 +60,8 @@ def _sum_hides_factors(found: Found, op: str) -> bool:
 
     Numerics have sums in float16 of factors in float16 alone: these stand for the others.
     """
-    return (
-        float16_sums(found.get((op, "sum"), "")) is not None and found.get((op, "activations"), FLOAT16) != FLOAT16
-    )
+    told = found.get((op, "activations"), FLOAT16)
+    return float16_sums(found.get((op, "sum"), "")) is not None and told not in (FLOAT16, FLOAT32)
 
 
 def _storage_of(found: Found) -> str | None:

@@ -121,7 +121,19 @@ def read_description(data: bytes) -> Description:
     try:
         return Description(msgspec.json.decode(data, type=_Text))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise EngineFailure(f"description.json: {error}") from None
+        raise EngineFailure(f"description.json: {_with_operation(data, str(error))}") from None
+
+
+def _with_operation(data: bytes, error: str) -> str:
+    """Name the operation that msgspec writes as "$.ops[...]"."""
+    if "$.ops[...]" not in error:
+        return error
+    for op, offer in msgspec.json.decode(data)["ops"].items():
+        try:
+            msgspec.convert(offer, Offer)
+        except msgspec.ValidationError:
+            return printable(error.replace("$.ops[...]", f"$.ops.{op}"), 300)
+    return error
 
 
 # Types to which activations can be rounded; of the block types, ggml quantizes activations only to a few.

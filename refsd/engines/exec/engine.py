@@ -200,7 +200,7 @@ def _read_tensors(data: bytes, file: str) -> dict[str, np.ndarray]:
     try:
         found = safetensors.deserialize(data)
     except safetensors.SafetensorError as error:
-        raise EngineFailure(f"{file} is none: {error}") from None
+        raise EngineFailure(f"{file} is no safetensors file{_backwards(data)}: {error}") from None
     _check_names(data, file)
     outputs = {}
     for name, entry in found:
@@ -213,6 +213,12 @@ def _read_tensors(data: bytes, file: str) -> dict[str, np.ndarray]:
         except (ValueError, OverflowError):
             raise EngineFailure(f"{at} has a shape that NumPy cannot hold: {entry['shape']}") from None
     return outputs
+
+
+def _backwards(data: bytes) -> str:
+    """Say that a header's length has its bytes in the other order, if it has."""
+    little, big = (int.from_bytes(data[:8], order) for order in ("little", "big"))
+    return " (its first 8 bytes, the header's length, are big-endian)" if 0 < big <= len(data) - 8 < little else ""
 
 
 def _check_names(data: bytes, file: str) -> None:

@@ -84,6 +84,11 @@ class ServedProgram:
                 raise EngineFailure(f"it wrote more than {self._program.max_output >> 20} MiB")
             if answer is not None:
                 return answer
+            if code == 0:
+                raise died(
+                    f"{ending(0)}, though a program that declares serve answers until refsd closes its stdin",
+                    process.tail,
+                )
             if code is not None:
                 raise died(ending(code), process.tail)
             if time.monotonic() > deadline:

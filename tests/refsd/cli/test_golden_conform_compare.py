@@ -196,6 +196,15 @@ def test_a_glob_in_the_place_of_a_store_is_refused():
     assert str(_call("golden", "list", "golens").exception) == "no store of goldens 'golens'"
 
 
+def test_globs_in_one_option_or_in_the_place_of_a_name_are_told_where_they_belong():
+    said = str(_call("conform", "refsd", "--cases", "silu/*, gelu/*").exception)
+    assert said.endswith("repeat the option: --cases 'silu/*' --cases 'gelu/*'")
+    said = str(_call("golden", "show", "roll/*").exception)
+    assert (
+        said == "'roll/*' is a glob, and one case is shown: list the cases by `refsd golden list --cases 'roll/*'`"
+    )
+
+
 def test_a_program_without_its_prefix_is_suggested(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("engine").write_text("")

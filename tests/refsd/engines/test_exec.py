@@ -300,7 +300,17 @@ def test_no_output_is_left_from_before(program, tmp_path):
     ],
 )
 def test_garbage(program, garbage):
-    fails(program(f"open(request['output'], 'wb').write({garbage!r})"), "^output.safetensors is none: ")
+    fails(
+        program(f"open(request['output'], 'wb').write({garbage!r})"), "^output.safetensors is no safetensors file: "
+    )
+
+
+def test_a_header_s_length_in_the_other_order_is_told(program):
+    body = """
+header = b'{"y": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}  '
+open(request["output"], "wb").write(len(header).to_bytes(8, "big") + header + bytes(4))
+"""
+    fails(program(body), "no safetensors file .its first 8 bytes, the header's length, are big-endian.: ")
 
 
 def test_a_type_that_numpy_lacks(program):
@@ -436,6 +446,11 @@ def own(op, **sets):
         (own("gelu", approximate=[]), "sets gelu approximate to [], expected one of none, tanh"),
         (own("group_norm", eps=-1), "sets group_norm eps to -1, expected a number from 0 to 1"),
         (own("group_norm", eps=""), "sets group_norm eps to '', expected a number from 0 to 1"),
+        ({"ops": {"linear": {}, "silu": {"typs": []}}}, "unknown field `typs` - at `$.ops.silu`"),
+        (
+            {"ops": {"linear": {}, "model/clip": {"types": "f32"}}},
+            "Expected `array | null`, got `str` - at `$.ops.model/clip.types`",
+        ),
         ({"ops": 5}, "Expected `object`"),
         ({"surprise": 5}, "unknown field `surprise`"),
         ({"name": "two\nlines"}, "$.name"),

@@ -160,9 +160,12 @@ FAULTS = {
     "a deep nest": ("print('{\"done\":' + '[' * 50000, flush=True)", ODD),
     "no output": ("done()", "it answered, but it wrote no output.safetensors"),
     "a refusal": ("done(error='no room\\nfor it')", "no room for it"),
-    "leaves": ("sys.exit()", "ended with exit code 0: it said nothing"),
+    "leaves": ("sys.exit()", "declares serve answers until refsd closes its stdin: it said nothing"),
     "closes its stdin": ("os.close(0); time.sleep(60)", LATE),
-    "garbage": ("open(request['output'], 'w').write('x' * 99); done()", "output.safetensors is none"),
+    "garbage": (
+        "open(request['output'], 'w').write('x' * 99); done()",
+        "output.safetensors is no safetensors file",
+    ),
 }
 
 

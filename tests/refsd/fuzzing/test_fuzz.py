@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from refsd.cli import app
 from refsd.cli.find_case import find_case
+from refsd.cli.fuzz import _print as show
 from refsd.fuzzing import fuzz
 from refsd.fuzzing.draw import draw, rounds
 from refsd.golden import dimensions
@@ -323,3 +324,10 @@ def test_a_folder_of_others_is_not_replaced(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     done = run(ENGINE, "--count", 1, "-o", tmp_path)
     assert isinstance(done.exception, BadInput) and "not written by refsd" in str(done.exception)
+
+
+def test_the_last_line_says_why_cases_were_refused(capsys):
+    refused = {"mine takes no f64": 3, "mine takes no q8_0": 1500, "a": 2, "b": 2, "mine has no mask": 9}
+    show(fuzz.Outcome("1", "mine", "2", 1, {"silu": 4}, refused, 0, [], 2.0), False)
+    why = "; 1516 refused: takes no q8_0 (1500), has no mask (9), takes no f64 (3), a (2), 1 other reason\n"
+    assert why in capsys.readouterr().out
