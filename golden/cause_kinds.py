@@ -1,5 +1,6 @@
 """Tell which causes of several cases are one: without the numbers of a case, and as tails of whole blocks."""
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -25,6 +26,21 @@ def tails(n: int, where: str) -> Iterator[tuple[int, str]]:
     for start, sizes in starts.items():
         of = " or ".join(filter(None, [", ".join(sizes[:-1]), sizes[-1]]))
         yield start, f"the last {n - start} of {n} along {where}, after the last whole block of {of}"
+
+
+def tails_of(name: str, shape: tuple[int, ...], axes: list[str]) -> Iterator[tuple[tuple[int, ...], int, int, str]]:
+    """Yield (shape in which to cut, axis, start, words) for what whole blocks leave of an axis, and of all rows.
+
+    axes: the letters of an input's axes; those before the first that has one are rows
+    """
+    lead = next((i for i, letter in enumerate(axes) if letter), 0)
+    rows = [((math.prod(shape[:lead]), *shape[lead:]), 0, "rows")] if lead else []
+    for whole, axis, where in [
+        *rows,
+        *((shape, a, f"the axis {axes[a] or a}") for a in range(lead == 1, len(shape))),
+    ]:
+        for start, words in tails(whole[axis], where):
+            yield whole, axis, start, f"{name}: {words}, not read"
 
 
 def measures(cause: str) -> bool:

@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 12_920,
+    "golden": 13_100,
     "kernels": 11_350,
     "numerics": 1_700,
     "refsd": 1_150,
@@ -56,12 +56,12 @@ BUDGETS = {
     "refsd/files": 4_050,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
-    "refsd/judges": 2_130,
+    "refsd/judges": 2_170,
     "refsd/models": 21_390,
     "refsd/networks": 1_150,
     "refsd/onnx": 3_850,
     "refsd/pipelines": 4_050,
-    "refsd/profiling": 1_820,
+    "refsd/profiling": 1_830,
     "refsd/progress": 250,
     "refsd/reports": 2_060,
     "refsd/requests": 210,

@@ -10,14 +10,13 @@ from refsd.causes.generic.error_places import axis_name
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
 from refsd.causes.generic.other_shapes import other_shape
 from refsd.causes.operation.exchanged_axes import letters
-from refsd.causes.operation.generated_mutants import tails_of
 from refsd.causes.operation.other_values import fits, other_values, plain
 from refsd.causes.operation.precisions import broken_requests, in_precisions
 from refsd.causes.operation.steps import stepwise
 from refsd.causes.operation.unlisted import explaining, unlisted
 from refsd.golden import operations
 from refsd.golden.case import Case
-from refsd.golden.cause_kinds import tails
+from refsd.golden.cause_kinds import tails, tails_of
 from refsd.golden.explanation import Explanation, Nearest, Scene
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for

@@ -5,7 +5,6 @@ answer: an input changed or taken for another, an axis permuted, padded or cut, 
 operation in place of this one.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -32,7 +31,7 @@ from refsd.causes.operation.memory_layouts import (
     strided,
 )
 from refsd.causes.operation.other_values import fits, other_values, plain
-from refsd.golden.cause_kinds import BLOCKS, tails
+from refsd.golden.cause_kinds import BLOCKS, tails, tails_of
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.numerics.errors import BadInput
@@ -144,13 +143,13 @@ def _inputs(op, inputs, params):
     for name, tensor in inputs.items():
         x = tensor.values()
         changes = {phrase.format(name): change for phrase, change in _WHOLE.items() if _applies(phrase, x)}
-        changes |= dict(of_tokens(name, x))
-        changes |= dict(of_groups(name, x, params, letters(op, name, x.ndim)))
+        changes |= dict(chain(of_tokens(name, x), of_groups(name, x, params, letters(op, name, x.ndim))))
         if x.size <= _LARGE:
             changes |= dict(of_strides(name, x)) if x.dtype.kind == "f" else {}
             changes |= dict(_of_axes(name, x, letters(op, name, x.ndim)))
         if f"{name}?" in op.inputs:
-            yield f"{name} left out", lambda name=name: answer(op, _without(inputs, name), params)
+            rest = {key: tensor for key, tensor in inputs.items() if key != name}
+            yield f"{name} left out", lambda rest=rest: answer(op, rest, params)
         for phrase, change in changes.items():
             yield phrase, lambda name=name, x=x, change=change: with_changed(op, inputs, params, {name: change(x)})
 
@@ -170,10 +169,6 @@ def _applies(phrase: str, x: np.ndarray) -> bool:
     return x.dtype.kind == "f" and (phrase not in _MASKS or bool(np.isneginf(x).any()))
 
 
-def _without(inputs, name):
-    return {key: tensor for key, tensor in inputs.items() if key != name}
-
-
 def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, Callable]]:
     """Yield changes of the order in which an input is read along its axes."""
     for axis, n in enumerate(x.shape):
@@ -181,7 +176,8 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
             yield f"{name}, axis {axes[axis] or axis}: {phrase}", lambda x, a=axis, o=order: in_order(x, a, o)
     for shape, axis, start, phrase in tails_of(name, x.shape, axes):
         if start:
-            yield phrase, lambda x, s=shape, a=axis, n=start: cut_off(x.reshape(s), a, n).reshape(x.shape)
+            kept = np.where(np.arange(shape[axis]) < start, np.arange(shape[axis]), -1)
+            yield phrase, lambda x, s=shape, a=axis, o=kept: in_order(x.reshape(s), a, o).reshape(x.shape)
     for one, other in combinations(range(x.ndim), 2):
         if x.shape[one] < 2 or x.shape[other] < 2:
             continue
@@ -199,23 +195,6 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
         if x.shape[-1] % block:
             phrase = f"{name}: its rows are sought at a stride of whole {block}s of numbers"
             yield phrase, lambda x, b=block: strided(x, -(-x.shape[-1] // b) * b)
-
-
-def tails_of(name: str, shape: tuple[int, ...], axes: list[str]) -> Iterator[tuple[tuple[int, ...], int, int, str]]:
-    """Yield (shape in which to cut, axis, start, words) for what whole blocks leave of an axis, and of all rows."""
-    lead = next((i for i, letter in enumerate(axes) if letter), 0)
-    rows = [((math.prod(shape[:lead]), *shape[lead:]), 0, "rows")] if lead else []
-    for whole, axis, where in [
-        *rows,
-        *((shape, a, f"the axis {axes[a] or a}") for a in range(lead == 1, len(shape))),
-    ]:
-        for start, words in tails(whole[axis], where):
-            yield whole, axis, start, f"{name}: {words}, not read"
-
-
-def cut_off(x: np.ndarray, axis: int, start: int) -> np.ndarray:
-    """Set to 0 what lies from `start` on."""
-    return in_order(x, axis, np.where(np.arange(x.shape[axis]) < start, np.arange(x.shape[axis]), -1))
 
 
 def _channels_last(op, inputs, params, right):
