@@ -347,7 +347,7 @@ ATTENTION = Operation(
         _case("scaled", 1, 33, 20, 2, 80, scale=0.2),
         _case("wide", 1, 16, 132, 1, 128),
         # As many tokens as heads and channels: no axis is told by its size.
-        _case("cube", 2, 32, 32, 32, 32),
+        _case("cube", 2, 16, 16, 16, 16),
         # Queries and keys in float16's range, products beyond 65504, scores of the usual size.
         _case("loud", 2, 20, 33, 2, 64, exponent=-8, scale=5e-6),
         # Scores beyond 88, whose exponential float32 cannot hold.
