@@ -43,6 +43,11 @@ def tails_of(name: str, shape: tuple[int, ...], axes: list[str]) -> Iterator[tup
             yield whole, axis, start, f"{name}: {words}, not read"
 
 
+def is_all(cause: str) -> bool:
+    """Return True if a cause's tail is all that there is."""
+    return re.search(r"the last (\d+) of \1 along", cause) is not None
+
+
 def measures(cause: str) -> bool:
     """Return True if a cause tells numbers that each case has for itself."""
     return _TAIL.search(cause) is None and _MEASURED.search(IN_A_CASE.sub(r"\1", cause)) is not None

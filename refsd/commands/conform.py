@@ -340,7 +340,7 @@ def report_of(
         names = {"every engine": [name for group in names.values() for name in group]}
     whole = request.names_no_cases and request.shard is None
     short = [] if partial else shortages(names, results, request.min_cases, whole)
-    silent, refused = _unjudged(request, found, chosen, results) if not partial else ([], [])
+    silent, refused = _unjudged(request, engines, chosen, results) if not partial else ([], [])
     short += silent
     versions = {engine.name: engine.version for engine in found}
     shared = shared_traits(results, {case.name: case for case in chosen})
@@ -355,12 +355,16 @@ def report_of(
 
 
 def _unjudged(
-    request: ConformRequest, engines: Sequence[Any], chosen: Sequence[Case], results: Sequence[Result]
+    request: ConformRequest, engines: Engines, chosen: Sequence[Case], results: Sequence[Result]
 ) -> tuple[list[str], list[str]]:
-    """Find operations of which an engine that the user named refused every case. -> see shortages.unjudged"""
+    """Find operations of which an engine that the user named refused every case. -> see shortages.unjudged
+
+    Of an argument that names several engines each has its own operations.
+    """
     if not request.engines or request.shard is not None or request.last_failed:
         return [], []
     number, every = Counter(case.op for case in chosen), Counter(case.op for case in known_cases.CASES.values())
     whole = {op for op, n in number.items() if n == every[op] and request.min_cases != 0}
     named = {op for op in number if any(pattern.startswith(f"{op}/") for pattern in request.cases)}
-    return unjudged(engines, results, whole, named)
+    single = [group[0] for group in engines.groups.values() if len(group) == 1]
+    return unjudged(single, results, whole, named)

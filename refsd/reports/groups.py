@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refsd.golden import verdict
-from refsd.golden.cause_kinds import IN_A_CASE, NUMBER, kinds, measures
+from refsd.golden.cause_kinds import IN_A_CASE, NUMBER, is_all, kinds, measures
 from refsd.golden.repeated_requests import LEFT_OVER
 from refsd.golden.report import Baseline, Report, Result
 from refsd.golden.wording import counted
@@ -138,6 +138,8 @@ def _by_cause(results: Sequence[Result]) -> list[tuple[str, str, list[Result]]]:
         first = Counter(cause for r in left for cause in kinds(r.causes[0]))
         cause = max(votes, key=lambda cause: (votes[cause], first[cause]))
         own = [r for r in left if any(cause in kinds(text) for text in r.causes)]
+        # A tail that is all of a case shows the cause least.
+        own.sort(key=lambda r: any(cause in kinds(text) and is_all(text) for text in r.causes))
         texts = {text for r in own for text in r.causes if cause in kinds(text)}
         found.append((cause, texts.pop() if len(texts) == 1 else _words_of(cause, own), own))
         left = [r for r in left if r not in own]

@@ -16,7 +16,7 @@ from refsd.engines import registry
 from refsd.engines.reference import Reference
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.cause_kinds import kinds
+from refsd.golden.cause_kinds import is_all, kinds
 from refsd.golden.conform import Runner, after_asking_again, run, with_shared_causes, with_waivers
 from refsd.golden.engine import EngineFailure
 from refsd.golden.explanation import Explanation
@@ -648,3 +648,6 @@ def test_a_tail_that_is_all_of_some_cases_is_the_cause_of_all(op, change, kind):
     assert [r.case for r in failing if not any(kind in kinds(cause) for cause in r.causes)] == []
     (group,) = groups(Report("1", {"fake": "1"}, [], results))
     assert group.title == kind and len(group.results) == len(failing)
+    # The case that is shown, and reduced next, is one that tells a tail from all.
+    whole = [any(is_all(cause) for cause in r.causes) for r in group.results]
+    assert whole == sorted(whole) and not whole[0]
