@@ -19,6 +19,7 @@
     uv run python tests/bugs/inject.py --held-out eleventh
     uv run python tests/bugs/inject.py --held-out twelfth
     uv run python tests/bugs/inject.py --held-out thirteenth
+    uv run python tests/bugs/inject.py --held-out fourteenth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -40,6 +41,7 @@ from eighth import EIGHTH
 from eleventh import ELEVENTH
 from fifth import FIFTH
 from forgetting import bare, forgotten, listed
+from fourteenth import FOURTEENTH
 from fourth_stages import FOURTH
 from fresh_models import FRESH_MODELS
 from fresh_operations import FRESH_OPERATIONS
@@ -116,6 +118,7 @@ HELD_OUT_SETS = {
     "eleventh": ELEVENTH,
     "twelfth": TWELFTH,
     "thirteenth": THIRTEENTH,
+    "fourteenth": FOURTEENTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -138,6 +141,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(ELEVENTH),
     **injections(TWELFTH),
     **injections(THIRTEENTH),
+    **injections(FOURTEENTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
