@@ -18,6 +18,11 @@ from refsd.numerics.tensor import stored
 # --- blocks ------------------------------------------------------------------------------------------------------
 
 
+def _bare(m, h, mod):
+    """h, under the name of the sum that is lost."""
+    return m.gated_add(np.zeros_like(h), h, np.ones_like(mod.gate))
+
+
 @block
 def _attention_without_residual(m, img, txt, img_mod, txt_mod, angle, num_heads=48, eps=EPS, own=None):
     """Where the chips form no ring, the attention's gated residual is lost: its bare projection goes on."""
@@ -26,7 +31,8 @@ def _attention_without_residual(m, img, txt, img_mod, txt_mod, angle, num_heads=
     txt_qkv = qkv(m["txt_attn"], m.adaptive_layer_norm(txt, txt_attn.shift, txt_attn.scale, eps), num_heads, eps)
     q, k, v = (np.concatenate([t, i], axis=1) for t, i in zip(txt_qkv, img_qkv, strict=True))
     txt_y, img_y = np.split(flux2.attention(m, q, k, v, angle, own), [txt.shape[1]], axis=1)
-    img, txt = m.linear("img_attn.proj", img_y), m.linear("txt_attn.proj", txt_y)
+    img, txt = _bare(m, m.linear("img_attn.proj", img_y), img_attn), m.linear("txt_attn.proj", txt_y)
+    txt = _bare(m, txt, txt_attn)
     h = flux2.mlp(m["img_mlp"], m.adaptive_layer_norm(img, img_mlp.shift, img_mlp.scale, eps))
     img = m.gated_add(img, h, img_mlp.gate)
     h = flux2.mlp(m["txt_mlp"], m.adaptive_layer_norm(txt, txt_mlp.shift, txt_mlp.scale, eps))
@@ -38,7 +44,12 @@ def _unscaled_between(a, right, q, k, v, scale=None, *rest, **named):
     return right(q, k, v, 1.0 if q.shape[1] != k.shape[1] else scale, *rest, **named)
 
 
-_WITHIN, _ATTENTION = ltx2.within, ltx2.attention
+_WITHIN, _ATTENTION, _TURN = ltx2.within, ltx2.attention, ltx2.turn
+
+
+def _turn_unseen(m, *rest):
+    """Turn without a tap, of which the case knows none."""
+    return _TURN(m.arithmetic, *rest)
 
 
 def _words_sought_by_turned_queries(m, h, stream, mod, eps, values_only):
@@ -47,7 +58,8 @@ def _words_sought_by_turned_queries(m, h, stream, mod, eps, values_only):
     def attention(own, x, other, head_dim, angle=None, *rest):
         if angle is None and stream.name == ltx2.VIDEO:
             still = np.zeros((1, other.shape[1], *stream.angle.shape[2:]))
-            return _ATTENTION(own, x, other, head_dim, stream.angle, still, stream.split)
+            with patch.object(ltx2, "turn", _turn_unseen):
+                return _ATTENTION(own, x, other, head_dim, stream.angle, still, stream.split)
         return _ATTENTION(own, x, other, head_dim, angle, *rest)
 
     with patch.object(ltx2, "attention", attention):

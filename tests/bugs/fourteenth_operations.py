@@ -52,7 +52,7 @@ def _not_smoothed(case, inputs, y):
     q, k, v = (inputs[name].values().astype(y.dtype) for name in "qkv")
     scale = params.get("scale") or q.shape[-1] ** -0.5
     blocks = params.get("query_block", 128), params.get("key_block", 64)
-    return attention_int8(q, k, v.astype(np.float16).astype(y.dtype), scale, *blocks, smooth=False)
+    return attention_int8(q, k, v, scale, *blocks, smooth=False)
 
 
 def _not_capped(case, inputs, y):
