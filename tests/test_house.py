@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 13_100,
+    "golden": 13_200,
     "kernels": 11_350,
     "numerics": 1_700,
     "refsd": 1_150,
@@ -57,7 +57,7 @@ BUDGETS = {
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 2_170,
-    "refsd/models": 21_390,
+    "refsd/models": 21_470,
     "refsd/networks": 1_150,
     "refsd/onnx": 3_850,
     "refsd/pipelines": 4_050,
@@ -67,7 +67,7 @@ BUDGETS = {
     "refsd/requests": 210,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_740,
-    "refsd/stages": 7_690,
+    "refsd/stages": 7_730,
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_600,
     "refsd/trajectory": 600,

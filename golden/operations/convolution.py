@@ -163,6 +163,38 @@ def bias_within_groups(op, inputs, params):
     return answer(op, {**inputs, "bias": stored(np.tile(bias[: len(bias) // groups], groups))}, params)
 
 
+def groups_on_the_inputs(channels_last: bool) -> Wrong:
+    """Read filters of K / groups outputs, whose groups lie side by side on the inputs, as [K, C / groups]."""
+
+    def wrong(op, inputs, params):
+        groups = params["groups"]
+        if groups == 1 or "weight" not in inputs:
+            return None
+        weight = inputs["weight"].values()
+        K, C, *taps = weight.shape
+        apart = weight.reshape(groups, K // groups, C, *taps)
+        if channels_last:
+            read = np.moveaxis(np.moveaxis(apart, (0, 2), (-2, -1)).reshape(K, *taps, C), -1, 1)
+        else:
+            read = apart.swapaxes(0, 1).reshape(weight.shape)
+        return answer(op, {**inputs, "weight": stored(np.ascontiguousarray(read))}, params)
+
+    return wrong
+
+
+def nothing_from_the_padding(op, inputs, params):
+    """Find zeros alone in a window that begins in the padding: its place has no sign, and is far outside."""
+    padding = tuple(params["padding"])
+    if not any(padding[::2]) or "weight" not in inputs:
+        return None
+    y = np.array(answer(op, inputs, params))
+    bias = inputs["bias"].values().reshape(-1, *(1,) * (y.ndim - 3)) if "bias" in inputs else 0
+    steps = each(params["stride"], len(padding) // 2)
+    for axis, (step, before) in enumerate(zip(steps, padding[::2], strict=True), 2):
+        np.moveaxis(y, axis, 0)[np.arange(y.shape[axis]) * step < before] = bias
+    return y
+
+
 def moved_padding(change: Callable[[int, int, int, int], tuple[int, int]]) -> Wrong:
     """Move the picture in its padding; the output's shape stays. change: top, bottom, left, right -> top, left"""
 
@@ -251,6 +283,11 @@ MUTANTS = (
     Mutant("groups of interleaved channels", groups_interleaved),
     Mutant("filters dealt to the groups in turn", groups_in_turn),
     Mutant("bias read by the number inside the group", bias_within_groups),
+    Mutant("filters' groups on the axis of inputs, read on that of outputs", groups_on_the_inputs(False)),
+    Mutant(
+        "filters' groups on the axis of inputs, read on that of outputs, channels last", groups_on_the_inputs(True)
+    ),
+    Mutant("windows that begin in the padding find nothing: their place has no sign", nothing_from_the_padding),
     BATCH,
     F16_INPUT,
     F16_WEIGHT,

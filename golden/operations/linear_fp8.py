@@ -1,5 +1,7 @@
 """Linear layers that multiply in 8-bit floats."""
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 
@@ -43,6 +45,18 @@ def _not_clipped(parts: Parts) -> np.ndarray | None:
         return parts.result(Quantized(codes, parts.static.reshape((1,) * parts.x.ndim)))
 
 
+def _limited_to(largest: float) -> Callable[[Parts], np.ndarray | None]:
+    """Numbers end at another format's largest, under the scale of the right one."""
+
+    def change(parts: Parts) -> np.ndarray | None:
+        if parts.how.grid.largest <= largest:
+            return None
+        q = parts.quantized()
+        return parts.result(q._replace(values=q.values.clip(-largest, largest)))
+
+    return change
+
+
 def _subnormals_flushed(parts: Parts) -> np.ndarray:
     """Subnormal numbers of the format flushed to 0."""
     q = parts.quantized()
@@ -76,6 +90,10 @@ LINEAR_FP8 = Operation(
         *row_mutants(_rule),
         Mutant("activations in the other 8-bit float", wrong(_rule, _other_type)),
         Mutant("NaN or infinity beyond the largest number", wrong(_rule, _not_clipped)),
+        *(
+            Mutant(f"numbers beyond {n}, {of}'s largest, limited to it", wrong(_rule, _limited_to(n)))
+            for n, of in ((448, "E4M3"), (240, "FNUZ"))
+        ),
         Mutant("subnormal 8-bit floats flushed to zero", wrong(_rule, _subnormals_flushed)),
         Mutant("E4M3 that ends at 240, as FNUZ has it", _e4m3_only(with_rule(largest=240.0))),
     ),

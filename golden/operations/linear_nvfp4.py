@@ -1,5 +1,6 @@
 """Linear layers that multiply in NVFP4: 4-bit floats under a scale every 16, and one for the tensor."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +17,10 @@ from refsd.golden.operations.few_bits import (
     wrong,
 )
 from refsd.golden.recipe import Recipe
+from refsd.kernels.quant.activation_codes import divided
 from refsd.kernels.quant.grouped import TABLES
 from refsd.numerics.profiles import NVFP4
-from refsd.numerics.quantization import Quantization
+from refsd.numerics.quantization import Quantization, in_blocks
 
 _GROUP = 16
 
@@ -58,6 +60,18 @@ def _unrounded_scales(parts: Parts) -> np.ndarray:
     values = (q.values * q.scale).reshape(parts.x.shape)
     whole = parts.quantized()
     return parts.result(whole._replace(values=values / whole.scale))
+
+
+def _nan_beyond(largest: float) -> Callable[[Parts], np.ndarray | None]:
+    """Cast scales of the activations' blocks as they are to a float that ends at `largest`, without infinity."""
+
+    def change(parts: Parts) -> np.ndarray | None:
+        q = parts.quantized()
+        blocks = np.abs(in_blocks(parts.x, _GROUP)).max(axis=-1) / np.float32(6)
+        lost = (divided(blocks, q.scale) > largest * 29 / 28).any(axis=-1, keepdims=True)
+        return np.where(lost, np.float32(np.nan), parts.result(q)) if lost.any() else None
+
+    return change
 
 
 def _swapped(packed: np.ndarray) -> np.ndarray:
@@ -111,6 +125,10 @@ LINEAR_NVFP4 = Operation(
         Mutant("activations in blocks of 32", _changed(with_rule(block=32))),
         Mutant("activations' scales of blocks powers of two", _changed(_POWERS)),
         Mutant("activations' scales of blocks in float32, not E4M3", _changed(_unrounded_scales)),
+        *(
+            Mutant(f"NaN where a block's scale is beyond {n}, not limited", _changed(_nan_beyond(n)))
+            for n in (448, 240)
+        ),
     ),
     cases=(
         _case("tokens", (77, 320), 32),

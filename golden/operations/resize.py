@@ -6,7 +6,7 @@ import numpy as np
 
 from refsd.golden.bounds import Run, movement
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, SIDES_SWAPPED, Wrong, answer, other_run
+from refsd.golden.mutations import BATCH, SIDES_SWAPPED, Wrong, answer, other_input, other_run
 from refsd.golden.operation import IMAGE, REQUIRED, Mutant, Operation, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
@@ -161,9 +161,6 @@ def stretched(op, inputs, params):
     return weighted(x, make(x.shape[2], params["height"]), make(x.shape[3], params["width"]))
 
 
-_CORNERS, _ANTIALIAS = {"align_corners": True}, {"antialias": True}
-
-
 def taken_at(place: Callable[[np.ndarray, float], np.ndarray]) -> Wrong:
     """Take the nearest pixels by another rule. place: p, H/P -> the old pixel"""
 
@@ -177,6 +174,22 @@ def taken_at(place: Callable[[np.ndarray, float], np.ndarray]) -> Wrong:
     return wrong
 
 
+def _never_read(*axes: int) -> Wrong:
+    """Read the last but one of an axis for the last: places are limited to one too few."""
+
+    def change(x):
+        for axis in axes:
+            x = x.take(np.minimum(np.arange(x.shape[axis]), max(x.shape[axis] - 2, 0)), axis)
+        return x
+
+    return other_input("x", change)
+
+
+_ENDS = (
+    Mutant("last row and column never read", _never_read(2, 3)),
+    Mutant("last row never read", _never_read(2)),
+    Mutant("last column never read", _never_read(3)),
+)
 _NEAREST = (
     Mutant("rounded", taken_at(lambda p, step: np.rint(p * step))),
     Mutant("half-pixel centres", taken_at(lambda p, step: np.floor((p + 0.5) * step))),
@@ -214,7 +227,13 @@ RESIZE_NEAREST = Operation(
     run=_run_nearest,
     fits=_fits,
     bound=movement,
-    mutants=(*_NEAREST, SIDES_SWAPPED, BATCH, Mutant("bilinear", other_run(_run("bilinear"), **_CONVENTION))),
+    mutants=(
+        *_NEAREST,
+        *_ENDS,
+        SIDES_SWAPPED,
+        BATCH,
+        Mutant("bilinear", other_run(_run("bilinear"), **_CONVENTION)),
+    ),
     cases=(
         _case("nearest", "up", (2, 3, 5, 7), (8, 16)),
         _case("nearest", "down", (2, 3, 16, 20), (6, 8)),
@@ -240,6 +259,7 @@ RESIZE_BILINEAR = Operation(
         Mutant("nearest", other_run(_run_nearest)),
         Mutant("bicubic", other_run(_run("bicubic"))),
         *(Mutant(f"at most {n} pixels of an axis count", pixels_at_most(taps.triangle, n)) for n in (2, 3, 4)),
+        *_ENDS,
         SIDES_SWAPPED,
         BATCH,
     ),
@@ -267,6 +287,7 @@ RESIZE_BICUBIC = Operation(
         Mutant("the picture mirrored outside the border", weighted_by(_mirrored, _mirrored)),
         Mutant("bilinear", other_run(_run("bilinear"))),
         *(Mutant(f"at most {n} pixels of an axis count", pixels_at_most(taps.wide_cubic, n)) for n in (4, 8)),
+        *_ENDS,
         SIDES_SWAPPED,
         BATCH,
     ),

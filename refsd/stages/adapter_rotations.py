@@ -76,5 +76,9 @@ ROTATIONS: Mapping[str, Change] = {
     "a rotation's blocks are not made skew": _made(_cayley),
     "a rotation's blocks are made skew by half": _made(lambda blocks: _cayley(skew(blocks) / 2)),
     "a rotation to first order, I + 2 Q": _made(lambda blocks: np.eye(blocks.shape[-1]) + 2 * skew(blocks)),
+    "a rotation's blocks are the rotations themselves, without Cayley's transform": _made(lambda blocks: blocks),
+    "a rotation by I + Q, without Cayley's transform": _made(
+        lambda blocks: np.eye(blocks.shape[-1]) + skew(blocks)
+    ),
     "a rotation's alpha is a scale, not a limit": _scaled_by_alpha,
 }

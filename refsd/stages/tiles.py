@@ -237,6 +237,31 @@ def _of_some(axis: int) -> Callable:
     return changed
 
 
+def _decoded(kept: Callable[[bool, bool], bool]) -> Callable:
+    """Decode some tiles; the others are black. kept: (in the last row of tiles, in the last column) -> decoded"""
+
+    def changed(engine: str) -> Tiled:
+        def tiled(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
+            corners, index = [], np.arange(z.shape[2] * z.shape[3], dtype=float).reshape(1, 1, *z.shape[2:])
+
+            def note(tile: np.ndarray) -> np.ndarray:
+                corners.append(divmod(int(tile[0, 0, 0, 0]), z.shape[3]))
+                return tile.repeat(p["up"], axis=2).repeat(p["up"], axis=3)
+
+            _ENGINES[engine](note, index, p)
+            calls, (row, column) = iter(corners), map(max, zip(*corners, strict=True))
+
+            def some(tile: np.ndarray) -> np.ndarray:
+                y, (i, j) = run(tile), next(calls)
+                return y if kept(i == row, j == column) else np.zeros_like(y)
+
+            return _ENGINES[engine](some, z, p)
+
+        return tiled
+
+    return changed
+
+
 def _whole(engine: str) -> Tiled:
     return lambda run, z, p: run(z)
 
@@ -293,6 +318,13 @@ _KNOWN = (
     part("what is kept of a tile is a pixel less", tiled=_blended(kept=lambda out, shared, up: out - shared - 1)),
     part("only the first channel tiled", tiled=_of_some(1)),
     part("only the first item tiled", tiled=_of_some(0)),
+    part("only the last row and column of tiles decoded", tiled=_decoded(lambda row, column: row or column)),
+    part("only the last row of tiles decoded", tiled=_decoded(lambda row, column: row)),
+    part("only the last column of tiles decoded", tiled=_decoded(lambda row, column: column)),
+    part("only the last tile decoded", tiled=_decoded(lambda row, column: row and column)),
+    part("the last row of tiles not decoded", tiled=_decoded(lambda row, column: not row)),
+    part("the last column of tiles not decoded", tiled=_decoded(lambda row, column: not column)),
+    part("the last row and column of tiles not decoded", tiled=_decoded(lambda row, column: not (row or column))),
     part("decoded whole", tiled=_whole),
     part(
         "tiles as the other engine's",

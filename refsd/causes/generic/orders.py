@@ -1,6 +1,6 @@
-"""The orders in which bugs read an axis: reversed, one further, halves swapped, the first tile for all."""
+"""The orders in which bugs read an axis: reversed, the first tile for all; and rules by which they find entries."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import permutations
 
 import numpy as np
@@ -70,3 +70,45 @@ def in_order(x: np.ndarray, axis: int, order: np.ndarray) -> np.ndarray:
     """Return what is read of x along an axis."""
     lost = np.expand_dims(order < 0, [*range(x.ndim - 1)]).swapaxes(axis, -1)
     return np.where(lost, 0, x.take(order, axis)).astype(x.dtype)
+
+
+# (number of the place along something, number of entries, length of a run) -> the entry that is read there.
+_RULES: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
+    "the first's for all": lambda i, n, k: 0 * i,
+    "the last's for all": lambda i, n, k: 0 * i + n - 1,
+    "that of the one before": lambda i, n, k: i - 1,
+    "that of the next": lambda i, n, k: i + 1,
+    "that of the one before, in a circle": lambda i, n, k: (i - 1) % n,
+    "that of the next, in a circle": lambda i, n, k: (i + 1) % n,
+    "counted from the end": lambda i, n, k: n - 1 - i,
+    "by the place along {axis}": lambda i, n, k: i,
+    "by the place along {axis}, modulo {n}": lambda i, n, k: i % n,
+    "that of the first of each {k} along {axis}": lambda i, n, k: i // k * k,
+    "that of the last of each {k} along {axis}": lambda i, n, k: i // k * k + k - 1,
+    "one for each {k} along {axis}": lambda i, n, k: i // k,
+}
+_RUNS = (2, 3, 4, 8, 16, 32)
+
+
+def rules(
+    shape: tuple[int, ...], n: int, axes: list[str], flat: dict[int, str]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (rule, entry read at each place), the simplest first.
+
+    shape: of the places; n: number of entries; axes: what each axis of the places counts, "axis H"
+    flat:  number of axes -> what these count together, "all rows"
+    """
+    places = np.indices(shape)
+    numbers = {axes[a]: places[a] for a in reversed(range(len(shape))) if shape[a] > 1}
+    for a, of in flat.items():
+        if a > 1:
+            own = np.arange(int(np.prod(shape[:a]))).reshape(*shape[:a], *(1,) * (len(shape) - a))
+            numbers[of] = own + 0 * places[0]
+    seen = set[bytes]()
+    for phrase, rule in _RULES.items():
+        for axis, i in numbers.items():
+            for k in _RUNS if "{k}" in phrase else (1,):
+                read = np.clip(rule(i, n, k), 0, n - 1)
+                if read.tobytes() not in seen:
+                    seen.add(read.tobytes())
+                    yield phrase.format(axis=axis, n=n, k=k), read

@@ -5,6 +5,7 @@ the right numbers, written or read with the axes of a view in another order.
 """
 
 from collections.abc import Iterator
+from itertools import combinations, product
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def reshaped(evidence: Evidence) -> tuple[str, np.ndarray] | None:
     if not _LEAST <= evidence.truth.size <= _MOST or not evidence.finite or not _same_numbers(evidence):
         return None
     flat = np.arange(evidence.truth.size)
-    for read in (None, *_exchanges(len(shape))):
+    for read in (None, *combinations(range(len(shape)), 2)):
         for view in _views(shape):
             for order in _orders(len(view)):
                 if evidence.may_fit(_source(evidence.sample, shape, view, order, read)):
@@ -61,22 +62,15 @@ def _views(shape: tuple[int, ...]) -> Iterator[_Axes]:
             yield tuple(one for a, m in enumerate(shape) for one in (split if a == axis else ((a, 0, m),)))
 
 
-def _orders(n: int) -> Iterator[tuple[int, ...]]:
-    """Yield the orders of n axes in which two are exchanged, or one stands elsewhere."""
-    seen = {tuple(range(n))}
-    for i in range(n):
-        for j in range(n):
-            exchanged, moved = list(range(n)), list(range(n))
-            exchanged[i], exchanged[j] = j, i
-            moved.insert(j, moved.pop(i))
-            for order in (tuple(exchanged), tuple(moved)):
-                if order not in seen:
-                    seen.add(order)
-                    yield order
-
-
-def _exchanges(n: int) -> Iterator[tuple[int, int]]:
-    return ((i, j) for i in range(n) for j in range(i + 1, n))
+def _orders(n: int) -> list[tuple[int, ...]]:
+    """Return the orders of n axes in which two are exchanged, or one stands elsewhere."""
+    orders = []
+    for i, j in product(range(n), repeat=2):
+        exchanged, moved = list(range(n)), list(range(n))
+        exchanged[i], exchanged[j] = j, i
+        moved.insert(j, moved.pop(i))
+        orders += [tuple(exchanged), tuple(moved)]
+    return list(dict.fromkeys(orders))[1:]
 
 
 def _source(

@@ -300,8 +300,6 @@ def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:
     yield "the groups' scales left out", p._replace(s=np.ones_like(p.s))
     if np.any(p.m):
         yield "the groups' minimums left out", p._replace(m=0 * p.m)
-        yield "minimums of the group before", p._replace(m=np.roll(p.m, 1, 1))
-        yield "minimums of the group after", p._replace(m=np.roll(p.m, -1, 1))
         yield "the first group's minimum for all", p._replace(m=np.repeat(p.m[:, :1], G, 1))
     if signed:
         yield "the groups' scales read as unsigned", p._replace(s=np.where(p.s < 0, p.s + 256, p.s))
@@ -314,8 +312,18 @@ def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:
         yield "the groups' scales of four bits alone", p._replace(s=(low & 15) - (32 if signed else 0))
     if np.any(p.m):
         yield "scales and minimums of four bits alone", p._replace(s=p.s & 15, m=p.m & 15)
-    for by, word in ((1, "before"), (-1, "after")):
-        yield f"scales of the group {word}", p._replace(s=np.roll(p.s, by, 1), m=np.roll(p.m, by, 1))
+    own = np.repeat(np.arange(G), 2)
+    ways = {"of the group before": np.roll(own, 2), "of the group after": np.roll(own, -2)}
+    for apart in (
+        n for n in (2, 4, 8) if G % n == 0
+    ):  # each half by its number, as if two halves of one were apart
+        halves = np.arange(2 * G) // (2 * apart) * apart + np.arange(2 * G) % apart
+        ways[f"read by halves of groups, not by groups, in each {apart}"] = halves
+    for words, order in ways.items():
+        yield f"scales {words}", p._replace(s=p.s[:, order], m=p.m[:, own])
+        if np.any(p.m):
+            yield f"minimums {words}", p._replace(s=p.s[:, own], m=p.m[:, order])
+            yield f"scales and minimums {words}", p._replace(s=p.s[:, order], m=p.m[:, order])
 
 
 def _swap_runs(x: np.ndarray, run: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from refsd.causes.generic.error_places import joined
-from refsd.causes.generic.sources import rules
+from refsd.causes.generic.orders import rules
 from refsd.causes.operation.exchanged_axes import letters
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params

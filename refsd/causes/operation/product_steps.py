@@ -65,10 +65,8 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     yield "turned the other way: the sine has the other sign", by(cos, -sin)
     yield "angles in pairs (each twice), channels in halves", full(np.repeat(angle, 2, -1), True)
     yield "angles in halves (all, then all), channels in pairs", full(np.tile(angle, 2), False)
-    yield (
-        "the angles of the first half are used for the second half",
-        by(*_of(angle.take(np.arange(n // 2) % max(half, 1), -1))),
-    )
+    first = angle.take(np.arange(n // 2) % max(half, 1), -1)
+    yield "the angles of the first half are used for the second half", by(*_of(first))
     yield "the angles in the reverse order", by(*_of(angle[..., ::-1]))
     for factor in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16):
         yield f"positions are multiplied by {factor:g}", by(*_of(factor * angle))

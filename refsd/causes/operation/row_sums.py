@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.causes.generic.error_places import index_set
-from refsd.causes.generic.sources import rules
+from refsd.causes.generic.orders import rules
 from refsd.causes.operation.product_terms import told_counts
 from refsd.golden.operation import Inputs, Operation, Params
 

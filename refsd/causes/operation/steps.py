@@ -6,7 +6,6 @@ axis, scores rounded early.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -49,10 +48,12 @@ def bordered(op: Operation, inputs: Inputs, params: Params) -> Named:
                 pairs = [(0, 0), (0, 0), *zip(sides[::2], sides[1::2], strict=True)]
                 wide = np.ascontiguousarray(np.pad(x, pairs, mode))  # type: ignore[call-overload]
                 yield phrase + where, answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": left})
-    if x.ndim == 4:
-        wide = _next_rows(x, *padding[2:])
-        phrase = "no border left and right: the rows before and behind are read there, as neighbouring memory"
-        yield phrase, answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": (*padding[:2], 0, 0)})
+    for words, wide in _next_rows(x, *padding[-2:]) if any(padding[-2:]) else ():
+        y = answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": (*padding[:-2], 0, 0)})
+        yield (
+            f"no border left and right: the rows before and behind are read there, as neighbouring memory{words}",
+            y,
+        )
 
 
 _BORDERS = {
@@ -63,11 +64,14 @@ _BORDERS = {
 }
 
 
-def _next_rows(x: np.ndarray, left: int, right: int) -> np.ndarray:
-    N, C, H, W = x.shape
-    flat = np.pad(x.reshape(N, C, -1), ((0, 0), (0, 0), (left, right)))
-    rows = [flat[..., W * r : W * r + W + left + right] for r in range(H)]
-    return np.ascontiguousarray(np.stack(rows, axis=2))
+def _next_rows(x: np.ndarray, left: int, right: int) -> Named:
+    """Yield rows with their neighbours' ends: of all items with channels last, of a plane alone, of all planes."""
+    W, C = x.shape[-1], x.shape[1]
+    for words, axes, lie in ((", channels last", (1, 0), C), ("", (0, 1), len(x) * C), (", all planes", (0, 1), 1)):
+        planes = np.moveaxis(x, (0, 1), axes)
+        flat = np.pad(planes.reshape(lie, -1), ((0, 0), (left, right)))
+        rows = flat[:, np.arange(x.size // lie // W)[:, None] * W + np.arange(left + W + right)]
+        yield words, np.ascontiguousarray(np.moveaxis(rows.reshape(*planes.shape[:-1], -1), axes, (0, 1)))
 
 
 # --- norms -------------------------------------------------------------------------------------------------------
@@ -126,8 +130,9 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
         yield "a channel's group is its number modulo the number of groups", affine(name, y, values)
     for label, divisor in _DIVISORS.items():
         yield label, made(divisor=lambda v, of=divisor: of(v, eps))
-    for label, scaled in _AFFINES.items() if "weight" in values else ():
-        yield label, made(scaled=scaled)
+    if "weight" in values:
+        yield "weight and bias are left out", made(scaled=lambda name, y, values: y)
+        yield "the bias is added before the weight", made(scaled=lambda *a: affine(*a, bias_first=True))
 
 
 def _shares(n: int) -> dict[str, np.ndarray]:
@@ -149,22 +154,16 @@ _DIVISORS: dict[str, Step] = {
 }
 
 
-def affine(name, y, values, bias_first=False, with_bias=True):
+def affine(name, y, values, bias_first=False):
     def shaped(t):
         return t.reshape(-1, *(1,) * (y.ndim - 2)) if name.startswith("group_norm") else t
 
     if name == "adaptive_layer_norm":
         return y * (1 + values["scale"][:, None]) + values["shift"][:, None]
     w = shaped(values["weight"]) if "weight" in values else 1.0
-    b = shaped(values["bias"]) if "bias" in values and with_bias else 0.0
+    b = shaped(values["bias"]) if "bias" in values else 0.0
     y = (y + b) * w if bias_first else y * w + b
     return y / (1 + np.exp(-y)) if name.endswith("silu") else y
-
-
-_AFFINES: dict[str, Any] = {
-    "weight and bias are left out": lambda name, y, values: y,
-    "the bias is added before the weight": lambda *a: affine(*a, bias_first=True),
-}
 
 
 # --- attention ---------------------------------------------------------------------------------------------------

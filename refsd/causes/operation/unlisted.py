@@ -10,9 +10,8 @@ from itertools import chain, islice
 
 import numpy as np
 
-from refsd.causes.operation.block_layouts import grid_entries, other_layouts
 from refsd.causes.operation.block_parts import wrong_values
-from refsd.causes.operation.code_values import code_values
+from refsd.causes.operation.code_values import code_values, grid_entries, other_layouts
 from refsd.causes.operation.expressions import expressions
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.function_steps import ranges, straight_lines

@@ -1,6 +1,8 @@
 """Find the generator, the seed and the draw that give an engine's noise, where others should."""
 
+import math
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -87,6 +89,13 @@ def _draws(params: Params, items: int, shape: tuple[int, ...]) -> Iterator[tuple
                 yield from ((f"item {i} of draw {draw} for the batch {which}", y) for i, y in enumerate(whole))
         last = _made(kind, seed, params).randn((*shape[1:], shape[0]))
         yield f"draw 0 {which}, with the channels last", np.moveaxis(last, -1, 0).ravel()
+    size = math.prod(shape)
+    for run, words in ((1, "one by one"), (shape[-1], "row by row"), (math.prod(shape[-2:]), "channel by channel")):
+        for kind, seed in islice(_streams(params, items), items):
+            one = _made(kind, seed, params)
+            for i in range(items):
+                each = [one.randn((run,)) for _ in range(size // run)]
+                yield f"drawn {words} as picture {i} of {kind}'s seed {seed}", np.concatenate(each)
 
 
 def _streams(params: Params, items: int) -> Iterator[tuple[str, int]]:

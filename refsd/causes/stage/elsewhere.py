@@ -6,6 +6,7 @@ another place. Each slice of a wrong output is sought among the inputs and the r
 
 import re
 from collections.abc import Iterator
+from itertools import permutations
 
 import numpy as np
 
@@ -180,12 +181,9 @@ def _apart(scene: Scene, name: str, actual: np.ndarray) -> str:
 
 def _quotient(value: float, numbers: dict[str, float]) -> str:
     """Return the two numbers of which this is the quotient, or a trained schedule's 1000 over one; else ""."""
-    named = {**numbers, "1000": 1000.0}
-    for one, a in named.items():
-        for other, b in named.items():
-            if one != other and b not in (0.0, 1.0) and value in (a / b, a // b):
-                return f"{one} / {other}"
-    return ""
+    pairs = permutations({**numbers, "1000": 1000.0}.items(), 2)
+    made = (f"{x} / {y}" for (x, a), (y, b) in pairs if b not in (0.0, 1.0) and value in (a / b, a // b))
+    return next(made, "")
 
 
 def masked(scene: Scene, name: str, wrong: np.ndarray, counts: np.ndarray) -> str:

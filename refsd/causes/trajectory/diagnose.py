@@ -72,9 +72,7 @@ def diagnose(
             continue
         if _explains(case, form, y, noise, u, slopes, change):
             named.append(name)
-    if not named and right_sigmas and _looks_back_at_the_end(form, y, noise, u, slopes):
-        return ["the last step is of second order, where it should be of first"]
-    if named:
+    if named := named or (_at_the_end(form, y, noise, u, slopes) if right_sigmas else []):
         return named
     explains = lambda form: _explains(case, form, y, noise, u, slopes, Change())
     near = lambda sigmas: _near(case, y.sigmas, sigmas, u)
@@ -115,15 +113,23 @@ def _not_finite(y: Dump, right_sigmas: bool) -> list[str]:
     return [f"the last step gives {kind}: it divides by the last sigma, 0, or takes its logarithm"]
 
 
-def _looks_back_at_the_end(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> bool:
-    """True if only the end is wrong: it is off by a multiple of the last change of denoised."""
+def _at_the_end(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> list[str]:
+    """Say what the end alone is off by: a multiple of the last change of denoised, or normal noise."""
     expected, limits = forced(form, y, noise, u, slopes)
     if len(y.denoised) < 2 or not (np.abs(y.x - expected[:-1]) <= 4 * limits[:-1]).all():
-        return False
+        return []
     change, error = y.denoised[-1] - y.denoised[-2], y.latent - expected[-1]
     share = float(np.vdot(error, change) / (np.vdot(change, change) or 1.0))
     rest = np.abs(error - share * change)
-    return share != 0 and bool((rest <= 4 * limits[-1] + 16 * u * np.abs(share * change)).all())
+    if share != 0 and (rest <= 4 * limits[-1] + 16 * u * np.abs(share * change)).all():
+        return ["the last step is of second order, where it should be of first"]
+    sure, unlike = 4 / np.sqrt(error.size), np.stack([t.ravel() for t in (error, change, y.latent - error)])
+    z = (error - error.mean()) / (error.std() or 1.0)
+    normal = abs(error.mean()) < sure * error.std() and abs((z**4).mean() - 3) < 24**0.5 * sure
+    none = not form.rows[-1, form.known :].any() and error.std() < (1 + sure) * y.sigmas[-2]
+    if none and error.size >= 64 and normal and (np.abs(np.corrcoef(unlike)[0, 1:]) < sure).all():
+        return [f"noise is added after the last step, too, of deviation {error.std():.2g}"]
+    return []
 
 
 def _near(case: Case, sigmas: np.ndarray, others: np.ndarray, u: float) -> bool:

@@ -79,6 +79,22 @@ def _skipped(m: Module, x, *more):
     return np.zeros_like(x) if values_only else _ATTENTION(m, x, *more)
 
 
+def _turned_to_the_text(keys: bool, named: str):
+    """Turn the queries that seek a text, and its keys, by the angles with which their stream saw itself before."""
+    before = []
+
+    def attention(m: Module, x, other, head_dim, angle=None, other_angle=None, split=True, values_only=False):
+        if angle is not None:
+            before[:] = angle, split
+        elif f".{named}attn2" in m.prefix and x.shape[1] == before[0].shape[1]:
+            still = np.zeros((1, other.shape[1], *before[0].shape[2:]))
+            still[:, : before[0].shape[1]] = keys * before[0][:, : other.shape[1]]
+            return _ATTENTION(m, x, other, head_dim, before[0], still, before[1], values_only)
+        return _ATTENTION(m, x, other, head_dim, angle, other_angle, split, values_only)
+
+    return attention
+
+
 def _thousandth(m: Module, name, gate, t, gate_scale):
     return _CROSS_TIMES(m, name, gate, t, gate_scale / 1000)
 
@@ -134,6 +150,14 @@ BUGS = (
         ("LTX-2's sound sees the video that has seen it", "across", _after_the_other),
         ("LTX-2's gates between the streams have a thousandth of the time", "cross_times", _thousandth),
         ("LTX-2.3's gates of heads are 0..1", "gates", lambda m, x: 0.5 * _GATES(m, x)),
+        *(
+            (f"LTX-2's rotary angles turn {what} to the text, too", "attention", _turned_to_the_text(keys, name))
+            for what, keys, name in (
+                ("the video's queries", False, ""),
+                ("the sound's queries", False, "audio_"),
+                ("the video's queries and keys", True, ""),
+            )
+        ),
         ("LTX-2's blocks without attention skip its values, too", "attention", _skipped),
     ),
 )

@@ -98,6 +98,28 @@ def _backwards(outputs: Inputs) -> Inputs | None:
     return {**outputs, "deepstack": np.ascontiguousarray(outputs["deepstack"][:, ::-1])}
 
 
+# Of whom -> mean and deviation of red, green and blue pixels of 0..1.
+_PIXELS = {
+    "1/2 and 1/2": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "CLIP's statistics": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+    "ImageNet's statistics": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "nothing, left in 0..1": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+}
+
+
+def _normalised(right, wrong):
+    """Normalise pictures [N, 3, H, W] by other means and deviations."""
+
+    def changed(inputs: Inputs) -> Inputs | None:
+        x = inputs.get("x")
+        if x is None or x.ndim != 4 or x.shape[1] != 3:
+            return None
+        mean, deviation, centre, spread = (np.reshape(t, (3, 1, 1)) for t in (*right, *wrong))
+        return {**inputs, "x": ((x * deviation + mean - centre) / spread).astype(x.dtype)}
+
+    return changed
+
+
 BUGS = (
     *replacing(
         qwen3_vision,
@@ -114,6 +136,12 @@ BUGS = (
         ("Qwen3-VL's vision MLP has the exact GELU", "mlp", _exact_gelu),
         ("Qwen3-VL's DeepStack takes the outputs one block early", "taken", _block_before),
         ("Qwen3-VL's DeepStack takes the outputs one block late", "taken", _block_after),
+    ),
+    *(
+        Mutant(f"pixels are normalised by {to}, not by {of}", Change(inputs=_normalised(_PIXELS[of], own)))
+        for of in ("1/2 and 1/2", "CLIP's statistics")
+        for to, own in _PIXELS.items()
+        if to != of
     ),
     Mutant("Qwen3-VL's DeepStack uses its first merger for all", Change(rename=_first_merger_for_all)),
     Mutant("Qwen3-VL's DeepStack lacks its last merger", Change(outputs=_without_the_last)),

@@ -2,8 +2,11 @@
 
 import numpy as np
 
+from refsd.golden.judge import Mutant
+from refsd.kernels.interpolate import resize_bicubic, resize_bilinear
+from refsd.kernels.resample import resize_nearest
 from refsd.models import qwen_image
-from refsd.networks.bugs import replacing
+from refsd.networks.bugs import Change, replacing
 
 _IDS, _TEXT_IDS = qwen_image.centred_ids, qwen_image.text_ids
 _JOINT, _TRANSFORMER = qwen_image.attention, qwen_image.transformer
@@ -37,6 +40,19 @@ def _no_zero_time(*told, **named):
     return _TRANSFORMER(*told[:8], **named)
 
 
+def _resized(resize):
+    """Resize the references to the noisy latent's size; their positions are those of that size, too."""
+
+    def changed(inputs):
+        references = {k: np.ascontiguousarray(y) for k, y in inputs.items() if k.startswith("reference")}
+        if not references or any(y.ndim != 4 for y in (inputs["x"], *references.values())):
+            return None
+        return {**inputs, **{k: resize(y, *inputs["x"].shape[2:]) for k, y in references.items()}}
+
+    return Change(inputs=changed)
+
+
+_RESIZES = {"nearest": resize_nearest, "bilinear": resize_bilinear, "bicubic": resize_bicubic}
 BUGS = replacing(
     qwen_image,
     ("Qwen-Image's rows and columns count from the corner", "centred_ids", _from_the_corner),
@@ -48,4 +64,7 @@ BUGS = replacing(
     ("Qwen-Image's text is on one axis", "text_ids", lambda J, first: _TEXT_IDS(J, first) * np.array([1, 0, 0])),
     ("Qwen-Image's positions of text and picture are swapped", "attention", _picture_first),
     ("Qwen-Image's references have the sampler's time", "transformer", _no_zero_time),
+) + tuple(
+    Mutant(f"Qwen-Image's references are resized to the latent's size ({how})", _resized(resize))
+    for how, resize in _RESIZES.items()
 )

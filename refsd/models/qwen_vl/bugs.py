@@ -56,12 +56,17 @@ def _again(n):
     return placed
 
 
+def _chunked(n):
+    return changing("positions", lambda p: p[:, np.arange(p.shape[1]) % n])
+
+
 BUGS = (
     Mutant("M-RoPE's sections are interleaved, or the reverse", Change(replaced=_SECTIONS)),
     Mutant("M-RoPE turns by each token's number alone", dropping("positions")),
     Mutant("M-RoPE turns by the time alone", changing("positions", lambda p: np.repeat(p[..., :1], 3, axis=-1))),
     Mutant("M-RoPE's row and column are swapped", changing("positions", lambda p: p[..., [0, 2, 1]])),
     Mutant("M-RoPE's positions are one token late", changing("positions", lambda p: np.roll(p, 1, axis=1))),
+    *(Mutant(f"positions begin again with the first in each {n} tokens", _chunked(n)) for n in _CHUNKS),
     Mutant("DeepStack's features are not added", dropping("deepstack")),
     *replacing(
         qwen_vl,

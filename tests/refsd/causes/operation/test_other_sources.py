@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES
-from refsd.causes.operation.block_layouts import grid_entries, other_layouts
 from refsd.causes.operation.block_parts import parts_of
+from refsd.causes.operation.code_values import grid_entries, other_layouts
 from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.product_terms import _read_on, product_terms
 from refsd.causes.operation.row_sums import _of_other_memory, row_sums

@@ -129,6 +129,32 @@ def _tiles_by_columns(op, inputs, params):
     return answer(op, {**inputs, "weight": stored(weight)}, params)
 
 
+def _wide(x, padding):
+    """Each row with what lies before and behind it in memory, all planes after one another."""
+    flat = np.concatenate([np.zeros(padding[0]), x.ravel(), np.zeros(padding[1])]).astype(np.float32)
+    W, more = x.shape[-1], sum(padding)
+    rows = [flat[i * W : (i + 1) * W + more] for i in range(x.size // W)]
+    return np.stack(rows).reshape(*x.shape[:-1], -1)
+
+
+def _rows_around(op, inputs, params):
+    wide = _wide(inputs["x"].values(), params["padding"][-2:])
+    return answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": (*params["padding"][:-2], 0, 0)})
+
+
+def _minimums_by_halves(op, inputs, params):
+    """Each 16 of Q5_K have the minimum that the codes' place among the bytes suggests."""
+    tensor = inputs["weight"]
+    blocks = tensor.data.reshape(-1, 176)
+    m, mins = blocks[:, 8:12] & 63, blocks[:, 12:16] >> 4 | blocks[:, 8:12] >> 6 << 4
+    least = np.concatenate([m, mins], axis=1).astype(np.float64)
+    dmin = blocks[:, 2:4].copy().view(np.float16).astype(np.float64)
+    wrong = least.reshape(-1, 4, 1, 2).repeat(2, axis=2).reshape(len(m), 16)
+    apart = (np.repeat(least, 32, axis=1) - np.repeat(wrong, 16, axis=1)) * dmin
+    weight = tensor.values().astype(np.float64) + apart.reshape(tensor.shape)
+    return answer(op, {**inputs, "weight": stored(weight.astype(np.float32))}, params)
+
+
 def _channels_last(op, inputs, params):
     """An engine of channels last, around which nothing turns the tensors."""
     turned = {
@@ -160,6 +186,17 @@ def test_a_maximum_that_starts_at_zero_is_told_even_where_nothing_but_zeros_come
             "conv3d/f32/3x3x3-n2-c6-k8-d5-h7-w9",
             _channels_last,
             "x and weight lie with channels last in memory, as the answer",
+        ),
+        (
+            "conv3d/f32/3x3x3-n2-c6-k8-d5-h7-w9",
+            _rows_around,
+            "no border left and right: the rows before and behind are read there, as neighbouring memory"
+            ", all planes",
+        ),
+        (
+            "linear/q5_k/tokens-x20x256-o33",
+            _minimums_by_halves,
+            "q5_k: minimums read by halves of groups, not by groups, in each 2",
         ),
         (SELF, _q_of_k, "the odd channels of q read from k"),
         (SELF, _zero_keys, "axis J of k and v padded with zeros to a multiple of 32, which are read"),

@@ -100,6 +100,13 @@ def _later_draw(case, y, draw):
     return {"noise": noise, "start": y["start"] + np.float32(0.7) * (noise - y["noise"])}
 
 
+def _row_by_row(case, y):
+    """Each picture's numbers are drawn in calls of a row."""
+    streams = [RNGS["cuda"](case.params["seed"] + i) for i in range(3)]
+    noise = np.stack([[[s.randn((7,)) for _ in range(5)] for _ in range(3)] for s in streams])
+    return {"noise": noise, "start": y["start"] + np.float32(0.7) * (noise - y["noise"])}
+
+
 def _of_mu(y, mu):
     """The levels of a constant shift, where it should follow the number of tokens."""
     sigmas = np.exp(mu) / (np.exp(mu) + (1 / np.linspace(1, 1 / 5, 5) - 1))
@@ -162,6 +169,11 @@ def _drawn_anew(y, item):
             "stage/noising/flow-sdcpp",
             lambda c, v, y: _later_draw(c, y, 2),
             "item 2 is draw 2 of cuda's seed 1099511627783, not draw 0 of cuda's seed 1099511627783",
+        ),
+        (
+            "stage/noising/flow-sdcpp",
+            lambda c, v, y: _row_by_row(c, y),
+            "item 1 is drawn row by row as picture 0 of cuda's seed 1099511627782",
         ),
         ("stage/noising/ve-sdcpp", lambda c, v, y: {"noise": np.zeros_like(y["noise"])}, "noise is 0 throughout"),
         ("stage/sigmas/flux-n5", lambda c, v, y: _of_mu(y, 0.83), "flux_mu is one number: 0.83 for"),

@@ -83,6 +83,18 @@ def test_two_bugs_at_once_are_not_named():
     assert diagnose(case, inputs, found, FLOAT32) == []
 
 
+@pytest.mark.parametrize(("name", "deviation"), [("euler_a", 0.02), ("ddpm", 0.015), ("dpmppsde", 0.025)])
+def test_noise_after_the_last_step_is_told(name, deviation):
+    """Of no draw that the case knows: by its look."""
+    case = _CASES[f"trajectory/{name}/karras"]
+    inputs, _, honest = truth(case.name)
+    more = np.random.default_rng(7).standard_normal(honest["latent"].shape)
+    told = diagnose(case, inputs, {**honest, "latent": honest["latent"] + deviation * more}, FLOAT32)
+    assert told and told[0].startswith("noise is added after the last step, too, of deviation 0.0"), told
+    for other in (0.01 * honest["latent"], 0.01, 10 * more):
+        assert diagnose(case, inputs, {**honest, "latent": honest["latent"] + other}, FLOAT32) != told
+
+
 def test_show_mutants_has_them():
     shown = CliRunner().invoke(app, ["golden", "show", "trajectory/flow/euler_cfg_pp/simple", "--mutants"])
     assert "| trajectory | uncond is not scaled by 1 - sigma | 1 | 1 |" in shown.output
