@@ -122,7 +122,7 @@ _TABLE = {
             Bug(patched=_patch(flux2, "double_stream_block", _attention_without_residual)),
             "double_blocks|add|proj|attn|img|txt",
             r"residual|not added|\b(x|img|txt) (is )?(left out|missing|0)|h as it is|without (x|img|txt)|skip"
-            r"|(only|bare) (h|proj)|h alone",
+            r"|(only|bare) (h|proj)|h (alone|is the result)",
             "flux2-klein/flux2/between",
             "flux2-dev/flux2/first-step",
         ),

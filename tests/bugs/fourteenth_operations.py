@@ -234,7 +234,7 @@ _TABLE = {
         wrong_method(
             "conv2d",
             "conv2d",
-            "(row|line) (before|after|above|below)|(next|previous|neighbouring|other) (row|line)|wrap|padding.*"
+            "(row|line)s? (before|after|above|below)|(next|previous|neighbouring|other) (row|line)|wrap|padding.*"
             "(read|memory|not zero|not filled|neighbour)|memory around",
             "conv2d/f32/*",
             conv2d=_neighbouring_rows,

@@ -104,6 +104,8 @@ def test_the_first_wrong_item_is_the_place(name, bug, says):
         ("stage/latents/flux", "scale and shift of sd3"),
         ("stage/latents/sd1", "scale and shift of sd3"),
         ("stage/tiles/diffusers-small-last", "a small last tile under a whole one's ramp"),
+        ("stage/tiles/diffusers-odd", "only the last row of tiles decoded"),
+        ("stage/tiles/sdcpp-wraps", "the last column of tiles not decoded"),
         ("stage/language_tokens/zimage-sdcpp-empty", "empty texts encoded"),
         ("stage/adapter/dora", "DoRA's strength on the delta, before the lengths"),
         ("stage/adapter/lora-fused", "alpha over the first part's rank"),

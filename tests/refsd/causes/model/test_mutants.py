@@ -1,5 +1,6 @@
 """Norms of queries and keys: which is wrong, and in which stream, of an engine that shows outputs alone."""
 
+import numpy as np
 import pytest
 from injection import Bug, Injected
 
@@ -26,6 +27,34 @@ def _exchanged(stream, *pairs):
         }
 
     return Bug(weights=weights)
+
+
+def _by_imagenet(inputs):
+    """Pixels of -1..1 normalised by ImageNet's means and deviations."""
+    mean, deviation = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).reshape(2, 3, 1, 1)
+    return {**inputs, "x": ((0.5 * inputs["x"] + 0.5 - mean) / deviation).astype(inputs["x"].dtype)}
+
+
+def _in_eights(inputs):
+    at = np.arange(inputs["positions"].shape[1])
+    return {**inputs, "positions": inputs["positions"][:, at - at // 8 * 8]}
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "cause"),
+    [
+        (
+            "qwen3-vl-8b-vision/qwen3_vision/wide",
+            _by_imagenet,
+            "pixels are normalised by ImageNet's statistics, not by 1/2 and 1/2",
+        ),
+        ("qwen3-vl-4b/qwen3_vl/image", _in_eights, "positions begin again with the first in each 8 tokens"),
+    ],
+)
+def test_inputs_made_otherwise_are_told(case, change, cause, tmp_path):
+    with RecipeFiles(tmp_path) as files:
+        result = ask(runner_of(files), Injected(Bug(inputs=change), FLOAT32, files), CASES[case])
+    assert result is not None and result.causes[:1] == (cause,), result.causes
 
 
 Q, K = ".query_norm.", ".key_norm."

@@ -155,6 +155,42 @@ def _minimums_by_halves(op, inputs, params):
     return answer(op, {**inputs, "weight": stored(weight.astype(np.float32))}, params)
 
 
+def _before_the_last(op, inputs, params):
+    """Columns are limited to the last but one."""
+    x = inputs["x"].values().copy()
+    x[..., -1] = x[..., -2]
+    return answer(op, {"x": stored(x)}, params)
+
+
+def _up_to_240(op, inputs, params):
+    """Numbers of E4M3 that end where FNUZ's do, under E4M3's scale."""
+    x, weight = (inputs[name].values().astype(np.float32) for name in ("x", "weight"))
+    scale = np.abs(x).max() / np.float32(448)
+    codes = (x / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32).clip(-240, 240)
+    return codes @ weight.T * scale * inputs["weight_scale"].values() + inputs["bias"].values()
+
+
+def _beyond_240(op, inputs, params):
+    """Of rows with such a scale of a block nothing but NaN is left."""
+    x, given = inputs["x"].values().astype(np.float32), inputs["x_scale"].values()
+    scales = np.abs(x.reshape(len(x), -1, 16)).max(-1) / 6 / given
+    return np.where((scales > 248).any(-1, keepdims=True), np.nan, answer(op, inputs, params))
+
+
+def _no_sign(op, inputs, params):
+    y = answer(op, inputs, params)
+    for axis, before in enumerate(params["padding"][::2], 2):
+        y.swapaxes(0, axis)[:before] = inputs["bias"].values()[:, None, None]
+    return y
+
+
+def _groups_of_inputs(op, inputs, params):
+    """Filters lie as [K / groups, groups, C / groups, taps]."""
+    weight, groups = inputs["weight"].values(), params["groups"]
+    lying = weight.reshape(groups, -1, *weight.shape[1:]).swapaxes(0, 1).reshape(weight.shape)
+    return answer(op, {**inputs, "weight": stored(np.ascontiguousarray(lying))}, params)
+
+
 def _channels_last(op, inputs, params):
     """An engine of channels last, around which nothing turns the tensors."""
     turned = {
@@ -192,6 +228,23 @@ def test_a_maximum_that_starts_at_zero_is_told_even_where_nothing_but_zeros_come
             _rows_around,
             "no border left and right: the rows before and behind are read there, as neighbouring memory"
             ", all planes",
+        ),
+        ("resize_nearest/f32/up-n2-c3-h5-w7-to8x16", _before_the_last, "last column never read"),
+        ("linear_fp8/tokens-x77x320-o33", _up_to_240, "numbers beyond 240, FNUZ's largest, limited to it"),
+        (
+            "linear_nvfp4/given-x20x128-o32",
+            _beyond_240,
+            "NaN where a block's scale is beyond 240, not limited",
+        ),
+        (
+            "conv2d/f32/5x3-n2-c7-k20-h9-w13",
+            _no_sign,
+            "windows that begin in the padding find nothing: their place has no sign",
+        ),
+        (
+            "conv3d/f32/groups-n1-c6-k4-d3-h5-w7",
+            _groups_of_inputs,
+            "filters' groups on the axis of inputs, read on that of outputs",
         ),
         (
             "linear/q5_k/tokens-x20x256-o33",

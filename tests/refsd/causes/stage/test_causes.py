@@ -107,6 +107,14 @@ def _row_by_row(case, y):
     return {"noise": noise, "start": y["start"] + np.float32(0.7) * (noise - y["noise"])}
 
 
+def _first_order(v):
+    """OFT's rotation is I + Q, at half the strength."""
+    blocks, weight = next(y for name, y in v.items() if name.endswith("oft_blocks")), v["weight"]
+    n, b, _ = blocks.shape
+    turned = np.eye(b) + 0.5 * (blocks - blocks.swapaxes(1, 2))
+    return {"merged": np.einsum("knm,kni->kmi", turned, weight.reshape(n, b, -1)).reshape(weight.shape)}
+
+
 def _of_mu(y, mu):
     """The levels of a constant shift, where it should follow the number of tokens."""
     sigmas = np.exp(mu) / (np.exp(mu) + (1 / np.linspace(1, 1 / 5, 5) - 1))
@@ -174,6 +182,11 @@ def _drawn_anew(y, item):
             "stage/noising/flow-sdcpp",
             lambda c, v, y: _row_by_row(c, y),
             "item 1 is drawn row by row as picture 0 of cuda's seed 1099511627782",
+        ),
+        (
+            "stage/adapter/oft-half",
+            lambda c, v, y: _first_order(v),
+            "a rotation by I + Q, without Cayley's transform",
         ),
         ("stage/noising/ve-sdcpp", lambda c, v, y: {"noise": np.zeros_like(y["noise"])}, "noise is 0 throughout"),
         ("stage/sigmas/flux-n5", lambda c, v, y: _of_mu(y, 0.83), "flux_mu is one number: 0.83 for"),
