@@ -82,6 +82,16 @@ def _saturated(parts: Parts) -> np.ndarray:
     return parts.finished(sums * (q.scale * parts.scale))
 
 
+def _wrapped_pairs(parts: Parts) -> np.ndarray:
+    """Each two products are added up in 16 bits, where 2 (-128) (-128) does not fit."""
+    q, pairs = parts.quantized(), parts.x.shape[-1] // 2 * 2
+    x, w = (t.astype(np.float64) for t in (q.values, parts.weight))
+    # Only two pairs of the lowest codes wrap: by 2^16.
+    lowest = [(t[..., :pairs:2] == -128) & (t[..., 1:pairs:2] == -128) for t in (x, w)]
+    lost = 65536 * (lowest[0].astype(np.float64) @ lowest[1].astype(np.float64).T)
+    return parts.finished((parts.sums(q) - lost.astype(np.float32)) * (q.scale * parts.scale))
+
+
 def _unsigned(parts: Parts) -> np.ndarray:
     parts.weight = np.where(parts.weight < 0, parts.weight + 256, parts.weight)
     return parts.result(parts.quantized())
@@ -104,10 +114,11 @@ def int8_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = Tr
     )
 
 
-def _case(label: str, x, out: int, *, per_row=True, **more):
+def _case(label: str, x, out: int, *, per_row=True, codes=(-127.0, 255), **more):
+    """codes: the weight's lowest code, and how many there are"""
     params = {name: more.pop(name) for name in ("scales", "rotation") if name in more}
     weight = {
-        "weight": Recipe((out, x[-1]), "i8", "token_ids", 0, offset=-127.0, n=255),
+        "weight": Recipe((out, x[-1]), "i8", "token_ids", 0, offset=codes[0], n=codes[1]),
         "weight_scale": Recipe((out if per_row else 1,), data="positive", exponent=-28),
     }
     return product_case("linear_int8", label, x, out, weight, params, **more)
@@ -127,6 +138,7 @@ LINEAR_INT8 = Operation(
         Mutant("codes beyond 127 wrap", wrong(_rule, _wrapped)),
         Mutant("lowest code -127, not -128", wrong(_rule, _without_lowest)),
         Mutant("weight's codes read as unsigned", wrong(_rule, _unsigned)),
+        Mutant("sums of two products wrap at 16 bits: 2 (-128) (-128)", wrong(_rule, _wrapped_pairs)),
     ),
     cases=(
         _case("tokens", (77, 320), 33),
@@ -144,6 +156,8 @@ LINEAR_INT8 = Operation(
         # Ties at each half, and codes beyond both ends.
         _case("given-ties", (20, 96), 33, static=1, x_data="integers", exponent=0),
         _case("given-saturated", (20, 128), 33, static=-7, x_data="bell", exponent=-15),
+        # The lowest codes of both meet, in pairs.
+        _case("given-lowest", (20, 130), 33, static=-7, x_data="bell", exponent=-15, codes=(-128.0, 2)),
         *(_case(f"rotated{group}", (20, 512), 33, rotation=group) for group in (16, 256)),
         _case("rotated64-outliers", (9, 320), 40, rotation=64, x_data="outliers"),
         _case("rotated16-rows", (20, 160), 33, rotation=16, x_data="rows", n=6),
