@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from refsd.causes.generic.other_shapes import other_shapes
-from refsd.causes.model import wrong_operations as operations
-from refsd.causes.model.following import Following, as_shaped
+from refsd.causes.model.following import Following, as_shaped, of_one_layer
 from refsd.causes.model.joins import joined_otherwise
 from refsd.causes.model.mutants import MUTANTS, Change, in_each_block
 from refsd.causes.model.observed import Observed
-from refsd.causes.model.place import UNFIT, Place, of_one_layer
+from refsd.causes.model.place import UNFIT, Place
 from refsd.causes.model.precisions import other_precisions
 from refsd.causes.operation.unlisted import KEPT
 from refsd.golden.case import Case
@@ -29,6 +28,7 @@ from refsd.judges.model_runs import ModelRuns, is_small
 from refsd.judges.scattered import RUNS
 from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, with_errors_kept
 from refsd.module import Taps
+from refsd.networks import wrong_operations as operations
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.machine import memory

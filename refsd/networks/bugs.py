@@ -1,14 +1,18 @@
 """Known bugs of a network, each a change to the reference from outside: the models' code has no hooks for them."""
 
 import contextlib
+import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd import module
 from refsd.golden.judge import Mutant
 from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
 
 Inputs = Mapping[str, np.ndarray]
 # Weight name -> name of the weight used instead; name and values -> values used instead. None: unchanged.
@@ -97,3 +101,66 @@ def exchanging(*pairs: tuple[str, str]) -> Change:
         return None
 
     return Change(rename=renamed)
+
+
+_RUN = module.run_block
+_Run = Callable[..., Any]  # as module.run_block
+
+
+def of_blocks(run: Callable[[Change], Any]) -> Iterator[tuple[str, Mutant[Change]]]:
+    """Yield (block, bug) of the numbered blocks that a run enters, the last first. run: runs it with a change"""
+    met: dict[str, None] = {}
+
+    def noted(fn, m, args, kwargs):
+        met.setdefault(m.prefix[:-1])
+        return _RUN(fn, m, args, kwargs)
+
+    run(Change(replaced=((module, "run_block", noted),)))
+    for name in reversed([name for name in met if name.rpartition(".")[2].isdigit()]):
+        stack, _, number = name.rpartition(".")
+        after = f"{stack}.{int(number) + 1}"
+        yield name, Mutant(f"block {number} of {stack} is skipped", _running({name: _skipped}))
+        for seen in (1, 0):  # the time whose tensors the engine gives
+            twice = {name: functools.partial(_twice, seen)}
+            yield name, Mutant(f"block {number} of {stack} runs twice", _running(twice))
+        turned = {one: functools.partial(_at, f"{other}.") for one, other in ((name, after), (after, name))}
+        words = f"blocks {number} and {int(number) + 1} of {stack} run in each other's place"
+        yield name, Mutant(words, _running(turned))
+
+
+def _running(wrong: Mapping[str, _Run]) -> Change:
+    def run(fn, m, args, kwargs):
+        return wrong.get(m.prefix[:-1], _RUN)(fn, m, args, kwargs)
+
+    return Change(replaced=((module, "run_block", run),))
+
+
+def _at(prefix: str, fn, m, args, kwargs, taps=True):
+    other = copy.copy(m)
+    other.prefix, other.taps = prefix, m.taps if taps else None
+    return _RUN(fn, other, args, kwargs)
+
+
+def _skipped(fn, m, args, kwargs):
+    y = _at(m.prefix, fn, m, args, kwargs, taps=False)
+    before = [args[i] for i in _states(args, y)]
+    return tuple(before) if isinstance(y, tuple) else before[0]
+
+
+def _twice(seen: int, fn, m, args, kwargs):
+    for time in (0, 1):
+        y = _at(m.prefix, fn, m, args, kwargs, taps=time == seen)
+        parts = dict(zip(_states(args, y), y if isinstance(y, tuple) else (y,), strict=True))
+        args = tuple(parts.get(i, x) for i, x in enumerate(args))
+    return y
+
+
+def _states(args, y) -> list[int]:
+    """Return which argument each part of a block's result follows: the first left that has its shape."""
+    at: list[int] = []
+    for part in y if isinstance(y, tuple) else (y,):
+        alike = [i for i, x in enumerate(args) if i not in at and getattr(x, "shape", None) == np.shape(part)]
+        if not alike:
+            raise BadInput("a block whose result has another shape than its input is neither skipped nor repeated")
+        at.append(alike[0])
+    return at

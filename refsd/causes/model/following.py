@@ -8,6 +8,7 @@ errors do not carry over: the error at a tap is that of these few operations alo
 import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -78,6 +79,15 @@ def _distance(actual: np.ndarray, right: np.ndarray) -> float:
     with np.errstate(all="ignore"):
         apart = float(np.linalg.norm(actual.astype(np.float64) - right))
     return apart if np.isfinite(apart) else np.inf
+
+
+def of_one_layer(one: str, other: str, names: Collection[str]) -> bool:
+    """Return True for the taps of two calls of one layer or operation: NAME, NAME.1, NAME.2.
+
+    names: of all taps; where NAME is none of them, or NAME.0 is one, these are NAME's parts
+    """
+    bases = {name if f"{name}.1" in names else re.sub(r"\.[1-9]\d*$", "", name) for name in (one, other)}
+    return len(bases) == 1 and all(base in names and f"{base}.0" not in names for base in bases)
 
 
 class Reached(Exception):

@@ -1,4 +1,4 @@
-"""Parts of a join in another order, in each line of a model that joins arrays: the lines are found as it runs."""
+"""Parts of a join or a padding in another order, in each line of a model that has one, found as it runs."""
 
 import itertools
 import sys
@@ -43,5 +43,14 @@ def _joining(joined: Callable[..., list[Any]]) -> Change:
         frame = sys._getframe(1)
         return np.concatenate(joined([*parts], axis, (frame.f_code.co_filename, frame.f_lineno)), axis)
 
-    own = SimpleNamespace(**{**vars(np), "concatenate": concatenate})
+    def pad(x, widths, *args, **named):
+        frame, y = sys._getframe(1), np.pad(x, widths, *args, **named)
+        sides = [(axis, each) for axis, each in enumerate(np.broadcast_to(widths, (np.ndim(x), 2))) if each.any()]
+        if len(sides) != 1 or sides[0][1].all():
+            return y
+        axis, (before, after) = sides[0]
+        parts = np.split(y, [before or y.shape[axis] - after], axis)
+        return np.concatenate(joined(parts, axis, (frame.f_code.co_filename, frame.f_lineno)), axis)
+
+    own = SimpleNamespace(**{**vars(np), "concatenate": concatenate, "pad": pad})
     return Change(replaced=tuple((page, "np", own) for page in pages("") if hasattr(page, "np")))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from refsd.causes.model import wrong_operations as operations
 from refsd.golden.judge import Mutant
 from refsd.models.catalogue import pages
+from refsd.networks import wrong_operations as operations
 from refsd.networks.bugs import Change, Inputs, Revalued, changing, dropping, exchanging
 from refsd.numerics.tensor import StoredTensor, stored
 
@@ -141,6 +141,10 @@ _HEAD_NORMS = (
     ("q_norm", "k_norm"),
     ("ln_q", "ln_k"),
 )
+_OTHER_STREAM = (
+    *(("norm_added_q", "norm_q"), ("norm_added_k", "norm_k"), ("txt_attn.norm", "img_attn.norm")),
+    ("context_block.attn.ln_", "x_block.attn.ln_"),
+)
 # Where the names of a stream's weights have one of these; "" is in every name.
 _OF_STREAM = {"": ("",), ", of the text's stream": ("txt", "added"), ", of the picture's stream": ("img",)}
 
@@ -155,6 +159,17 @@ def _norms_of_heads(stream: tuple[str, ...], one_way: bool, turned: bool) -> Cha
         return next((name.replace(a, b) for a, b in both if met and a in name), None)
 
     return Change(rename=renamed)
+
+
+def _no_norms_of_heads(stream: tuple[str, ...]) -> Change:
+    """Leave out the norms of queries and keys in a stream."""
+    names = [name for pair in _HEAD_NORMS for name in pair]
+
+    def gone(name: str, values: np.ndarray) -> np.ndarray | None:
+        met = values.ndim == 1 and any(mark in name for mark in stream) and any(one in name for one in names)
+        return np.full_like(values, np.nan) if met else None
+
+    return Change(operations.NormedIfWeighted, revalue=gone)
 
 
 _NORMS = (
@@ -177,6 +192,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the time has the other shift of frequencies (0, 1)", Change(operations.ShiftedFrequencies)),
     Mutant("attention's scores are multiplied by 1 for 1/sqrt(D), or the reverse", Change(operations.OtherScale)),
     Mutant("attention's scores are multiplied by 1/D", Change(operations.ScaleWithoutRoot)),
+    Mutant("values are rotated, as queries and keys are", Change(operations.RotatedValues)),
     Mutant("attention has no mask", Change(operations.NoMask)),
     Mutant("heads of keys are taken in turn, not in groups", Change(operations.HeadsInTurn)),
     Mutant("going down a level pads both sides", Change(operations.PadsBothSides)),
@@ -216,6 +232,11 @@ MUTANTS: tuple[Mutant[Change], ...] = (
         )
         for of, stream in _OF_STREAM.items()
     ),
+    *(
+        Mutant(f"queries and keys are not normalised{of}", _no_norms_of_heads(stream))
+        for of, stream in [*_OF_STREAM.items()][1:]
+    ),
+    Mutant("the norms of q and k are those of the other stream", exchanging(*_OTHER_STREAM)),
     Mutant("a block's two norms are swapped", exchanging(*_NORMS)),
     Mutant("norms have no scale", Change(revalue=_unscaled_norms)),
     Mutant("1 is added to the weights of norms once more", Change(revalue=_one_more_norm)),

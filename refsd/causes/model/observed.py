@@ -21,6 +21,7 @@ from refsd.golden.judge import Mutant
 from refsd.golden.mutations import with_bug
 from refsd.golden.operation import Operation
 from refsd.golden.operations import OPERATIONS
+from refsd.networks.part_orders import alike
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, Numerics
 from refsd.numerics.tensor import StoredTensor, stored
@@ -67,22 +68,26 @@ class Call(NamedTuple):
         op = OPERATIONS[self.op]
         yield from fitted_through(op, self.inputs, op.complete(self.inputs, self.params), through, actual)
 
-    def from_elsewhere(self, tensors: Mapping[str, np.ndarray], why: str) -> Iterator[tuple[str, np.ndarray]]:
+    def from_elsewhere(self, tensors: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) where one input is another tensor, or one of the equal parts of another tensor.
 
-        No more than `most_bugs` allows. tensors: name -> values, the likeliest first; why: what that means
+        No more than `most_bugs` allows of each kind. tensors: what it means -> name -> values, the likeliest first
         """
         op = OPERATIONS[self.op]
         most = most_bugs(op, self.inputs, op.complete(self.inputs, self.params))
-        for name, wrong in itertools.islice(self._from_elsewhere(op, tensors), most):
-            yield f"{name}: {why}", wrong
+        for why, of in tensors.items():
+            yield from itertools.islice(self._from_elsewhere(op, of, why), most)
 
-    def _from_elsewhere(self, op: Operation, tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    def _from_elsewhere(
+        self, op: Operation, tensors: Mapping[str, np.ndarray], why: str
+    ) -> Iterator[tuple[str, np.ndarray]]:
         done = set()
         for argument, own in self.inputs.items():
             right = own.values()
             if argument in ("weight", "bias") or right.dtype.kind != "f":
                 continue
+            read = [(name, *one) for name, y in tensors.items() for one in _parts(y, right.shape)]
+            part_of = next(((part, name) for name, part, y in read if part and alike(y, right)), ("", ""))
             for name, y in tensors.items():
                 for part, values in (*_parts(y, right.shape), *_slices(y, right.shape)):
                     key = argument, values.tobytes()
@@ -92,7 +97,8 @@ class Call(NamedTuple):
                     inputs = {**self.inputs, argument: stored(values)}
                     with np.errstate(all="ignore"):
                         wrong = op.answer(Arithmetic(FLOAT32), inputs, self.params)
-                    yield f"{argument} is read from {part}{name}", wrong
+                    tail = f", not {''.join(part_of)}" if part and part_of[0] else f": {why}"
+                    yield f"{argument} is read from {part}{name}{tail}", wrong
 
     def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) for precisions lower than the declared one; requests that are ignored come first."""

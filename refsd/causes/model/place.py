@@ -27,6 +27,8 @@ from refsd.golden.operations import OPERATIONS
 from refsd.golden.search_cuts import TimeLimit
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge
+from refsd.networks.bugs import of_blocks
+from refsd.networks.part_orders import PARTS, apart, part_orders, roles
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64, Numerics
 from refsd.numerics.tensor import StoredTensor
@@ -36,42 +38,17 @@ _WEIGHTS = 200
 # At most so many bugs are compared for the nearest one.
 _NEAREST = 60
 _HEADS = re.compile(r"\b(attention|rope)(\.\d+)?$")
-# Into how many parts a tensor may be split, and for how many heads.
-_PARTS, _HEAD_COUNTS = (2, 3, 4, 6), (2, 3, 4, 6, 8, 12, 16, 24)
 # Numbers that a tap must have to be known again.
 _KNOWN_AGAIN = 16
+# Operations that take parts of a modulation; operations between two taps, more of which are a long way.
+_MODULATED, _LONG = ("modulate", "adaptive_layer_norm"), 6
+# At most this many bugs of the blocks before the tap are tried.
+_BLOCK_BUGS = 32
 # CPU seconds that the known bugs leave for the others.
 _OTHERS = 11.0
 _UNLIMITED = TimeLimit(math.inf)
 # What a known bug ends in if it takes tensors of other sizes than those here.
 UNFIT = ValueError, IndexError, TypeError, ZeroDivisionError
-
-
-def of_one_layer(one: str, other: str, names: Collection[str]) -> bool:
-    """Return True for the taps of two calls of one layer or operation: NAME, NAME.1, NAME.2.
-
-    names: of all taps; where NAME is none of them, or NAME.0 is one, these are NAME's parts
-    """
-    bases = {name if f"{name}.1" in names else re.sub(r"\.[1-9]\d*$", "", name) for name in (one, other)}
-    return len(bases) == 1 and all(base in names and f"{base}.0" not in names for base in bases)
-
-
-def _part_orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, number that is read at each of n places) of the parts of an axis."""
-    i = np.arange(n)
-    for count in (count for count in _PARTS if n % count == 0):
-        parts = i.reshape(count, -1)
-        for a, b in itertools.combinations(range(count), 2):
-            order = [b if k == a else a if k == b else k for k in range(count)]
-            yield f"parts {a + 1} and {b + 1} of the {count} of {{}} are exchanged", parts[order].ravel()
-        for order in ((1, 2, 0), (2, 0, 1)) if count == 3 else ():
-            text = ", ".join(str(k + 1) for k in order)
-            yield f"of {{}}, split in 3, parts {text} are read for 1, 2, 3", parts[[*order]].ravel()
-    for heads in (h for h in _HEAD_COUNTS if n % (3 * h) == 0 and n > 3 * h):
-        turned = i.reshape(heads, 3, -1).swapaxes(0, 1).ravel()
-        one, other = f"[{heads}, 3, {n // (3 * heads)}]", f"[3, {heads}, {n // (3 * heads)}]"
-        yield f"{{}} is split as {one}: 3 parts of each head, not as {other}", turned
-        yield f"{{}} is split as {other}: heads of each part, not as {one}", turned.argsort()
 
 
 class Place(NamedTuple):
@@ -134,9 +111,19 @@ class Place(NamedTuple):
         actual = scene.actual["y"]
         suspects, tried, changing = {}, {}, set[str]()
         room = KEPT
-        joins = joined_otherwise(lambda change: self.run(Arithmetic(self.numerics), change))
-        of_models = self._changed(MUTANTS), self._changed(joins)
-        for candidates in (self._operations(), *of_models, self._of_numbers(truth)):
+
+        def rerun(change: Change) -> np.ndarray | None:
+            return self.run(Arithmetic(self.numerics), change)
+
+        blocks, given = [*itertools.islice(of_blocks(rerun), _BLOCK_BUGS)], [*self.earlier, *self.later, self.tap]
+        there = {block for block, _ in blocks if any(f"{name}.".startswith(f"{block}.") for name in given)}
+        gone = [bug for block, bug in blocks if block not in there and bug.name.endswith("skipped")]
+        nearby = [bug for _, bug in blocks if bug not in gone]
+        known = [self._operations(), self._changed(nearby), self._changed(MUTANTS)]
+        if len(self.segment.ops) > _LONG:  # the place tells little, and each of the operations has its bugs
+            known = [*known[1:], known[0]]
+        joins = self._changed(joined_otherwise(rerun))
+        for candidates in (self._changed(gone), *known, joins, self._of_numbers(truth)):
             for name, y in limit.within(candidates, _OTHERS):
                 if y.size != truth.size:
                     continue
@@ -163,12 +150,11 @@ class Place(NamedTuple):
             call = moved in self.again
             return [f"it is the result of another call: {moved}" if call else f"it is what {moved} should be"]
         gap = is_gap(actual, truth, honest, self._channels(truth))
-        unlisted = limit.within(self._unlisted(gap))
-        of_size = ((name, y) for name, y in unlisted if y.size == truth.size)
-        others = explaining(of_size, explains, tried)
-        if others:
-            nearest = scene.nearest({name: {"y": y.reshape(truth.shape)} for name, y in others.items()})
-            return [name for name in others if name in nearest]
+        for unlisted in self._unlisted(gap):
+            of_size = ((name, y) for name, y in limit.within(unlisted) if y.size == truth.size)
+            if others := explaining(of_size, explains, tried):
+                nearest = scene.nearest({name: {"y": y.reshape(truth.shape)} for name, y in others.items()})
+                return [name for name in others if name in nearest]
         tried = {name: y.reshape(truth.shape) for name, y in tried.items()}
         return of_outputs(changing) or fitted_causes(actual, truth, honest, self._channels(truth), tried)
 
@@ -184,25 +170,31 @@ class Place(NamedTuple):
             if name != self.tap and y.dtype.kind == "f" and y.ndim
         }
 
-    def _unlisted(self, gap: bool) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (bug, result): the last operation with another tap as input, or with a bug that no page lists.
+    def _unlisted(self, gap: bool) -> Iterator[Iterable[tuple[str, np.ndarray]]]:
+        """Yield groups of (bug, result): the last operation with another input, or with a bug that no page lists.
 
         Then those before it with other numbers as their parameters.
-
         gap: as refsd/causes/operation/unlisted.py takes it; no other tap is an input then
         """
         last = self.segment.last - 1
-        for call in self._call(last):
-            if gap:
-                yield from call.unlisted(self.actual, gap)
-                continue
-            yield from call.from_elsewhere(self.earlier, "the layers in between are skipped")
-            yield from call.from_elsewhere(self.later, "that layer should come behind this one")
-            yield from call.from_elsewhere(self.unseen(), "the dump has not that tensor; the reference computed it")
-            yield from call.unlisted(self.actual)
-            yield from self._parts_otherwise()
+        calls = self._call(last) if self.segment.ops else []
+        if gap:
+            yield from (call.unlisted(self.actual, gap) for call in calls)
+            return
+        yield self._left_out(calls)
+        modulated = not {*self.segment.ops}.isdisjoint(_MODULATED)
+        if modulated or not calls:
+            yield self._parts_otherwise()
+        elsewhere = {
+            "the layers in between are skipped": self.earlier,
+            "that layer should come behind this one": self.later,
+            "the dump has not that tensor; the reference computed it": self.unseen(),
+        }
+        for call in calls:
+            parts = () if modulated else self._parts_otherwise()
+            yield from (call.from_elsewhere(elsewhere), parts, call.unlisted(self.actual))
         whole = self.run(Arithmetic(FLOAT64), Change())
-        if gap or whole is None or whole.size != self.actual.size:
+        if whole is None or whole.size != self.actual.size:
             return
         for at, call in self.calls():
             if at == last:
@@ -213,8 +205,24 @@ class Place(NamedTuple):
                 return np.zeros(0) if moved is None else moved
 
             op = self.segment.ops[at - self.segment.first]
-            for name, moved in call.fitted(through, self.actual.reshape(whole.shape)):
-                yield f"{op} before it: {name}", moved
+            fitted = call.fitted(through, self.actual.reshape(whole.shape))
+            yield ((f"{op} before it: {name}", moved) for name, moved in fitted)
+
+    def _left_out(self, last: Sequence[Call]) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, result) where one operation here is left out, or all since an earlier tap.
+
+        last: the last call, which has bugs of its own
+        """
+        for at, call in self.calls():
+            x = call.inputs.get("x")
+            if at == self.segment.last - 1 or x is None:
+                continue
+            with contextlib.suppress(*UNFIT):
+                yield f"{call.op} left out: x is the result", self._moved(at, x.values())
+        own = [y.values().ravel() for call in last for y in call.inputs.values()]
+        for name, y in self.earlier.items():
+            if y.size == self.actual.size and not any(np.array_equal(y.ravel(), x) for x in own):
+                yield f"it is {name}, unchanged: what comes between is left out", y
 
     def _parts_otherwise(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, tap) where parts of an earlier tensor, as of a modulation or a qkv, are taken otherwise."""
@@ -223,14 +231,22 @@ class Place(NamedTuple):
             return self.run(Arithmetic(FLOAT64), Change(), {name: np.ascontiguousarray(y)})
 
         right = self.run(Arithmetic(FLOAT64), Change())
-        for name, y in itertools.chain(self.earlier.items(), self.unseen().items()):  # one is in memory
-            plain = y.dtype.kind == "f" and y.ndim > 1
-            read = made(name, 0 * y) if plain and any(y.shape[-1] % n == 0 for n in _PARTS) else right
+        tensors = {**self.unseen(), **self.earlier}
+        tensors = {name: y for name, y in tensors.items() if y.dtype.kind == "f" and y.ndim > 1}
+        taken = [call.inputs for _, call in self.calls() if call.op in _MODULATED]
+        taken = [{name: of[name].values() for name in ("shift", "scale")} for of in taken]
+        for name, y in tensors.items():
+            read = made(name, 0 * y) if any(y.shape[-1] % n == 0 for n in PARTS) else right
             if read is None or right is None or read.shape != right.shape or np.array_equal(read, right):
                 continue
-            for words, order in _part_orders(y.shape[-1]):
+            known = next(filter(None, (roles(y, **of) for of in taken)), None)
+            for words, order in part_orders(y.shape[-1], known):
                 if (wrong := made(name, y[..., order])) is not None:
                     yield words.format(name), wrong
+            for other in (one for one in tensors if known and one != name and tensors[one].shape == y.shape):
+                for instead in ({name: tensors[other], other: y}, {name: tensors[other]}):
+                    if (wrong := self.run(Arithmetic(FLOAT64), Change(), instead)) is not None:
+                        yield f"modulated by {' instead of '.join(apart(other, name))}", wrong
 
     def _agrees(self, near: np.ndarray, noisy: np.ndarray) -> bool:
         """Return True if the tap would pass with the bug's answer as truth, by the rule of golden/taps.py.

@@ -11,6 +11,8 @@ from refsd.numerics.tensor import stored
 
 Named = Iterator[tuple[str, np.ndarray]]
 _TOKENS, _TOLD = 256, 6
+# By how much positions are shifted, and the share of the largest number by which one token's answers may differ.
+_SHIFTS, _SAME = [by for n in range(1, 65) for by in (n, -n)], 1e-3
 
 
 Exponent = Callable[[np.ndarray, float], np.ndarray]
@@ -111,14 +113,43 @@ def _of(angle):
 def other_tokens(
     op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield RoPE with each token turned by the positions of the token that its answer shows. params: complete"""
+    """Yield RoPE with some tokens not turned, at shifted positions, or at other tokens'. params: complete"""
     ids = inputs["ids"].values() if op.name == "rope" else np.zeros((1, 0, 1), np.int32)
     if not 1 < ids.shape[1] <= _TOKENS or len(ids) > 1:
         return
-    each = np.stack(
-        [answer(op, {**inputs, "ids": stored(np.broadcast_to(one, ids.shape).copy())}, params) for one in ids[0]]
-    )
+
+    def at(positions: np.ndarray) -> np.ndarray:
+        return answer(op, {**inputs, "ids": stored(np.broadcast_to(positions, ids.shape).copy())}, params)
+
+    def same(y: np.ndarray) -> np.ndarray:
+        return np.abs(y - actual).max(axis=(0, 2, 3)) <= _SAME * np.abs(actual).max()
+
+    own, x = at(ids), inputs["x"].values()
+    wrong, unturned = np.flatnonzero(~same(own)), same(x)
+    if not wrong.size or unturned.all():
+        return
+    for words, some in (("first", np.s_[: wrong[-1] + 1]), ("last", np.s_[wrong[0] :])):
+        begin = ids[0, some][0]
+        if unturned[some].all():
+            yield f"the {words} tokens are not rotated", _with(own, some, x)
+            return
+        for by in _SHIFTS if len(ids[0, some]) < ids.shape[1] else ():
+            for axes in (np.ones_like(begin), *np.eye(len(begin), dtype=begin.dtype)):
+                y = at(ids + by * axes)
+                if same(y)[some].all():
+                    first = begin[axes.argmax()]
+                    where = {1: "one later", -1: "one earlier"}.get(by, f"at {first + by}, not {first}")
+                    yield f"the positions of the {words} tokens begin {where}", _with(own, some, y)
+                    return
+    each = np.stack([at(one) for one in ids[0]])
     read = np.abs(each - actual).max(axis=(1, 3, 4)).argmin(axis=0)
-    texts = [f"{at} by that of {j}" for at, j in enumerate(read) if (ids[0, at] != ids[0, j]).any()]
-    y = np.stack([each[j, :, at] for at, j in enumerate(read)], axis=1)
+    texts = [f"{i} by that of {j}" for i, j in enumerate(read) if (ids[0, i] != ids[0, j]).any()]
+    y = np.stack([each[j, :, i] for i, j in enumerate(read)], axis=1)
     yield f"tokens are turned by other tokens' positions: {', '.join([*texts[:_TOLD], '...'][: len(texts)])}", y
+
+
+def _with(y: np.ndarray, some: slice, other: np.ndarray) -> np.ndarray:
+    """Return y with some of its tokens from another answer."""
+    y = y.copy()
+    y[:, some] = other[:, some]
+    return y

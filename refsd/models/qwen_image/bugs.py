@@ -36,6 +36,23 @@ def _picture_first(m, img, txt, angle, *rest):
     return _JOINT(m, img, txt, np.concatenate([angle[:, J:], angle[:, :J]], axis=1), *rest)
 
 
+def _pictures(change):
+    """Change the rows and columns of each picture's tokens; the text's positions follow from the right ones."""
+
+    def wrong(m, tokens, ids, own, times, context, *rest, **named):
+        ids = ids.copy()
+        of_pictures = np.arange(len(ids)) >= context.shape[1]
+        for k in {*ids[of_pictures, 0]}:
+            at = of_pictures & (ids[:, 0] == k)
+            ids[at, 1:] = change(ids[at, 1:])
+        return _TRANSFORMER(m, tokens, ids, own, times, context, *rest, **named)
+
+    return wrong
+
+
+_CORNER, _ODD = lambda ids: ids - ids.min(axis=0), lambda ids: ids + (ids.min(axis=0) + ids.max(axis=0) < -1)
+
+
 def _no_zero_time(*told, **named):
     return _TRANSFORMER(*told[:8], **named)
 
@@ -63,6 +80,12 @@ BUGS = replacing(
     ("Qwen-Image's text is spread over one position more", "text_ids", _spread),
     ("Qwen-Image's text is on one axis", "text_ids", lambda J, first: _TEXT_IDS(J, first) * np.array([1, 0, 0])),
     ("Qwen-Image's positions of text and picture are swapped", "attention", _picture_first),
+    (
+        "Qwen-Image's pictures count from the corner, the text as if from the centre",
+        "transformer",
+        _pictures(_CORNER),
+    ),
+    ("Qwen-Image's odd row is on the positive side, but for the text", "transformer", _pictures(_ODD)),
     ("Qwen-Image's references have the sampler's time", "transformer", _no_zero_time),
 ) + tuple(
     Mutant(f"Qwen-Image's references are resized to the latent's size ({how})", _resized(resize))

@@ -12,11 +12,11 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 from refsd.adoption.folder import PIPELINE, Pipeline, drawn, read, write_note
-from refsd.causes.model.wrong_operations import GeluForSilu
 from refsd.cli import app
 from refsd.engines.reference import Reference
 from refsd.golden.store import Store
 from refsd.judges.model import ModelJudge
+from refsd.networks.wrong_operations import GeluForSilu
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
 from tests.refsd.adoption.conftest import ROOT

@@ -8,11 +8,11 @@ import pytest
 from refsd.cases import CASES
 from refsd.causes.model.mutants import MUTANTS
 from refsd.causes.model.observed import Observed
-from refsd.causes.model.wrong_operations import LargeEps, OtherGelu, QuickGelu
 from refsd.golden.judge import Standard
 from refsd.judges import model as page
 from refsd.judges.scattered import Scattered
 from refsd.module import Taps
+from refsd.networks.wrong_operations import LargeEps, OtherGelu, QuickGelu
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, TORCH_F16
 

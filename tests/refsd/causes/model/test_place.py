@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES
-from refsd.causes.model.following import Segment
+from refsd.causes.model.following import Segment, of_one_layer
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import _slices, call_of
-from refsd.causes.model.place import Place, of_one_layer
+from refsd.causes.model.place import Place
 from refsd.golden.judge import Standard
 from refsd.judges.model import ModelJudge
 from refsd.kernels.attention_softcap import attention_softcap

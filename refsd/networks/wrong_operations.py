@@ -36,6 +36,33 @@ class NoHeadNorm(Arithmetic):
         return x if x.ndim == 4 else super().rms_norm_apart(x, weight, eps)
 
 
+class RotatedValues(Arithmetic):
+    """RoPE turns the values by the angles by which it turned the keys."""
+
+    def rope(self, x, angle):
+        self._turn = super().rope, angle
+        return super().rope(x, angle)
+
+    def rope_halves(self, x, angle):
+        self._turn = super().rope_halves, angle
+        return super().rope_halves(x, angle)
+
+    def attention(self, q, k, v, scale=None, mask=None, diagonal=None, sinks=None):
+        turn, angle = getattr(self, "_turn", (None, None))
+        v = turn(v, angle) if turn is not None and v.shape[1] == angle.shape[1] else v
+        return super().attention(q, k, v, scale, mask, diagonal, sinks)
+
+
+class NormedIfWeighted(Arithmetic):
+    """RMSNorm is left out where its weight is gone: NaN."""
+
+    def rms_norm(self, x, weight, eps=1e-6):
+        return x if weight is not None and np.isnan(weight).all() else super().rms_norm(x, weight, eps)
+
+    def rms_norm_apart(self, x, weight, eps=1e-6):
+        return x if np.isnan(weight).all() else super().rms_norm_apart(x, weight, eps)
+
+
 class OtherGelu(Arithmetic):
     def gelu(self, x, approximate="none"):
         return super().gelu(x, "none" if approximate == "tanh" else "tanh")
