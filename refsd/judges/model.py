@@ -29,6 +29,7 @@ from refsd.judges.scattered import RUNS
 from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, with_errors_kept
 from refsd.module import Taps
 from refsd.networks import wrong_operations as operations
+from refsd.networks.bugs import of_blocks
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.machine import memory
@@ -281,9 +282,13 @@ class ModelJudge(ModelRuns):
             rough = self.answer(case, inputs, Arithmetic(other))
             if scene.explained_by(rough, precision=True) and agrees(actual, truth, rough):
                 return [phrase]
-        joins = joined_otherwise(lambda change: self._changed(case, inputs, change, numerics))
+
+        def rerun(change: Change) -> Answer | None:
+            return self._changed(case, inputs, change, numerics)
+
         known = self._known(standard, actual, MUTANTS, limit) or known_deviations()
-        known = known or self._known(standard, actual, joins, limit)
+        known = known or self._known(standard, actual, (bug for _, bug in of_blocks(rerun)), limit)
+        known = known or self._known(standard, actual, joined_otherwise(rerun), limit)
         return known or self._known(standard, actual, in_each_block(self.axes_of_weights(case, inputs)), limit)
 
     def _known(

@@ -1,0 +1,162 @@
+"""Blocks skipped, run twice or exchanged; parts and streams of a modulation; parts of a patch: of any model."""
+
+import numpy as np
+import pytest
+
+from refsd.cases import CASES
+from refsd.judges.comparison import with_case
+from refsd.judges.model import ModelJudge
+from refsd.models import flux, krea2
+from refsd.module import Taps
+from refsd.networks.part_orders import apart, part_orders, roles
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32, FLOAT64
+from refsd.weights.model_files import model_files
+
+pytestmark = pytest.mark.jitted  # whole models
+
+FLUX, KREA2 = CASES["flux-dev/flux/first-step"], CASES["krea2/krea2/masked"]
+
+
+def _causes(monkeypatch, case, page, function, wrong, given=lambda name: True):
+    """Return the causes that are told of a dump whose engine has another function on a model's page."""
+    judge, inputs, taps = ModelJudge(model_files), case.realize(), Taps(ops=True)
+    truth = judge.answer(case, inputs, Arithmetic(FLOAT64))
+    right = getattr(page, function)
+    with monkeypatch.context() as patch:
+        patch.setattr(page, function, lambda *told, **named: wrong(right, *told, **named))
+        outputs = judge.tapped(case, inputs, Arithmetic(FLOAT32), taps)
+    dump = {**{name: y for name, y in taps.items() if given(name)}, **outputs}
+    return with_case(case, dump, truth, FLOAT32, model_files).causes
+
+
+def _silent(m):
+    own = m[""]
+    own.prefix, own.taps = m.prefix, None
+    return own
+
+
+def test_a_block_that_is_skipped_is_told_first(monkeypatch):
+    def second(right, m, x, *rest):
+        return x if m.prefix == "single_blocks.1." else right(m, x, *rest)
+
+    causes = _causes(monkeypatch, FLUX, flux, "single_stream_block", second)
+    assert next(iter(causes)) == "block 1 of single_blocks is skipped"
+
+
+def test_a_skipped_block_is_told_from_the_outputs_alone(monkeypatch):
+    def first(right, m, img, txt, *rest):
+        return (img, txt) if m.prefix == "double_blocks.0." else right(m, img, txt, *rest)
+
+    causes = _causes(monkeypatch, FLUX, flux, "double_stream_block", first, given=lambda name: False)
+    assert "block 0 of double_blocks is skipped" in causes
+
+
+@pytest.mark.parametrize("seen", [0, 1])
+def test_a_block_that_runs_twice_is_told_whichever_time_the_dump_shows(monkeypatch, seen):
+    def twice(right, m, x, *rest):
+        if m.prefix != "single_blocks.0.":
+            return right(m, x, *rest)
+        for time in (0, 1):
+            x = right(m if time == seen else _silent(m), x, *rest)
+        return x
+
+    assert _causes(monkeypatch, FLUX, flux, "single_stream_block", twice) == ["block 0 of single_blocks runs twice"]
+
+
+def test_blocks_in_each_others_place_are_told(monkeypatch):
+    def other(right, m, h, *rest):
+        own = m[""]
+        own.prefix = {"transformer_blocks.0.": "transformer_blocks.1."}.get(m.prefix, "transformer_blocks.0.")
+        return right(own, h, *rest)
+
+    causes = _causes(monkeypatch, KREA2, krea2, "transformer_block", other)
+    assert causes == ["blocks 0 and 1 of transformer_blocks run in each other's place"]
+
+
+def test_the_order_of_a_modulations_parts_is_told(monkeypatch):
+    def gate_first(right, m, vec, times):
+        parts = right(m, vec, times)
+        return tuple(flux.Modulation(mod.scale, mod.gate, mod.shift) for mod in parts)
+
+    causes = _causes(monkeypatch, FLUX, flux, "modulation", gate_first)
+    assert causes == ["the modulation's parts are read in the order gate, shift, scale"]
+
+
+def test_modulations_of_the_streams_are_told_that_are_exchanged(monkeypatch):
+    def exchanged(right, m, img, txt, img_mod, txt_mod, *rest, **named):
+        return right(m, img, txt, txt_mod, img_mod, *rest, **named)
+
+    causes = _causes(monkeypatch, FLUX, flux, "double_stream", exchanged)
+    assert [*causes] == ["modulated by txt_mod.lin instead of img_mod.lin"]
+
+
+def test_a_patchs_numbers_in_another_order_are_told(monkeypatch):
+    def channels_last(right, tokens, H, W):
+        return right(tokens.reshape(*tokens.shape[:2], 4, -1).swapaxes(2, 3).reshape(tokens.shape), H, W)
+
+    causes = _causes(monkeypatch, KREA2, krea2, "unpack", channels_last)
+    assert causes[0] == "the 4 parts of final_layer, which are interleaved, are read one behind the other"
+
+
+def test_a_stream_that_a_block_gives_back_is_told(monkeypatch):
+    def unchanged(right, m, img, txt, *rest, **named):
+        new, _ = right(m, img, txt, *rest, **named)
+        return new, txt
+
+    def given(name):
+        return name in ("txt_in", "img_in", "double_blocks.0.0", "double_blocks.0.1")
+
+    causes = _causes(monkeypatch, FLUX, flux, "double_stream", unchanged, given)
+    assert [*causes] == ["it is txt_in, unchanged: what comes between is left out"]
+
+
+def test_a_mask_that_is_padded_on_the_other_side_is_told(monkeypatch):
+    def pictures_first(right, context_mask, pictures):
+        return np.roll(right(context_mask, pictures), pictures, axis=-1)
+
+    causes = _causes(monkeypatch, KREA2, krea2, "seen", pictures_first)
+    assert [*causes] and causes[0].startswith("parts joined along axis 1 stand in another order")
+
+
+def test_values_that_are_rotated_are_told(monkeypatch):
+    def rotated(right, m, q, k, v, angle, mask=None):
+        return right(m, q, k, _silent(m).rope(v, angle), angle, mask)
+
+    causes = _causes(monkeypatch, FLUX, flux, "rotary_attention", rotated)
+    assert "values are rotated, as queries and keys are" in causes
+
+
+def test_norms_of_one_stream_that_are_missing_are_told_from_the_blocks_alone(monkeypatch):
+    def bare(right, m, q, k, eps=flux.EPS):
+        return (q, k) if ".txt_attn." in m.prefix else right(m, q, k, eps)
+
+    def given(name):
+        return name in ("txt_in", "img_in") or (name.startswith(("double", "single")) and name.count(".") == 2)
+
+    causes = _causes(monkeypatch, FLUX, flux, "qk_norm", bare, given)
+    assert [*causes] == ["queries and keys are not normalised, of the text's stream"]
+
+
+def test_an_activation_that_is_left_out_is_told_where_its_result_is_not_given(monkeypatch):
+    def bare(right, m, x):
+        return m.linear("out_layer", m.linear("in_layer", x))
+
+    def given(name):
+        return "silu" not in name
+
+    assert _causes(monkeypatch, FLUX, flux, "mlp_embedder", bare, given) == ["silu left out: x is the result"]
+
+
+def test_the_parts_of_a_modulation_are_known_by_their_values():
+    y = np.arange(24.0).reshape(2, 12)
+    parts = np.split(y, 6, axis=-1)
+    assert roles(y, shift=parts[3], scale=parts[4]) == {0: "shift", 1: "scale", 2: "gate"}
+    assert roles(y, shift=parts[3], scale=parts[4] + 1) is None
+    halves = np.split(y, 2, axis=-1)
+    assert roles(y, shift=halves[1], scale=halves[0]) == {1: "shift", 0: "scale"}
+    words = "the modulation's parts are read in the order gate, shift, scale"
+    named = part_orders(12, {0: "shift", 1: "scale", 2: "gate"})
+    order = next(order for phrase, order in named if phrase == words)
+    assert [*order] == [2, 3, 4, 5, 0, 1, 8, 9, 10, 11, 6, 7]
+    assert apart("a.0.txt.1", "a.0.img.1") == ["txt.1", "img.1"]
