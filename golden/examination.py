@@ -83,12 +83,24 @@ class Examination(NamedTuple):
         return f"the error is between {before or 'the inputs'} and {place}: {some}"
 
     def hidden_before(self, place: str) -> tuple[str, list[str]]:
-        """Return the tap given before a place ("" for none), and those between them that the reference has."""
-        names = [*self.trace.names]
+        """Return the tap given before a place ("" for none), and those between them that the reference has.
+
+        Where the data flow is known, only taps that the place is computed from.
+        """
+        names, sources = [*self.trace.names], self.trace.sources
         names = names[: names.index(place)] if place in names else names
         given = {m.output for m in self.trace.taps}
         last = max((i for i, name in enumerate(names) if name in given), default=-1)
-        return (names[last] if last >= 0 else ""), names[last + 1 :]
+        if place not in sources:
+            return (names[last] if last >= 0 else ""), names[last + 1 :]
+        met, left = dict[str, None](), [*sources[place]]
+        while left:
+            if (name := left.pop()) not in met:
+                met[name] = None
+                left += () if name in given else sources.get(name, ())
+        return next((n for n in reversed(names) if n in given and n in met), ""), [
+            name for name in names if name in met and name not in given
+        ]
 
 
 def examine(kind: Judge, standard: Standard, actual: Answer, taps: Answer) -> Examination:

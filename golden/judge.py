@@ -62,6 +62,7 @@ class Trace(NamedTuple):
     first: of the first wrong tap alone: name -> the reference's values from the engine's earlier taps, in float64
            and in the honest run
     shapes: tap -> the reference's shape
+    sources: tap -> the taps that it is computed from, where that is known
     """
 
     taps: Sequence[Metrics] = ()
@@ -69,6 +70,7 @@ class Trace(NamedTuple):
     ops: Mapping[str, Sequence[str]] = MappingProxyType({})
     first: Mapping[str, tuple[np.ndarray, np.ndarray]] = MappingProxyType({})
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    sources: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 class Judge(ABC):

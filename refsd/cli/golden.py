@@ -219,9 +219,9 @@ def _show_taps(case: "Case", glob: str, json: bool) -> None:
         return
     wide = max(len(step.name) for step in shown)
     for step in shown:
-        of: dict[str, list[str]] = {}
+        of, parts = dict[str, list[str]](), dict(step.parts)
         for one, i in step.takes:
-            of.setdefault(one, []).append(steps[i].name)
+            of.setdefault(one, []).append(f"{parts.get(one, '')}{steps[i].name}")
         text = ", ".join(f"{one} = {' and '.join(names)}" for one, names in of.items())
         typer.echo(f"{step.name:{wide}}  {[*step.shape]!s:18}  {text}".rstrip())
 

@@ -33,6 +33,7 @@ class Step(NamedTuple):
     takes:  parameter, and number of the step whose result it takes
     line:   file and line of the model's code that calls it
     given:  parameter, shape of its array, and a number that equal views of one array share
+    parts:  parameter, and which of a result's equal parts it takes: "part 1 of 6 of "
     """
 
     name: str
@@ -41,6 +42,7 @@ class Step(NamedTuple):
     takes: tuple[tuple[str, int], ...] = ()
     line: tuple[str, int] = ("", 0)
     given: tuple[tuple[str, tuple[int, ...], int], ...] = ()
+    parts: tuple[tuple[str, str], ...] = ()
 
 
 class Run(NamedTuple):
@@ -134,7 +136,24 @@ class _Traced(Module):
         line = _line(frame)
         op = name if method == "apply" else method
         views = [(k, v.shape, self.taps.view(v)) for k, v in arguments.items() if isinstance(v, np.ndarray)]
-        return self.taps.mark(Step(self.taps.recorded[-1], op, y.shape, tuple(takes), line, tuple(views)))
+        parts = tuple((k, part) for k, v in arguments.items() if isinstance(v, np.ndarray) and (part := _part(v)))
+        return self.taps.mark(Step(self.taps.recorded[-1], op, y.shape, tuple(takes), line, tuple(views), parts))
+
+
+def _part(view: np.ndarray) -> str:
+    """Return which of the equal parts of a result's last axis an argument is; "" for all of it."""
+    whole, n = view.base, view.shape[-1] if view.ndim else 0
+    if (
+        whole is None
+        or not n
+        or whole.shape[-1] in (0, n)
+        or whole.shape[-1] % n
+        or view.strides[-1] != view.itemsize
+    ):
+        return ""
+    at, rest = divmod((view.ctypes.data - whole.ctypes.data) // view.itemsize, n)
+    count = whole.shape[-1] // n
+    return f"part {at + 1} of {count} of " if not rest and at < count and view.size * count == whole.size else ""
 
 
 def _line(frame) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from refsd.causes.model.observed import Observed
 from refsd.causes.model.place import UNFIT, Place
 from refsd.causes.model.precisions import other_precisions
 from refsd.causes.operation.unlisted import KEPT
+from refsd.components import data_flow
 from refsd.golden.case import Case
 from refsd.golden.explanation import Explanation, Nearest
 from refsd.golden.judge import NOTHING, Answer, Inputs, Mutant, Standard, Trace
@@ -129,7 +130,9 @@ class ModelJudge(ModelRuns):
             taps = [judged_again.get(m.output, m) for m in taps]
         still = first_wrong(taps)
         values = {still: (truths[still], {**honest, **near}[still])} if still in truths else {}
-        return Trace(taps, right.recorded, ops, values, {name: y.shape for name, y in right.items()})
+        steps = data_flow.trace(case).steps if still and case.model is not None and case.model.tiny else ()
+        sources = {step.name: [steps[i].name for _, i in step.takes] for step in steps if step.op}
+        return Trace(taps, right.recorded, ops, values, {name: y.shape for name, y in right.items()}, sources)
 
     def layouts(self, case: Case, inputs: Inputs, actual: Answer) -> dict[str, tuple[int, ...]]:
         orders: dict[str, tuple[int, ...]] = {}

@@ -16,6 +16,7 @@ from refsd.numerics.tensor import StoredTensor, stored
 
 # A weight within a numbered block; group 1 is the block.
 _NUMBERED = re.compile(r"(.*?\.\d+)\.")
+_OF_NORM = re.compile(r"norm\w*\.(weight|scale)$|\.gamma$")
 
 
 def _memory(*axes: int) -> Callable[[Inputs], Inputs | None]:
@@ -103,7 +104,7 @@ def _unscaled_norms(name: str, values: np.ndarray) -> np.ndarray | None:
 
 def _one_more_norm(name: str, values: np.ndarray) -> np.ndarray | None:
     """Count the 1 of 1 + weight twice: in the file, and in the engine."""
-    return values + 1 if values.ndim == 1 and name.endswith(("norm.weight", "norm.scale", ".gamma")) else None
+    return values + 1 if values.ndim == 1 and _OF_NORM.search(name) else None
 
 
 def _pictures(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:

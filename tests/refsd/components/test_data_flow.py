@@ -25,6 +25,12 @@ def test_every_operation_but_tables_takes_results_of_earlier_ones(component):
     assert {step.op for step in steps if step.op and not step.takes} <= tables
 
 
+def test_the_legend_tells_which_part_of_a_modulation_an_operation_takes():
+    lines = shown("flux-dev/flux/between", "--taps", "single_blocks.0.*").output
+    parts = [f"part {k} of 3 of single_blocks.0.modulation.lin" for k in (1, 2, 3)]
+    assert f"shift = {parts[0]}, scale = {parts[1]}" in lines and f"gate = {parts[2]}" in lines
+
+
 def shown(*arguments: str):
     return CliRunner().invoke(app, ["golden", "show", *arguments])
 

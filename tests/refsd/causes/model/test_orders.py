@@ -148,6 +148,32 @@ def test_an_activation_that_is_left_out_is_told_where_its_result_is_not_given(mo
     assert _causes(monkeypatch, FLUX, flux, "mlp_embedder", bare, given) == ["silu left out: x is the result"]
 
 
+def test_a_gate_that_is_forgotten_is_told_where_its_product_is_not_given(monkeypatch):
+    def given(name):
+        return ".multiply" not in name
+
+    monkeypatch.setattr(Arithmetic, "multiply", lambda self, x, y: x if np.size(x) >= np.size(y) else y)
+    case, judge, taps = KREA2, ModelJudge(model_files), Taps(ops=True)
+    outputs = judge.tapped(case, case.realize(), Arithmetic(FLOAT32), taps)
+    monkeypatch.undo()
+    truth = judge.answer(case, case.realize(), Arithmetic(FLOAT64))
+    dump = {**{name: y for name, y in taps.items() if given(name)}, **outputs}
+    causes = with_case(case, dump, truth, FLOAT32, model_files).causes
+    assert causes[0] in ("mul left out: a is the result", "mul left out: b is the result")
+
+
+def test_one_is_added_to_all_weights_of_norms(monkeypatch):
+    """Also to those of heads, whose names end otherwise: no norm of the model is left out of the cause."""
+    norm = Arithmetic.rms_norm
+    monkeypatch.setattr(Arithmetic, "rms_norm", lambda self, x, w, eps=1e-6: norm(self, x, w + 1, eps))
+    case, judge, taps = KREA2, ModelJudge(model_files), Taps(ops=True)
+    outputs = judge.tapped(case, case.realize(), Arithmetic(FLOAT32), taps)
+    monkeypatch.undo()
+    truth = judge.answer(case, case.realize(), Arithmetic(FLOAT64))
+    causes = with_case(case, {**taps, **outputs}, truth, FLOAT32, model_files).causes
+    assert [*causes] == ["1 is added to the weights of norms once more"]
+
+
 def test_the_parts_of_a_modulation_are_known_by_their_values():
     y = np.arange(24.0).reshape(2, 12)
     parts = np.split(y, 6, axis=-1)

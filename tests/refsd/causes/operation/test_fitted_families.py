@@ -246,6 +246,29 @@ def test_tokens_turned_by_the_positions_of_others():
     )
 
 
+def test_the_first_or_last_tokens_alone_begin_elsewhere_or_are_not_rotated():
+    """Of text and picture, as Z-Image has them, whose first axis alone counts on."""
+    ids = np.zeros((1, 9, 2), np.int32)
+    ids[0, :4, 0], ids[0, 4:] = 1 + np.arange(4), [[5, k] for k in range(5)]
+    call = _call("rope", {"axes_dim": (4, 4), "theta": 100.0, "halves": False}, x=_normal(2, 9, 3, 8), ids=ids)
+
+    def named(found):
+        return [name for name, y in other_tokens(*call, found) if np.allclose(y, found, atol=1e-6)]
+
+    for some, axis, by, words in (
+        (np.s_[:4], 0, 1, "the positions of the first tokens begin one later"),
+        (np.s_[:4], 0, -1, "the positions of the first tokens begin one earlier"),
+        (np.s_[4:], 1, 6, "the positions of the last tokens begin at 6, not 0"),
+    ):
+        moved = ids.copy()
+        moved[0, some, axis] += by
+        assert named(_with(call, ids=moved)) == [words]
+    bare = _with(call)
+    bare[:, :4] = call[1]["x"].values()[:, :4]
+    assert named(bare) == ["the first tokens are not rotated"]
+    assert not [*other_tokens(*call, call[1]["x"].values())], "rope is left out"
+
+
 def test_functions_are_the_operations_own():
     """Each activation's own function, as the table has it, is the operation; no other one is."""
     x = _normal(5, 40)

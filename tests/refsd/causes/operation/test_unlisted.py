@@ -474,7 +474,7 @@ def _signs(op, inputs, params):
         ),
         ("dequantize/q8_0/r33-d512", _signs, "the sign is the other, in indices 24 to 31 of every 32"),
         ("dequantize/q6_k/r33-d512", _signs, "the sign is the other, in indices 24 to 31 of every 32"),
-        (HEADS, _over_heads, "mean and variance are taken over all heads, too"),
+        (HEADS, _over_heads, "mean squares are taken over all heads, too"),
     ],
 )
 def test_a_part_a_term_and_a_partial_sum_are_named(case, wrong, cause):
