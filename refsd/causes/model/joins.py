@@ -19,10 +19,12 @@ _NAMES = "first", "second", "third"
 def joined_otherwise(run: Callable[[Change], Any]) -> Iterator[Mutant[Change]]:
     """Yield the bugs. run: runs the reference with a change"""
     lengths: dict[tuple[int, tuple[str, int]], tuple[int, ...]] = {}
+    masks: set[tuple[str, int]] = set()
 
     def noted(parts: list[Any], axis: int, line: tuple[str, int]) -> list[Any]:
         if 1 < len(parts) <= len(_NAMES):
             lengths.setdefault((axis, line), tuple(np.shape(part)[axis] for part in parts))
+            masks.update([line] if all(np.asarray(part).dtype == bool for part in parts) else [])
         return parts
 
     run(_joining(noted))
@@ -33,7 +35,8 @@ def joined_otherwise(run: Callable[[Change], Any]) -> Iterator[Mutant[Change]]:
                 return [parts[i] for i in order] if at == line and len(parts) == len(order) else parts
 
             words = ", ".join(f"{own[i]} ({_NAMES[i]})" for i in order)
-            yield Mutant(f"parts joined along axis {axis} stand in another order: {words}", _joining(reordered))
+            of = "the mask's parts" if line in masks else "parts"
+            yield Mutant(f"{of} joined along axis {axis} stand in another order: {words}", _joining(reordered))
 
 
 def _joining(joined: Callable[..., list[Any]]) -> Change:

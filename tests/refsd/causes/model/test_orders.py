@@ -116,7 +116,7 @@ def test_a_mask_that_is_padded_on_the_other_side_is_told(monkeypatch):
         return np.roll(right(context_mask, pictures), pictures, axis=-1)
 
     causes = _causes(monkeypatch, KREA2, krea2, "seen", pictures_first)
-    assert [*causes] and causes[0].startswith("parts joined along axis 1 stand in another order")
+    assert [*causes] and causes[0].startswith("the mask's parts joined along axis 1 stand in another order")
 
 
 def test_values_that_are_rotated_are_told(monkeypatch):
