@@ -206,16 +206,14 @@ class Place(NamedTuple):
             yield ((f"{op} before it: {name}", moved) for name, moved in fitted)
 
     def _left_out(self, last: Sequence[Call]) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (bug, result) where one operation here is left out, or all since an earlier tap.
-
-        last: the last call, which has bugs of its own
-        """
+        """Yield (bug, result) where one operation is left out, but for the last, or all since an earlier tap."""
         for at, call in self.calls() if len(self.segment.ops) > 1 else ():
-            size = max(np.size(y.values()) for y in call.inputs.values())
+            size = max(y.values().size for y in call.inputs.values())
             for name, y in call.inputs.items() if at < self.segment.last - 1 else ():
-                if name not in ("weight", "bias", "ids") and np.size(y.values()) == size:
+                if name not in ("weight", "bias", "ids") and y.values().size == size:
                     with contextlib.suppress(*UNFIT):
-                        yield f"{call.op} left out: {name} is the result", self._moved(at, y.values())
+                        if (moved := self._moved(at, y.values())) is not None:
+                            yield f"{call.op} left out: {name} is the result", moved
         own = [y.values().ravel() for call in last for y in call.inputs.values()]
         for name, y in self.earlier.items():
             if y.size == self.actual.size and not any(np.array_equal(y.ravel(), x) for x in own):
