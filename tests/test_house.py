@@ -45,7 +45,7 @@ BUDGETS = {
     "refsd/cli": 4_630,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,
-    "refsd/components": 500,
+    "refsd/components": 520,
     "refsd/conventions": 1_150,
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_200,
