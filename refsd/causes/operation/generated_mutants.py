@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, combinations
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -31,6 +30,7 @@ from refsd.causes.operation.memory_layouts import (
     squares_turned,
     strided,
 )
+from refsd.causes.operation.other_values import fits, other_values, plain
 from refsd.golden.cause_kinds import BLOCKS, tails, tails_of
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
@@ -289,9 +289,9 @@ def _resized(op, inputs, params, where, by: int):
 
 def _parameters(op, inputs, params, shape):
     for name, value in params.items():
-        for other in dict.fromkeys(_other_values(value)):
-            if other != value and _fits(name, other, value, inputs):
-                phrase = f"{name} is {_plain(other)}, not {_plain(value)}"
+        for other in dict.fromkeys(other_values(value)):
+            if other != value and fits(name, other, value, inputs):
+                phrase = f"{name} is {plain(other)}, not {plain(value)}"
                 changed = {**params, name: other}
                 yield phrase, lambda p=changed: _fitted(op, inputs, p, shape)
                 yield f"{phrase}; what lies beyond is not written", lambda p=changed: _cut(op, inputs, p, shape)
@@ -356,53 +356,3 @@ def _other_operations(op, inputs, params, others):
 
 
 # --- parameters --------------------------------------------------------------------------------------------------
-
-# Kernels do not check their parameters, so try only values that fit the inputs.
-_FITS: dict[str, Callable[[Any, Any, Inputs], bool]] = {
-    "padding": lambda value, own, inputs: min(np.ravel(value)) >= 0,
-    **dict.fromkeys(("stride", "dilation"), lambda value, own, inputs: min(np.ravel(value)) > 0),
-    "num_groups": lambda value, own, inputs: value > 0 and inputs["x"].shape[1] % value == 0,
-    "axes_dim": lambda value, own, inputs: sorted(value) == sorted(own),
-    **dict.fromkeys(("diagonal", "down", "right"), lambda value, own, inputs: True),
-}
-
-
-def _fits(name: str, other: Any, own: Any, inputs: Inputs) -> bool:
-    return isinstance(own, bool) or (name in _FITS and _FITS[name](other, own, inputs))
-
-
-def _plain(value: Any) -> str:
-    return "(" + ", ".join(map(_plain, value)) + ")" if isinstance(value, tuple) else f"{value}"
-
-
-def _other_values(value: Any) -> Iterator[Any]:
-    """Yield values that may replace a parameter by mistake; a float is fitted instead (fitted_constants.py)."""
-    if isinstance(value, bool):
-        yield not value
-    elif isinstance(value, int):
-        yield from (value - 1, value + 1, 2 * value, value // 2, 0, 1, 8, 16, 32)
-    elif isinstance(value, tuple | list) and len(value) <= 8 and all(isinstance(v, int | float) for v in value):
-        yield from _other_tuples(tuple(value))
-
-
-def _other_tuples(value: tuple) -> Iterator[tuple]:
-    n = len(value)
-    # One more on a side, one less on the other.
-    for i in range(0, n - 1, 2) if n % 2 == 0 else ():
-        for by in (-1, 1):
-            yield (*value[:i], value[i] + by, value[i + 1] - by, *value[i + 2 :])
-    yield value[::-1]
-    for i, j in combinations(range(n), 2):
-        swapped = [*value]
-        swapped[i], swapped[j] = swapped[j], swapped[i]
-        yield tuple(swapped)
-    for order in ((2, 3, 0, 1), (0, 0, 2, 2), (1, 1, 3, 3), (1, 0, 3, 2)) if n == 4 else ():
-        yield tuple(value[i] for i in order)
-    for i in range(n):
-        yield (value[i],) * n
-        for by in (-1, 1):
-            yield tuple(v + by * (i == k) for k, v in enumerate(value))
-        yield tuple(0 if i == k else v for k, v in enumerate(value))
-    for by in (-1, 1):
-        yield tuple(v + by for v in value)
-    yield (0,) * n
