@@ -152,6 +152,8 @@ def _remarks(found: dict[str, Any]):
         of = found["adapter"]
         yield "trainer", of["trainer"] or "unknown: neither the metadata nor the names tell"
         for word, numbers in (("rank", of["ranks"]), ("alpha/rank", of["scales"])):
+            if not numbers and of["ranks"] and word == "alpha/rank":
+                yield word, "no layer has an alpha: the change counts 1"
             if numbers:
                 yield word, _few([f"{n:g} x{layers}" for n, layers in numbers.items()], 6).partition(": ")[2]
     if found["adapter"] and found["adapter"]["models"]:

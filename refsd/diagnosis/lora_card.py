@@ -23,6 +23,8 @@ from refsd.weights.name_groups import few
 
 # alpha / rank beyond which nobody trains. kohya's default alpha of 1 at rank 128 is 0.008, PEFT's 2 rank is 2.
 _LARGEST, _SMALLEST = 32.0, 1 / 2048
+# An alpha is lost if so many times as many layers have one.
+_OTHERS = 4
 # Part -> axis of its shape that is the rank.
 _RANKS = {
     "down": 0,
@@ -111,7 +113,14 @@ def card(checkpoint: Checkpoint) -> Card:
     modules = _modules(weights, settings)
     ranks = Counter(m.rank for m in modules if m.rank is not None)
     scales = Counter(round(m.scale, 6) for m in modules if m.scale is not None)
-    findings = [*_scales(modules), *_ranks(modules), *_halves(modules), *refused, *_unmatched(checkpoint)]
+    findings = [
+        *_scales(modules),
+        *_without_alpha(modules),
+        *_ranks(modules),
+        *_halves(modules),
+        *refused,
+        *_unmatched(checkpoint),
+    ]
     return Card(_trainer(weights), dict(ranks.most_common()), dict(scales.most_common()), findings, modules)
 
 
@@ -170,6 +179,17 @@ def _scales(modules: list[Module]) -> list[Finding]:
         text += f"; {counted(usual[0][1], 'other layer')} have {usual[0][0]:g}" if usual and usual[0][0] else ""
         found.append(Finding("alpha", text, tuple(m.parts.get("alpha", m.name) for m in odd), sure=False))
     return found
+
+
+def _without_alpha(modules: list[Module]) -> list[Finding]:
+    """Find the few layers without an alpha: engines take the rank for it, a factor of 1."""
+    lost = [m for m in modules if m.rank and m.alpha is None]
+    usual = Counter(round(m.scale, 6) for m in modules if m.scale is not None).most_common(1)
+    if not lost or not usual or usual[0][1] < _OTHERS * len(lost) or usual[0][0] == 1:
+        return []
+    (scale, n), more = usual[0], f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    text = f"no alpha: {printable(lost[0].name, 120)}{more} counts 1, the {counted(n, 'other layer')} {scale:g}"
+    return [Finding("alpha", text, tuple(m.name for m in lost), sure=False)]
 
 
 def effects(modules: list[Module], read: Mapping[str, Statistics]) -> list[Finding]:

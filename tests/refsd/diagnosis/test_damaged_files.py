@@ -190,3 +190,14 @@ def test_nothing_is_claimed_of_a_healthy_adapter(rank, alpha, tmp_path):
     assert health.card.ranks == {rank: 6}
     assert health.card.scales == {round(alpha / rank, 6): 6}
     assert health.card.trainer == "kohya's sd-scripts, or one with its names"
+
+
+def test_an_alpha_that_few_layers_lack_is_lost(tmp_path):
+    tensors = lora(8, 4.0)
+    first = next(name for name in tensors if name.endswith(".alpha"))
+    path = save(tmp_path / "a.safetensors", {name: y for name, y in tensors.items() if name != first})
+    (finding,) = examine(survey(path)).findings
+    layer = first.removesuffix(".alpha")
+    assert finding.text == f"no alpha: {layer} counts 1, the 5 other layers 0.5"
+    none = {name: y for name, y in tensors.items() if not name.endswith(".alpha")}
+    assert examine(survey(save(tmp_path / "b.safetensors", none))).findings == []
