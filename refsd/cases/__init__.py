@@ -2,6 +2,7 @@
 
 import fnmatch
 import importlib
+import re
 
 from refsd.golden.case import Case
 from refsd.golden.operations import OPERATIONS
@@ -58,7 +59,7 @@ def select(*patterns: str) -> list[Case]:
                 raise BadInput(f"no case matches {pattern!r}: for several globs repeat the option: {each}")
             more = ", ".join(f"--cases '{prefix}*'" for prefix in ASKED_FOR)
             raise BadInput(
-                f"no case matches {pattern!r}{_meant(pattern)}: `refsd golden list` shows {usual} cases, "
+                f"no case matches {pattern!r}{meant(pattern)}: `refsd golden list` shows {usual} cases, "
                 f"with {more} the others"
             )
         chosen |= matched
@@ -68,7 +69,7 @@ def select(*patterns: str) -> list[Case]:
 _FEW = 4  # names that a message suggests, at most
 
 
-def _meant(pattern: str) -> str:
+def meant(pattern: str) -> str:
     """Return ' (did you mean "conv2d/*"?)' for a glob of no case: a name that is like it, or its first part."""
     head, slash, rest = pattern.partition("/")
     heads = dict.fromkeys(name.partition("/")[0] for name in CASES)
@@ -77,5 +78,17 @@ def _meant(pattern: str) -> str:
     )
     if 1 < len(begun) <= _FEW:
         return f" (did you mean {' or '.join(begun)}?)"
+    if head in heads and not slash:
+        return f' (did you mean "{head}/*"?)'
+    alike = sorted(
+        {part for name in CASES for part in name.split("/") if _plain(part).startswith(_plain(pattern))}, key=len
+    )
+    if alike and len(_plain(pattern)) > 2 and not slash:
+        return f' (did you mean "*{alike[0]}*"?)'
     like_head = did_you_mean(f"{head}/{rest or '*'}", [f"{one}/{rest or '*'}" for one in heads])
-    return did_you_mean(pattern, CASES) or (like_head if head not in heads or not slash else "")
+    return did_you_mean(pattern, CASES) or (like_head if head not in heads else "")
+
+
+def _plain(name: str) -> str:
+    """Return the letters and digits of a name: "zimage" for "Z-Image"."""
+    return re.sub(r"[\W_]", "", name.lower())

@@ -18,7 +18,10 @@ def unknown_case(name: str | None, known: list[str]) -> str:
         return "name a case or an operation: `refsd golden list` shows the cases"
     if any(sign in name for sign in "*?["):
         return f"{name!r} is a glob, and one case is shown: list the cases by `refsd golden list --cases '{name}'`"
-    return f"no case and no operation {name!r}{did_you_mean(name, known)}: `refsd golden list` shows the cases"
+    from refsd.cases import meant
+
+    like = meant(name) if "/" not in name else did_you_mean(name, known)
+    return f"no case and no operation {name!r}{like}: `refsd golden list` shows the cases"
 
 
 def find_case(text: str):

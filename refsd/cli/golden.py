@@ -163,9 +163,10 @@ def show(
     typer.echo(f"{case.name}\n  {case.op}: {judges().of(case).what(case)}")
     meanings = _meanings(case.op)
     for argument, recipe in case.inputs.items():
-        exponent = f"2**{recipe.exponent}" + (f" + {recipe.offset:g}" if recipe.offset else "")
+        exponent = f", 2**{recipe.exponent}" + (f" + {recipe.offset:g}" if recipe.offset else "")
+        exponent = f" {recipe.offset:g}" if recipe.data == "constant" else exponent
         what = f"; {meanings[argument]}" if argument in meanings else ""
-        typer.echo(f"  {argument:8} {recipe.type} {list(recipe.shape)}  {recipe.data}, {exponent}{what}")
+        typer.echo(f"  {argument:8} {recipe.type} {list(recipe.shape)}  {recipe.data}{exponent}{what}")
     for parameter, value in case.params.items():
         typer.echo(f"  {parameter} = {value}")
     if manifest is None:

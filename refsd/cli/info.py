@@ -87,11 +87,12 @@ def _print(found: dict[str, Any]) -> None:
     for heading in ("component", "tensors", "parameters", "bytes", "types"):
         right = heading in ("tensors", "parameters", "bytes")
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
-    rows = found["components"] or dict(list(found["prefixes"].items())[:20])
+    most = 3 if found["adapter"] else 20
+    rows = found["components"] or dict(list(found["prefixes"].items())[:most])
     for name, part in rows.items():
         table.add_row(*(Text(printable(cell)) for cell in _row(name, part)))
-    if not found["components"] and len(found["prefixes"]) > 20:
-        table.add_row(Text(f"... {len(found['prefixes']) - 20} more"))
+    if not found["components"] and len(found["prefixes"]) > most:
+        table.add_row(Text(f"... {len(found['prefixes']) - most} more"))
     console.print(table)
     for word, line in _remarks(found):
         console.print(Text.assemble(("  " + f"{word} ".ljust(12), "dim"), printable(line)))

@@ -1,5 +1,6 @@
 """Explain why two pictures differ: exchange settings one by one, and recompute the stage that differs."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -31,6 +32,8 @@ _STEP_SETTINGS = (
     *("sampler", "sampler_rng", "cfg_scale", "guided"),
     *("image_cfg_scale", "guidance", "output", "prediction"),
 )
+# Settings of the steps are tried one by one where all runs take no longer.
+_SECONDS = 60
 _WORTH_SAYING = 0.5  # report a setting that leaves at most this share of the difference
 
 
@@ -111,12 +114,22 @@ def explain_wrong(
 def inherited(pipe: Pipeline, a: PictureRun, b: PictureRun, distance: Distance, limit: float) -> str:
     """Say in a sentence whether a's sampler ends like b's from b's conditioning, noise levels and first latent."""
     its = {name: getattr(b.plan, name) for name in ("sigmas", "levels", "first_noise", "last_scale", "seeds")}
-    grafted = run_picture(pipe, replace(a.plan, **its), b.conditioning, b.start)
-    left = distance(grafted.tensors["latent"], b.tensors["latent"])
-    if left is not None and left <= limit:
+
+    def left(plan: Plan) -> float | None:
+        grafted = run_picture(pipe, replace(plan, **its), b.conditioning, b.start)
+        return distance(grafted.tensors["latent"], b.tensors["latent"])
+
+    began = time.perf_counter()
+    rest = left(a.plan)
+    if rest is not None and rest <= limit:
         return "all that follows is inherited: from the same conditioning, levels and noise both end alike"
-    said = [str(d) for d in differences(a.plan, b.plan) if d.name in _STEP_SETTINGS]
-    apart = "in another shape" if left is None else f"{left:.2g} apart"
+    suspects = [d for d in differences(a.plan, b.plan) if d.name in _STEP_SETTINGS]
+    is_short = (time.perf_counter() - began) * (1 + len(suspects)) <= _SECONDS
+    tried = _explaining(a.plan, b.plan, suspects, left, limit) if suspects and is_short else []
+    why = "neither alone nor together enough" if is_short else "not tried"
+    said = [cause.removeprefix(ALL) for cause in tried]
+    said = said or [f"{why}: {', '.join(map(str, suspects))}"] * bool(suspects)
+    apart = "in another shape" if rest is None else f"{rest:.2g} apart"
     ended = f"the steps differ too: from the same conditioning, levels and noise they end {apart}"
     return f"{ended} ({'; '.join(said)})" if said else ended
 
