@@ -50,7 +50,7 @@ def product_bound(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Ru
     """Return the bound of a page.
 
     y = s_x s_w sum_k q_k w_k + b: |W| dq where a code may be another, the sum's own error (none in integers), the
-    scale's, three roundings, b.
+    scale's, four roundings, b.
     """
 
     def bound(run: Run) -> Bound:

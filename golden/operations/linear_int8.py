@@ -1,4 +1,7 @@
-"""Linear layers that multiply in int8."""
+"""Linear layers that multiply in int8: y = s_x s_w sum_k q_k w_k + b, the sum in int32, and so exact.
+
+q = round(x / s_x), s_x = max |x| / 127 over a row (kernels/quant/activation_codes.py); w and s_w as stored.
+"""
 
 import numpy as np
 
