@@ -23,7 +23,7 @@ from refsd.models.catalogue import NETWORKS
 MODELS = (
     ("unet", "UNet of Stable Diffusion 1", "sd15/unet/between", "refsd/models/unet/__init__.py"),
     ("vae", "Decoder of the autoencoder", "sd15/vae-decoder/wide", "refsd/models/vae/__init__.py"),
-    ("mmdit", "MMDiT of Stable Diffusion 3", "sd3-medium/mmdit/between", "refsd/models/mmdit/__init__.py"),
+    ("mmdit", "MMDiT of Stable Diffusion 3.5", "sd35-large/mmdit/last-step", "refsd/models/mmdit/__init__.py"),
     ("flux", "FLUX.1", "flux-dev/flux/between", "refsd/models/flux/__init__.py"),
     ("zimage", "Z-Image", "zimage/zimage/whole", "refsd/models/zimage/__init__.py"),
     ("qwen_image", "Qwen-Image", "qwen-image/qwen-image/first-step", "refsd/models/qwen_image/__init__.py"),
