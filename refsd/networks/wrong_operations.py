@@ -49,7 +49,9 @@ class RotatedValues(Arithmetic):
 
     def attention(self, q, k, v, scale=None, mask=None, diagonal=None, sinks=None):
         turn, angle = getattr(self, "_turn", (None, None))
-        v = turn(v, angle) if turn and angle is not None and v.shape[1] == angle.shape[1] else v
+        if turn and angle is not None and v.shape[1] == angle.shape[1]:
+            n = 2 * angle.shape[-1]
+            v = np.concatenate([turn(v[..., :n], angle), v[..., n:]], axis=-1)
         return super().attention(q, k, v, scale, mask, diagonal, sinks)
 
 
