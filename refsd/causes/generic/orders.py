@@ -98,17 +98,17 @@ def rules(
     shape: of the places; n: number of entries; axes: what each axis of the places counts, "axis H"
     flat:  number of axes -> what these count together, "all rows"
     """
-    places = np.indices(shape)
+    places = np.indices(shape, np.int32)
     numbers = {axes[a]: places[a] for a in reversed(range(len(shape))) if shape[a] > 1}
     for a, of in flat.items():
         if a > 1:
             own = np.arange(int(np.prod(shape[:a]))).reshape(*shape[:a], *(1,) * (len(shape) - a))
             numbers[of] = own + 0 * places[0]
-    seen = set[bytes]()
+    seen = set[int]()
     for phrase, rule in _RULES.items():
         for axis, i in numbers.items():
             for k in _RUNS if "{k}" in phrase else (1,):
                 read = np.clip(rule(i, n, k), 0, n - 1)
-                if read.tobytes() not in seen:
-                    seen.add(read.tobytes())
+                if (key := hash(read.tobytes())) not in seen:
+                    seen.add(key)
                     yield phrase.format(axis=axis, n=n, k=k), read
