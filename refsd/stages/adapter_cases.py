@@ -117,14 +117,17 @@ CASES = (
     _case(
         "lokr-conv",
         (6, 8, 3, 3),
-        {f"{_NAME}.lokr_w1": _factor(3, 2), f"{_NAME}.lokr_w2": Recipe((2, 4, 3, 3), exponent=-17)},
+        {
+            f"{_NAME}.lokr_w1": _factor(3, 2),
+            f"{_NAME}.lokr_w2": Recipe((2, 4, 3, 3), exponent=-17),
+            f"{_NAME}.alpha": _alpha(3.0),
+        },
     ),
     _case(
         "lokr-tucker",
         (8, 6, 3, 3),
         {
-            f"{_NAME}.lokr_w1_a": _factor(2, 2),
-            f"{_NAME}.lokr_w1_b": _factor(2, 3),
+            f"{_NAME}.lokr_w1": _factor(2, 3),
             f"{_NAME}.lokr_w2_a": Recipe((3, 4), exponent=-17),
             f"{_NAME}.lokr_w2_b": Recipe((3, 2), exponent=-17),
             f"{_NAME}.lokr_t2": Recipe((3, 3, 3, 3), exponent=-17),
