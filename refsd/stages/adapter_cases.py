@@ -118,8 +118,8 @@ CASES = (
         "lokr-conv",
         (6, 8, 3, 3),
         {
-            f"{_NAME}.lokr_w1": _factor(3, 2),
-            f"{_NAME}.lokr_w2": Recipe((2, 4, 3, 3), exponent=-17),
+            f"{_NAME}.lokr_w1": _factor(2, 2),
+            f"{_NAME}.lokr_w2": Recipe((3, 4, 3, 3), exponent=-17),
             f"{_NAME}.alpha": _alpha(3.0),
         },
     ),
@@ -127,9 +127,9 @@ CASES = (
         "lokr-tucker",
         (8, 6, 3, 3),
         {
-            f"{_NAME}.lokr_w1": _factor(2, 3),
+            f"{_NAME}.lokr_w1": _factor(2, 2),
             f"{_NAME}.lokr_w2_a": Recipe((3, 4), exponent=-17),
-            f"{_NAME}.lokr_w2_b": Recipe((3, 2), exponent=-17),
+            f"{_NAME}.lokr_w2_b": Recipe((3, 3), exponent=-17),
             f"{_NAME}.lokr_t2": Recipe((3, 3, 3, 3), exponent=-17),
             f"{_NAME}.alpha": _alpha(1.0),
         },
@@ -184,7 +184,7 @@ CASES = (
     _case(
         "dora-columns",
         (32, 32),
-        _lora(_NAME, 32, 32, 4, 2.0) | {f"{_NAME}.dora_scale": Recipe((1, 32), exponent=-19, offset=0.5)},
+        _lora(_NAME, 32, 32, 4) | {f"{_NAME}.dora_scale": Recipe((1, 32), exponent=-19, offset=0.5)},
         strength=0.75,
     ),
     _case("lora-rank-1", (20, 24), _lora(_NAME, 20, 24, 1, 2.0), strength=0.75),
