@@ -131,7 +131,6 @@ CASES = (
             f"{_NAME}.lokr_w2_a": Recipe((3, 4), exponent=-17),
             f"{_NAME}.lokr_w2_b": Recipe((3, 3), exponent=-17),
             f"{_NAME}.lokr_t2": Recipe((3, 3, 3, 3), exponent=-17),
-            f"{_NAME}.alpha": _alpha(1.0),
         },
         strength=0.75,
     ),
