@@ -242,7 +242,9 @@ BUGS = {
         of_calls("neg", lambda func, args, kwargs: args[0]), "other way|turned|RoPE|other sign"
     ),
     "scale without 1 +": Bug(of_calls("add", _one_plus), "left out|scale"),
-    "parts joined in the other order": Bug(of_calls("cat", _halves), "order|swapped|joined|exchanged|read from concat:"),
+    "parts joined in the other order": Bug(
+        of_calls("cat", _halves), "order|swapped|joined|exchanged|read from concat:"
+    ),
 }
 
 
