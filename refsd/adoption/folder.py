@@ -45,8 +45,8 @@ STAGE_OPS = frozenset(("stage/sigmas", "stage/latents", "stage/prediction", "sta
 # Of the case's name, and of the operation that an engine offers: model/graph/NAME, model/graph/PIPELINE/NAME.
 KIND = "graph/"
 _LARGEST = 1 << 26  # bytes of a case.json
-# Bytes of weights from which on they are read from the folder and not drawn.
-LARGEST_DRAWN = 1 << 30
+# Bytes of inputs that are all held in memory; of more each is read from the folder where it is used.
+LARGEST = 1 << 30
 _FORMAT = 1
 _PIPELINE_FORMAT = 2
 _T = TypeVar("_T")
@@ -117,11 +117,10 @@ class AdoptedCase(Case, frozen=True, dict=True):
     """
 
     def realize(self) -> Mapping[str, StoredTensor]:
-        """Return the inputs; large weights are read from the folder where they are used."""
-        given, names, file = self.__dict__["tensors"]
-        inputs = Inputs(self, given, names, file)
-        kept = sum(given[name].data.nbytes for name in names)
-        return inputs if file is not None or kept >= LARGEST_DRAWN else dict(inputs)
+        """Return the inputs; where they are many, each is read from the folder, or drawn, where it is used."""
+        inputs = Inputs(self, *self.__dict__["tensors"])
+        size = sum(Spec(recipe.type, recipe.shape).nbytes for recipe in self.inputs.values())
+        return inputs if size >= LARGEST else dict(inputs)
 
 
 class Adopted(NamedTuple):
@@ -310,7 +309,7 @@ def _large(path: Path, note: Note) -> Mapping[str, StoredTensor] | None:
     drawn = {
         key: Spec(recipe.type, recipe.shape) for key, recipe in note.case.inputs.items() if key not in note.given
     }
-    if sum(spec.nbytes for spec in drawn.values()) < LARGEST_DRAWN or not path.is_file():
+    if sum(spec.nbytes for spec in drawn.values()) < LARGEST or not path.is_file():
         return None
     file = open_safetensors(path)
     same = all(key in file and (file[key].type, file[key].shape) == (s.type, s.shape) for key, s in drawn.items())

@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Collection, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,7 @@ def of_graph(path: Path, inputs: Mapping[str, np.ndarray]) -> Adopted:
     model = open_model(path)
     refuse(model)
     weights = {
-        tensor.name: model.tensor(tensor).values()
+        tensor.name: model.tensor(tensor).values
         for tensor in model.proto.graph.initializer
         if tensor.dims and model.tensor(tensor).kind.is_float
     }
@@ -101,9 +100,9 @@ def of_graph(path: Path, inputs: Mapping[str, np.ndarray]) -> Adopted:
     if missing or inputs.keys() - expected.keys():
         unknown = ", ".join(sorted(inputs.keys() - expected.keys())) or "nothing else"
         raise BadInput(f"{path}: --inputs lacks {', '.join(missing) or 'nothing'}, and has {unknown}")
+    lift(model.proto.graph, weights)  # first: what follows copies the graph
     proto = onnx.ModelProto()
     proto.CopyFrom(inliner.inline_local_functions(model.proto))
-    lift(proto.graph, weights)
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             tensor.CopyFrom(numpy_helper.from_array(np.asarray(model.tensor(tensor).values()), tensor.name))
@@ -115,8 +114,7 @@ def of_graph(path: Path, inputs: Mapping[str, np.ndarray]) -> Adopted:
     constants_as_tensors(proto.graph)
     proto = shape_inference.infer_shapes(proto)
     fold(proto)
-    kept = {name: partial(np.asarray, weight) for name, weight in weights.items()}
-    return Adopted(proto, inputs, kept, {"source": path.name, "made of": proto.producer_name or "ONNX"})
+    return Adopted(proto, inputs, weights, {"source": path.name, "made of": proto.producer_name or "ONNX"})
 
 
 def refuse(model: Model) -> None:

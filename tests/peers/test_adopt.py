@@ -298,9 +298,11 @@ from refsd.commands.adopt import adopt
 from refsd.engines.reference import Reference
 from refsd.numerics.profiles import FLOAT32
 
-folder.LARGEST_DRAWN = 1 << 20
+folder.LARGEST = 1 << 20
 place = Path(sys.argv[1]).parent / "out"
 adopt(sys.argv[1] + ":build", place, None, [], [], False)
+if sys.argv[2] == "drawn":
+    (place / folder.DRAWN).unlink()
 case = folder.read(place)
 Reference(FLOAT32).run(case, case.realize())
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -328,7 +330,8 @@ def build():
 """
 
 
-def test_weights_are_streamed(tmp_path):
+@pytest.mark.parametrize("source", ["read", "drawn"])
+def test_weights_are_streamed(tmp_path, source):
     """A module of twelve layers more, 192 MiB of float32, takes no more memory to adopt and to run."""
     peaks = []
     for layers in (2, 14):
@@ -336,7 +339,7 @@ def test_weights_are_streamed(tmp_path):
         model.parent.mkdir()
         model.write_text(STACK.format(layers=layers))
         done = subprocess.run(
-            [sys.executable, "-P", "-c", PEAK, str(model)], capture_output=True, text=True, check=True
+            [sys.executable, "-P", "-c", PEAK, str(model), source], capture_output=True, text=True, check=True
         )
         peaks.append(int(done.stdout.split()[-1]) / 1024)
     assert peaks[1] - peaks[0] < 64, peaks
