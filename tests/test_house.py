@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 13_220,
+    "golden": 13_380,
     "kernels": 11_350,
     "numerics": 1_700,
     "refsd": 1_150,
@@ -41,7 +41,7 @@ BUDGETS = {
     "refsd/bench": 2_000,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 9_280,
+    "refsd/causes": 9_030,
     "refsd/cli": 4_640,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,
@@ -50,7 +50,7 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_215,
     "refsd/disagreement": 1_130,
-    "refsd/engines": 11_300,
+    "refsd/engines": 11_320,
     "refsd/export": 350,
     "refsd/families": 2_300,
     "refsd/files": 4_050,

@@ -1,6 +1,8 @@
 """OpenVINO's CPU plugin: as it comes (bfloat16 where the processor has it), and in float32 without rounding."""
 
+from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +28,9 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
     return {name: answers[i] for i, name in enumerate(names)}
 
 
-def _refusal(case: Case) -> str | None:
+def _refusal(case: Case, storage: str) -> str | None:
+    if case.op == "conv2d_int8" and storage != "float32":
+        return f"scales would be rounded to {storage}"
     if case.op == "pad" and case.params["mode"] == "circular":
         return "OpenVINO reads no Pad of mode wrap"
     smooth = case.params.get("antialias") and not _as_without_antialias(case)
@@ -56,7 +60,8 @@ def find(timeout: float = 300.0, model_files: ModelFiles | None = None, **_) -> 
             why = f"it computes in {hint} with activations in groups of {group}, which refsd has no profile of"
             found.append(EngineSearch(name, None, why))
             continue
-        how = {"settings": {"properties": properties}, "refusal": _refusal}
+        refusal = partial(_refusal, storage=numerics.storage)
+        how: dict[str, Any] = {"settings": {"properties": properties}, "refusal": refusal}
         how |= {"timeout": timeout, "model_files": model_files}
         engine = OnnxEngine(name, "openvino", version("openvino"), numerics, **how)
         found.append(EngineSearch(name, engine))

@@ -55,6 +55,33 @@ def test_int8_is_the_fractions_product():
     assert abs(y - expected).max() <= 1e-14 * abs(expected).max()
 
 
+@pytest.mark.parametrize("case", OPERATIONS["conv2d_int8"].cases, ids=lambda case: case.name)
+def test_a_convolution_in_int8_is_its_sums_of_whole_numbers(case):
+    inputs, how = case.realize(), OPERATIONS["conv2d_int8"].complete(case.realize(), case.params)
+    x, w = (inputs[name].values() for name in ("x", "weight"))
+    scale = inputs["x_scale"].values()[0] if "x_scale" in inputs else np.abs(x).max().astype(np.float64) / 127
+    codes = np.clip(np.rint(x / scale), -128, 127).astype(np.int64)
+    (top, _, left, _), (down, across) = how["padding"], np.broadcast_to(how["stride"], 2)
+    y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    for (n, k, p, q), actual in np.ndenumerate(y):
+        total = 0
+        for r, s in np.ndindex(w.shape[2:]):
+            row, column = p * down + r - top, q * across + s - left
+            if 0 <= row < x.shape[2] and 0 <= column < x.shape[3]:
+                total += int(codes[n, :, row, column] @ w[k, :, r, s].astype(np.int64))
+        scales = inputs["weight_scale"].values().astype(np.float64)
+        expected = total * scale * scales[k % len(scales)]
+        expected += inputs["bias"].values()[k] if "bias" in inputs else 0.0
+        assert abs(actual - expected) <= 1e-12 * np.abs(y).max(), (n, k, p, q)
+
+
+def test_a_convolution_in_int8_whose_filters_miss_a_pixel_has_no_scale():
+    shapes = {"x": (1, 3, 8, 8), "weight": (2, 3, 3, 3)}
+    fits = OPERATIONS["conv2d_int8"].fits
+    assert fits(shapes, {"stride": 2, "padding": (1, 1, 1, 1)}) and fits(shapes, {"stride": 1, "padding": (0,) * 4})
+    assert not fits(shapes, {"stride": 2, "padding": (0,) * 4})
+
+
 @pytest.mark.parametrize("label", ["groups4", "plain-ties"])
 def test_w4a8_is_the_int8_product_of_each_code(label):
     """The rotation is float64's; the codes are far enough from ties that it does not matter."""

@@ -48,8 +48,26 @@ def _im2col(b, x, params):
     return b.reshape(y, (N, C * R * S, -1))
 
 
+def _conv2d_int8(b, x, params):
+    """QuantizeLinear to unsigned codes around 128, as engines' ConvInteger takes them; both scales in float."""
+    if "x_scale" in x:
+        scale = b.reshape(x["x_scale"], ())
+    else:
+        largest = b.node("ReduceMax", b.node("Abs", x["x"]), [0, 1, 2, 3], keepdims=0)
+        scale = b.node("Div", largest, 127.0)
+        scale = b.node("Where", b.node("Greater", scale, 0.0), scale, b.constant(np.ones((), b.dtype)))
+    zero = b.constant(np.array(128, np.uint8))
+    codes = b.node("QuantizeLinear", x["x"], scale, zero)
+    weight, sides = b.cast(x["weight"], np.int8), {"pads": pads(params["padding"])}
+    sides |= {"kernel_shape": list(weight.shape[2:]), "strides": _each(params["stride"], 2)}
+    y = b.cast(b.node("ConvInteger", codes, weight, zero, **sides), b.dtype)
+    y = b.node("Mul", y, b.node("Mul", scale, b.reshape(x["weight_scale"], (-1, 1, 1))))
+    return y if x.get("bias") is None else b.node("Add", y, b.reshape(x["bias"], (-1, 1, 1)))
+
+
 FUNCTIONS: dict[str, Function] = {
     "conv2d": _conv,
+    "conv2d_int8": _conv2d_int8,
     "conv3d": _conv,
     "im2col": _im2col,
 }

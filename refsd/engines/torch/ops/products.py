@@ -1,10 +1,12 @@
-"""Linear layers by torch: linear, and its products of int8 and of 8-bit floats."""
+"""Linear layers by torch, and products of int8 and of 8-bit floats."""
 
 from refsd.engines.torch.ops.function import Function
 from refsd.golden.case import Case
+from refsd.kernels.convolution_geometry import each, positions
 
 # type of activations -> torch's dtype and its largest number
 _FEW_BITS = {"int8": ("int8", 127.0), "f8_e4m3": ("float8_e4m3fn", 448.0), "f8_e5m2": ("float8_e5m2", 57344.0)}
+_IN_FEW_BITS = ("linear_int8", "conv2d_int8", "linear_fp8")
 _LEAST = 1e-30  # scale of a row of zeros
 
 
@@ -36,6 +38,21 @@ def _linear_int8(torch, x, params):
     return _finished(sums.float() * (scale * x["weight_scale"]), x)
 
 
+def _conv2d_int8(torch, x, params):
+    """The pixels under the filter as rows of a product, as SDNQ does it: torch has no convolution of int8."""
+    codes, scale = _codes(torch, x["x"], "int8", "tensor", x.get("x_scale"))
+    top, bottom, left, right = params["padding"]
+    padded = torch.nn.functional.pad(codes.reshape(x["x"].shape).float(), (left, right, top, bottom))
+    K, _, *taps = x["weight"].shape
+    patches = torch.nn.functional.unfold(padded, taps, stride=params["stride"]).to(torch.int8)
+    rows = patches.transpose(1, 2).reshape(-1, patches.shape[1])
+    sums = torch._int_mm(rows, x["weight"].to(torch.int8).reshape(K, -1).T).float()
+    y = sums * (scale * x["weight_scale"])
+    y = (y if x.get("bias") is None else y + x["bias"]).reshape(len(padded), -1, K).transpose(1, 2)
+    places = positions(x["x"].shape[2:], params["padding"], taps, each(params["stride"], 2), (1, 1))
+    return y.reshape(len(padded), K, *places)
+
+
 def _linear_fp8(torch, x, params):
     kind = params["activations"]
     codes, scale = _codes(torch, x["x"], kind, params["scales"], x.get("x_scale"))
@@ -54,7 +71,7 @@ def _linear_fp8(torch, x, params):
 
 def refuses(case: Case, storage: str, device: str) -> str | None:
     """Return why torch cannot answer a case of these operations; None if it can."""
-    if case.op not in ("linear_int8", "linear_fp8"):
+    if case.op not in _IN_FEW_BITS:
         return None
     if storage != "float32" or device != "cpu":
         return f"scales would be rounded to {storage}" if device == "cpu" else "only tried on the CPU"
@@ -66,5 +83,6 @@ def refuses(case: Case, storage: str, device: str) -> str | None:
 FUNCTIONS: dict[str, Function] = {
     "linear": _linear,
     "linear_int8": _linear_int8,
+    "conv2d_int8": _conv2d_int8,
     "linear_fp8": _linear_fp8,
 }
