@@ -41,7 +41,7 @@ BUDGETS = {
     "refsd/bench": 2_000,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 9_030,
+    "refsd/causes": 9_120,
     "refsd/cli": 4_640,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,

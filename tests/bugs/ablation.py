@@ -27,7 +27,6 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.block_parts": ("wrong_values",),
     "operation.code_values": ("code_values", "other_layouts", "grid_entries"),
     "operation.exchanged_axes": ("exchanged_inputs", "along_others"),
-    "operation.expressions": ("expressions",),
     "operation.fitted_constants": ("fitted",),
     "operation.function_steps": ("other_functions", "straight_lines"),
     "operation.generated_mutants": ("generated", "simplest"),

@@ -12,7 +12,6 @@ import numpy as np
 
 from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values, grid_entries, other_layouts
-from refsd.causes.operation.expressions import expressions
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.function_steps import ranges, straight_lines
 from refsd.causes.operation.generated_mutants import generated, simplest
@@ -81,7 +80,6 @@ def _all(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, gap:
         lambda: straight_lines(op, inputs, params, actual),
         lambda: bordered(op, inputs, params),
         lambda: fitted(op, inputs, params, actual),
-        lambda: expressions(op, inputs, params, actual),
         lambda: generated(op, inputs, params, OPERATIONS),
         lambda: softmax_sums(op, inputs, params, actual, more=True),
     )

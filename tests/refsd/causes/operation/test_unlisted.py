@@ -502,18 +502,6 @@ def _product(then):
     return wrong
 
 
-def _gates(then):
-    def wrong(op, inputs, params):
-        values = {name: t.values() if t.values().ndim == 3 else t.values()[:, None] for name, t in inputs.items()}
-        return then(**values)
-
-    return wrong
-
-
-def _halves(then):
-    return lambda op, inputs, params: then(*np.split(inputs["x"].values().astype(np.float64), 2, axis=-1))
-
-
 def _normalised(mean, square):
     """mean, square: of a row x; square takes x and the mean."""
 
@@ -727,37 +715,6 @@ INSIDE = {
     "the last tile's maximum": (SELF, _attended(_last_tile_of_16), "in the last one a larger maximum.* to the sum"),
     "rows that share a sum": ("rms_norm/f32/bare-x2x10x132", _sums_of_pairs, "sums over 2 rows that share a place"),
     "a maximum of some": ("softmax/f32/long-x9x1100", _maximum_of_lanes, "maximum .* is that of a part of the row"),
-    # formulas
-    "a gate on the other term": (GATED, _gates(lambda x, h, gate: x * (1 + gate) + h), r"h \+ x \* \(1 \+ gate\)"),
-    "another function of a scale": (
-        "modulate/f32/plain-n2-l33-d77",
-        _gates(lambda x, shift, scale: x / (1 + np.exp(-scale)) + shift),
-        "sigmoid",
-    ),
-    "a function before the bias": (
-        LINEAR,
-        _product(lambda y, b: np.tanh(y) + b),
-        r"tanh\(y without bias\) \+ bias",
-    ),
-    "a bias that counts twice": (LINEAR, _product(lambda y, b: b * (y + b)), "computed as bias *"),
-    "a function of the result": (
-        "linear/f32/row-x1x320-o77",
-        lambda op, inputs, params: np.maximum(answer(op, inputs, params), 0),
-        r"computed as ReLU\(y\)",
-    ),
-    "a gate that is added": (
-        "swiglu/f32/x2x33x154",
-        _halves(lambda a, b: (a + b) / (1 + np.exp(-a - b))),
-        r"SiLU\(gate \+ value\)",
-    ),
-    "a root that multiplies": (
-        "batch_norm/f32/flux2-n2-c128-h3-w5",
-        lambda op, inputs, params: (
-            (inputs["x"].values() - inputs["mean"].values()[:, None, None])
-            * np.sqrt(inputs["var"].values() + params["eps"])[:, None, None]
-        ),
-        r"root \* \(x - mean\)|\(x - mean\) \* root",
-    ),
     # statistics of norms
     "the second half's mean": (
         LAYER,
