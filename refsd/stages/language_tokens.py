@@ -6,6 +6,7 @@ Their vocabularies are not installed: a case carries a small one, which an engin
 import functools
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, NamedTuple
@@ -27,11 +28,20 @@ from refsd.stages.stage import (
     param,
     part,
 )
-from refsd.tokenizers.byte_level import QWEN2, byte_level
+from refsd.tokenizers.byte_level import CUTS, GPT2, QWEN2, Cut, byte_level
 from refsd.tokenizers.chunking import Parts
 from refsd.tokenizers.clip_bpe import spelled
 from refsd.tokenizers.prompt import parse_attention
-from refsd.tokenizers.sentence_pieces import CONTROL, NORMAL, UNKNOWN, Pieces, unigram
+from refsd.tokenizers.sentence_pieces import (
+    BYTE,
+    CONTROL,
+    LONGEST_PIECE,
+    NORMAL,
+    UNKNOWN,
+    Pieces,
+    merged_by_score,
+    unigram,
+)
 from refsd.tokenizers.text_rules import (
     MAX_LENGTH,
     TextRule,
@@ -44,11 +54,14 @@ from refsd.tokenizers.text_rules import (
 from refsd.tokenizers.text_tokenizer import Ends, TextTokenizer
 
 Encode = Callable[[str], list[int]]
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class LanguageRule(NamedTuple):
-    """The parts of the rule. In the right rule clean and weigh return their argument.
+    """The parts of the rule. In the right rule cut, pieces, clean and weigh return their argument.
 
+    cut:     how a vocabulary of bytes cuts a text into words -> the same
+    pieces:  a vocabulary of pieces -> the same
     text:    variant, encoder, engine -> text rule
     clean:   prompt -> prompt, before anything else
     parse:   engine -> (prompt -> parts with weights; None for a BREAK)
@@ -58,6 +71,8 @@ class LanguageRule(NamedTuple):
     mask:    1 for tokens and 0 for padding, text rule -> the encoder's attention mask
     """
 
+    cut: Callable[[Cut], Cut]
+    pieces: Callable[[Pieces], Pieces]
     text: Callable[[str, str, str], TextRule]
     clean: Callable[[str], str]
     parse: Callable[[str], Callable[[str], Parts]]
@@ -88,6 +103,8 @@ def _whole(parts: list[tuple[str, float]]) -> list[tuple[str, float]]:
 
 
 RULE = LanguageRule(
+    cut=lambda cut: cut,
+    pieces=lambda pieces: pieces,
     text=_text,
     clean=lambda prompt: prompt,
     parse=lambda engine: PROMPT_CARDS[engine].parse,
@@ -99,17 +116,21 @@ RULE = LanguageRule(
 
 
 @functools.cache
-def _tokenizer(vocabulary: str) -> TextTokenizer:
+def _tokenizer(vocabulary: str, rule: LanguageRule = RULE) -> TextTokenizer:
+    """Build the case's tokenizer: of bytes if it has merges, else of pieces; they merge by score if some are bytes."""
     known = json.loads(vocabulary)
     tokens = known["tokens"]
     ids = {token: i for i, token in enumerate(tokens)}
     bos, eos, pad = (None if token is None else ids[token] for token in known["ends"])
     ends = Ends(bos, eos, pad)
     if "merges" in known:
-        return byte_level("the case's vocabulary", ids, known["merges"], known["special"], QWEN2, ends)
-    kinds = {"<unk>": UNKNOWN} | {token: CONTROL for token in known["special"] if token != "<unk>"}
-    types = np.array([kinds.get(token, NORMAL) for token in tokens])
-    return unigram("the case's vocabulary", Pieces(tokens, np.array(known["scores"]), types), ends)
+        cut = rule.cut(CUTS[known.get("cut", "qwen2")])
+        return byte_level("the case's vocabulary", ids, known["merges"], known["special"], cut, ends)
+    kinds = dict.fromkeys(known["special"], CONTROL) | {"<unk>": UNKNOWN}
+    types = np.array([BYTE if _BYTE.fullmatch(token) else kinds.get(token, NORMAL) for token in tokens])
+    merged = bool((types == BYTE).any())
+    pieces = rule.pieces(Pieces(tokens, np.array(known["scores"]), types, prefix=not merged))
+    return (merged_by_score if merged else unigram)("the case's vocabulary", pieces, ends)
 
 
 def _spelled(params: Params, ids: list[int]) -> str:
@@ -121,7 +142,7 @@ def _spelled(params: Params, ids: list[int]) -> str:
 
 def _run(rule: LanguageRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p = inputs.params
-    tokenizer = _tokenizer(json.dumps(p["vocabulary"]))
+    tokenizer = _tokenizer(json.dumps(p["vocabulary"]), rule)
     text = rule.text(p["variant"], p["encoder"], p["engine"])
     text = text if text.length is None or p["length"] is None else text._replace(length=p["length"])
     prompt = rule.clean(p["prompt"])
@@ -207,6 +228,44 @@ def _blank_first(tokenizer: TextTokenizer, text: str) -> list[int]:
     return tokenizer.encode(" " + text)
 
 
+def _longest_first(tokenizer: TextTokenizer, text: str) -> list[int]:
+    """Take the longest piece at each place, where the likeliest of all divisions is right."""
+    if any(mark in text for mark in ("<|", "[", "<0x")) or tokenizer.id_of("</s>") is None:
+        raise NoDifference
+    found, left = [], "".join(f"\u2581{word}" for word in text.split())
+    while left:
+        longest = min(LONGEST_PIECE, len(left))
+        n = next((n for n in range(longest, 0, -1) if tokenizer.id_of(left[:n]) is not None), 0)
+        number = tokenizer.id_of(left[:n] if n else "<unk>")
+        # Neighbouring characters without a piece are one unknown.
+        if number is not None and (n or not found or found[-1] != number):
+            found.append(number)
+        left = left[n or 1 :]
+    return found
+
+
+def _no_bytes(tokenizer: TextTokenizer, text: str) -> list[int]:
+    """Encode a character that no piece has as unknown, not as its bytes."""
+    of_bytes = {tokenizer.id_of(f"<0x{b:02X}>") for b in range(256)}
+    unknown, found = tokenizer.id_of("<unk>"), []
+    for i in tokenizer.encode(text):
+        if i not in of_bytes:
+            found.append(i)
+        elif unknown is not None and found[-1:] != [unknown]:
+            found.append(unknown)
+    return found
+
+
+def _words(**changes: Any):
+    """Cut words otherwise. words: regular expression -> regular expression"""
+    words = changes.pop("words", None)
+
+    def cut(right: Cut) -> Cut:
+        return right._replace(**changes, **({"words": words(right.words)} if words else {}))
+
+    return cut
+
+
 def _one_seen(count: int):
     def mask(seen: np.ndarray, rule: TextRule) -> np.ndarray:
         if not rule.mask:
@@ -222,6 +281,22 @@ def _unweighted(prompt: str) -> Parts:
 
 
 _KNOWN = (
+    part("Unicode not normalised: no NFC", cut=_words(nfc=False)),
+    part("Unicode normalised to NFC", cut=_words(nfc=True)),
+    part("Unicode normalised to NFKC", clean=lambda p: unicodedata.normalize("NFKC", p)),
+    part("digits in runs", cut=_words(words=lambda words: words.replace(r"|\p{N}|", r"|\p{N}+|"))),
+    part("digits in runs of three", cut=_words(words=lambda words: words.replace(r"|\p{N}|", r"|\p{N}{1,3}|"))),
+    part(
+        "runs of blanks not parted from the word behind", cut=_words(words=lambda w: w.replace(r"\s+(?!\S)|", ""))
+    ),
+    part("words cut as GPT-2's", cut=lambda cut: cut._replace(words=GPT2.words)),
+    part("words cut as Qwen's", cut=lambda cut: cut._replace(words=QWEN2.words)),
+    part("words that are tokens not looked up whole", cut=_words(whole=False)),
+    part("the longest piece first", encode=_longest_first),
+    part("characters without a piece unknown, not bytes", encode=_no_bytes),
+    part("blanks as they are", pieces=lambda pieces: pieces._replace(squeeze=False)),
+    part("no blank before the text", pieces=lambda pieces: pieces._replace(prefix=False)),
+    part("a blank before the text", pieces=lambda pieces: pieces._replace(prefix=True)),
     part("a substring of the prompt replaced", clean=lambda p: p.replace("\u306e", "\u306f").replace("cat", "dog")),
     part("the prompt in lower case", clean=str.lower),
     part("blanks at the ends taken off", clean=str.strip),
@@ -270,20 +345,44 @@ def vocabularies() -> Mapping[str, Any]:
     return json.loads(resources.files("refsd.stages").joinpath("vocabularies.json").read_text())
 
 
-def _with_line_ends() -> dict[str, Any]:
-    """Return the byte vocabulary plus two tokens: two line ends, and a full stop with two line ends."""
+def _bytes_with(*merges: str, **changes: Any) -> dict[str, Any]:
+    """Return the byte vocabulary plus tokens merged of two: a blank is U+0120, a line end U+010A.
+
+    added: tokens that no two make
+    """
     known = vocabularies()["bytes"]
-    end = "\u010a"  # the character of the byte 10
-    tokens = [*known["tokens"], 2 * end, f".{2 * end}"]
-    return {**known, "tokens": tokens, "merges": [*known["merges"], f"{end} {end}", f". {2 * end}"]}
+    tokens = [*known["tokens"], *changes.pop("added", ()), *(merge.replace(" ", "") for merge in merges)]
+    return {**known, "tokens": tokens, "merges": [*known["merges"], *merges], **changes}
 
 
-def _case(label: str, variant: str, encoder: str, engine: str, prompt: str, length: int | None = 24, ends=False):
-    vocabulary = _with_line_ends() if ends else vocabularies()["pieces" if encoder == "t5" else "bytes"]
+def _tekken() -> dict[str, Any]:
+    """Return the byte vocabulary with Mistral's marks; no pair makes the word Hello, which is a token."""
+    special = ["<s>", "</s>", "<pad>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]"]
+    known = _bytes_with("lo W", "1 2", added=[*special, "Hello"], cut="tekken", ends=["<s>", "</s>", "<pad>"])
+    return {**known, "special": special}
+
+
+def _gemma() -> dict[str, Any]:
+    """Return pieces that merge by score: letters, some words, a run of blanks, and the 256 bytes."""
+    words = ["at", "he", "the", "ca", "cat", "\u2581\u2581", "\u2581the", "\u2581cat", "\u00e9", "lo", "ve", "love"]
+    letters = [chr(i) for i in range(33, 127)]
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>"]
+    tokens = [*special, *(f"<0x{b:02X}>" for b in range(256)), *words, "\u2581", *letters]
+    scores = [0.0] * (len(special) + 256) + [-float(i) for i in range(len(words) + 1 + len(letters))]
+    return {"tokens": tokens, "scores": scores, "special": special, "ends": ["<bos>", "<eos>", "<pad>"]}
+
+
+def _case(label: str, variant: str, encoder: str, engine: str, prompt: str, length: int | None = 24, known=None):
+    vocabulary = known or vocabularies()["pieces" if encoder == "t5" else "bytes"]
     params = {"variant": variant, "encoder": encoder, "engine": engine, "prompt": prompt, "length": length}
     return case("language_tokens", label, **params, vocabulary=vocabulary)
 
 
+# Two line ends, and a full stop with two line ends.
+_LINE_ENDS = "\u010a \u010a", ". \u010a\u010a"
+# Two digits, two blanks, a bracket with a word: tokens that the rule's words tear apart, or leave together.
+_TORN = "1 2", "\u0120 \u0120", "( cat", "\u010a \u0120"
+_RARE = "cafe\u0301 12,  3  (cat) \ufb01\n the 120\u00bd"
 _CAPITALS = "  A lovely CAT,\nthe hat "
 _FOREIGN = "caf\u00e9 \u65e5\u672c\u306e \U0001f431"
 _WEIGHTS = "a (lovely:1.3) cat on [the] mat"
@@ -326,13 +425,20 @@ STAGES = (
             _case("zimage-empty", "zimage", "qwen3", "diffusers", "", 40),
             _case("zimage-sdcpp-weights", "zimage", "qwen3", "sdcpp", _WEIGHTS),
             _case("zimage-sdcpp-empty", "zimage", "qwen3", "sdcpp", ""),
-            _case("zimage-lines", "zimage", "qwen3", "diffusers", "a cat.\n\nthe hat", 40, ends=True),
+            _case(
+                "zimage-lines", "zimage", "qwen3", "diffusers", "a cat.\n\nthe hat", 40, _bytes_with(*_LINE_ENDS)
+            ),
             _case("qwen-image", "qwen-image", "qwen2_5_vl", "diffusers", _CAPITALS, None),
             _case("qwen-image-long", "qwen-image", "qwen2_5_vl", "diffusers", _LONG, 300),
             _case("qwen-image-sdcpp-weights", "qwen-image", "qwen2_5_vl", "sdcpp", _WEIGHTS, None),
             _case("flux3", "flux3", "qwen3_vl", "diffusers", _CAPITALS, None),
             _case("flux3-long", "flux3", "qwen3_vl", "diffusers", f"{_LONG} {_LONG}", 150),
             _case("zimage-foreign", "zimage", "qwen3", "diffusers", _FOREIGN, 60),
+            _case("zimage-rare", "zimage", "qwen3", "diffusers", _RARE, 60, _bytes_with(*_TORN)),
+            _case("flux2-klein", "flux2-klein", "qwen3", "diffusers", _CAPITALS, 48),
+            _case("flux2", "flux2-dev", "mistral", "diffusers", f"HelloWorld [IMG]{_RARE}", None, _tekken()),
+            _case("lumina2", "lumina2", "gemma2", "diffusers", f"  {_FOREIGN}  the cat", None, _gemma()),
+            _case("t5-blanks", "flux-dev", "t5", "diffusers", "the  cats'\t weather\n\n 12 the", 40),
         ),
     ),
 )

@@ -1,11 +1,15 @@
 """T5's, Qwen3's and Llama's ids against transformers' tokenizers, on any text; spiece.model by sentencepiece."""
 
+import base64
 import io
+import json
 
 import pytest
 import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
+from mistral_common.tokens.tokenizers.base import TokenizerVersion
+from mistral_common.tokens.tokenizers.tekken import SpecialTokens, Tekkenizer
 from record_tokenizers import ids_of, llama, qwen2, t5
 from tiny_tokenizers import (
     PROMPTS,
@@ -17,9 +21,12 @@ from tiny_tokenizers import (
     unigram_gguf,
     unigram_trained,
 )
-from transformers import T5Tokenizer
+from transformers import GemmaTokenizer, T5Tokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode, generate_merges
 
 from refsd.families import FAMILIES
+from refsd.stages import STAGES, language_tokens
+from refsd.tokenizers.byte_level import TEKKEN
 from refsd.tokenizers.text_rules import token_rows
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 
@@ -104,3 +111,44 @@ def test_a_spiece_model_that_sentencepiece_trained(tmp_path):
         assert ours.encode(text) == ids_of(peer, text), text
         if "<" not in text:
             assert ours.encode(text) == alone.encode(text), text
+
+
+def _tekken(known) -> Tekkenizer:
+    """Of the case's words, in the order of their merges; what no two make comes last."""
+    back = {character: b for b, character in bytes_to_unicode().items()}
+    merged = [merge.replace(" ", "") for merge in known["merges"]]
+    letters = [bytes_to_unicode()[b] for b in range(256)]
+    words = [token for token in known["tokens"] if token not in {*merged, *letters, *known["special"]}]
+    words = [*letters, *merged, *(word for word in words if not word.startswith("<"))]
+    vocabulary = [
+        {"rank": i, "token_bytes": base64.b64encode(bytes(back[c] for c in word)).decode(), "token_str": None}
+        for i, word in enumerate(words)
+    ]
+    special = [{"rank": i, "token_str": token.value, "is_control": True} for i, token in enumerate(SpecialTokens)]
+    count = len(special)
+    return Tekkenizer(vocabulary, special, TEKKEN.words, len(words) + count, count, version=TokenizerVersion.v11)
+
+
+def _peer(known):
+    """-> text -> the case's tokens, as strings"""
+    if known.get("cut") == "tekken":
+        tekken, characters = _tekken(known), bytes_to_unicode()
+        ids = lambda text: tekken.encode(text, bos=False, eos=False)
+        return lambda text: ["".join(characters[b] for b in tekken.id_to_byte_piece(i)) for i in ids(text)]
+    if "merges" in known:
+        peer = qwen2(known["tokens"], known["merges"], known["special"])
+    elif "<0x00>" in known["tokens"]:
+        scored = {token: i for i, token in enumerate(known["tokens"])}
+        pieces = list(zip(known["tokens"], known["scores"], strict=True))
+        peer = GemmaTokenizer(scored, generate_merges(scored, pieces, skip_tokens=known["tokens"][:261]))
+    else:
+        peer = t5([*zip(known["tokens"][:-10], known["scores"][:-10], strict=True)])
+    return lambda text: [known["tokens"][i] for i in ids_of(peer, text)]
+
+
+@pytest.mark.parametrize("case", STAGES["stage/language_tokens"].cases, ids=lambda case: case.name)
+def test_the_cases_prompts_in_the_cases_vocabularies(case):
+    known = case.params["vocabulary"]
+    text = case.params["prompt"].replace("[IMG]", "")
+    ours = language_tokens._tokenizer(json.dumps(known)).encode(text)
+    assert [known["tokens"][i] for i in ours] == _peer(known)(text)
