@@ -13,12 +13,14 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 from refsd.stages.adapter_cases import CASES
 from refsd.stages.adapter_rotations import ROTATIONS, Change
-from refsd.stages.stage import NoDifference, Output, Params, Stage, StageInputs, part
+from refsd.stages.stage import NoDifference, Output, Params, Stage, StageInputs, param, part
 from refsd.weights.adapter_kinds import Misfit, Parts, build
 from refsd.weights.adapter_names import split
 from refsd.weights.adapter_rules import NAMES
+from refsd.weights.adapter_settings import of_module
 
 Tensors = dict[str, np.ndarray]
+_LAYER = "weight", "bias"  # names of the layer's own tensors
 
 
 class AdapterRule(NamedTuple):
@@ -31,6 +33,7 @@ class AdapterRule(NamedTuple):
     parts:    a module's parts -> parts
     adapter:  the adapter built from the parts, the parts -> adapter
     joined:   weight, (rows, change) of each module in the file's order -> merged weight
+    bias:     adapter, the layer's bias, strength -> change of the bias; None: none
     """
 
     strength: Callable[[Params], float]
@@ -40,6 +43,7 @@ class AdapterRule(NamedTuple):
     parts: Callable[[Tensors], Tensors]
     adapter: Callable[[Adapter, Tensors], Adapter]
     joined: Callable[[np.ndarray, list[tuple[Any, np.ndarray]]], np.ndarray]
+    bias: Callable[[Any, np.ndarray, float], np.ndarray | None]
 
 
 _TAG = re.compile(r"<lora:[^:>]+(?::([-+.\d]+))?(?::([-+.\d]+))?>")
@@ -74,13 +78,14 @@ RULE = AdapterRule(
     parts=lambda parts: parts,
     adapter=lambda adapter, parts: adapter,
     joined=_joined,
+    bias=lambda adapter, bias, strength: adapter.bias_delta(bias, strength),
 )
 
 
 def _modules(tensors: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
     found: dict[str, Tensors] = {}
     for name, value in tensors.items():
-        if name != "weight":
+        if name not in _LAYER:
             module, its_part = split(name) or ("", "")
             if not its_part:
                 raise BadInput(f"stage/adapter: {name}: no part of an adapter")
@@ -98,22 +103,24 @@ def _run(rule: AdapterRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     weight, p = inputs.tensors["weight"], inputs.params
     if p["rule"] not in NAMES:
         raise BadInput(f"stage/adapter: rule {p['rule']!r}: expected one of {', '.join(NAMES)}")
-    changes, strength = [], rule.strength(p)
+    changes, strength, bias = [], rule.strength(p), inputs.tensors.get("bias")
     for module, tensors in rule.modules(_modules(inputs.tensors)).items():
         first, count = rule.rows(p, module) or (0, None)
         which = Target("layer", module, first, count).rows(len(weight))
         if not rule.fits(len(weight[which]), len(weight)):
             continue
         parts = {name: stored(np.ascontiguousarray(y)) for name, y in rule.parts(dict(tensors)).items()}
+        settings = of_module(p["settings"], module)
         try:
-            adapter = build(
-                Parts(parts, weight[which].shape, lambda t: t.values().astype(inputs.dtype), rule=p["rule"])
-            )
+            expand = lambda t: t.values().astype(inputs.dtype)
+            adapter = build(Parts(parts, weight[which].shape, expand, settings, p["rule"]))
         except Misfit as misfit:
             raise BadInput(f"stage/adapter: {module}: {misfit}") from None
         adapter = rule.adapter(adapter, tensors)
         changes.append((which, adapter.delta(weight[which], strength)))
-    return {"merged": rule.joined(weight, changes)}
+        if bias is not None and (change := rule.bias(adapter, bias[which], strength)) is not None:
+            bias = _joined(bias, [(which, change)])
+    return {"merged": rule.joined(weight, changes)} | ({} if bias is None else {"merged_bias": bias})
 
 
 def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
@@ -124,6 +131,10 @@ def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
         return weight + np.abs(truth) + 8 * weight.max() + np.abs(truth).max()
     absolute = {name: np.abs(y) for name, y in inputs.tensors.items()} | {"weight": np.zeros_like(weight)}
     return weight + abs(_run(RULE, inputs._replace(tensors=absolute))["merged"])
+
+
+def _bias_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
+    return np.abs(inputs.tensors["bias"]) + np.abs(truth)
 
 
 # --- what engines got wrong --------------------------------------------------------------------------------------
@@ -167,6 +178,8 @@ def _scaled(factor: Callable[[int, bool], float], alpha: bool | None = None) -> 
 
 def _rank_of_the_first(right: dict[str, Tensors]) -> dict[str, Tensors]:
     """Divide every alpha by the first module's rank."""
+    if len(right) < 2:
+        raise NoDifference
     first = _rank(next(iter(right.values())))
     return {
         module: {**parts, "alpha": parts.get("alpha", np.array(float(_rank(parts)))) * _rank(parts) / first}
@@ -308,6 +321,22 @@ def _of_columns(dora: DoRA) -> DoRA:
     return dora._replace(on_input=not dora.on_input)
 
 
+def _at_the_layers_step(weight: np.ndarray, changes: list[tuple[Any, np.ndarray]]) -> np.ndarray:
+    """Quantise the merged weight to 4 bits again, with the steps that the blocks of 32 had before."""
+    if weight.shape[-1] % 32:
+        raise NoDifference
+    blocks, merged = weight.reshape(-1, 32), _joined(weight, changes).reshape(-1, 32)
+    levels = [np.unique(block) for block in blocks]
+    if max(map(len, levels)) > 16:
+        raise NoDifference
+    step = np.array([np.diff(own).min() for own in levels])[:, None]
+    return (np.clip(np.rint(merged / step), -8, 7) * step).reshape(weight.shape)
+
+
+def _unscaled_bias(adapter: Any, bias: np.ndarray, strength: float) -> np.ndarray | None:
+    return strength * adapter.bias if getattr(adapter, "bias", None) is not None else None
+
+
 _DECOMPOSED = ("dora_scale", "magnitude")
 # What trainers take where a file has no alpha.
 _ALPHAS = 1, 8, 16, 32
@@ -382,6 +411,13 @@ _KNOWN = (
     part("a rotation's constraint not times the outputs", parts=_other(alpha=_of_one_output, oft_blocks=_blocks)),
     *(part(name, adapter=_turned(change)) for name, change in ROTATIONS.items()),
     part("rows of a part divided among all parts again", rows=_a_share_of_rows, modules=_a_share),
+    part("a row of length 0 divided by its length", adapter=_made(DoRA, lambda dora: dora._replace(eps=0.0))),
+    part("quantised again at the steps that the layer had", joined=_at_the_layers_step),
+    part("the adapter's bias left out", bias=lambda adapter, bias, strength: None),
+    part("the adapter's bias not times alpha over rank", bias=_unscaled_bias),
+    param("PEFT's settings left out", settings={}),
+    param("alpha over the rank, not over its root", settings=lambda own: {**own, "use_rslora": False}),
+    param("the settings' patterns of alpha left out", settings=lambda own: {**own, "alpha_pattern": {}}),
     part("the file left out", fits=lambda rows, whole: False),
 )
 
@@ -390,9 +426,16 @@ STAGES = (
     Stage(
         "adapter",
         "A layer's weight with an adapter file merged in.",
-        inputs={"weight": "[O, I] or [O, I, R, S]", "*": "the file's tensors, by the names of its trainer"},
-        params={"rule": "trainer", "strength": 1.0, "tag": "", "component": "unet", "rows": {}},
-        outputs={"merged": Output(("row", "input", "filter row", "filter column"), _size, 120)},
+        inputs={
+            "weight": "[O, I] or [O, I, R, S]",
+            "bias?": "[O]",
+            "*": "the file's tensors, by the names of its trainer",
+        },
+        params={"rule": "trainer", "strength": 1.0, "tag": "", "component": "unet", "rows": {}, "settings": {}},
+        outputs={
+            "merged": Output(("row", "input", "filter row", "filter column"), _size, 120),
+            "merged_bias": Output(("row",), _bias_size, 12),
+        },
         rule=RULE,
         run=_run,
         known=_KNOWN,

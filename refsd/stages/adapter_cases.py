@@ -14,8 +14,11 @@ def _factor(*shape: int) -> Recipe:
     return Recipe(shape, exponent=-18)
 
 
-def _case(label: str, weight: tuple[int, ...], tensors: dict[str, Recipe], **params: Any):
-    return case("adapter", label, {"weight": Recipe(weight, exponent=-17), **tensors}, **params)
+def _case(
+    label: str, weight: tuple[int, ...], tensors: dict[str, Recipe], kind="f32", data="bell", n=0, **params: Any
+):
+    """kind, data, n: of the weight's recipe"""
+    return case("adapter", label, {"weight": Recipe(weight, kind, data, -17, n=n), **tensors}, **params)
 
 
 def _lora(name: str, O: int, I: int, rank: int, alpha: float | None = None) -> dict[str, Recipe]:
@@ -24,6 +27,13 @@ def _lora(name: str, O: int, I: int, rank: int, alpha: float | None = None) -> d
 
 
 _NAME = "lora_unet_layer"
+_PEFT = "base_model.model.layer"
+
+
+def _peft(O: int, I: int) -> dict[str, Recipe]:
+    return {f"{_PEFT}.lora_A.weight": _factor(4, I), f"{_PEFT}.lora_B.weight": _factor(O, 4)}
+
+
 _FUSED = {"to_q": [0, 16], "to_k": [16, 16], "to_v": [32, 16]}
 CASES = (
     _case("lora-kohya", (48, 33), _lora(_NAME, 48, 33, 4, 1.0)),
@@ -211,5 +221,30 @@ CASES = (
     ),
     # Three stages, which pair rows 1, 2 and 4 apart.
     _case("boft", (24, 24), {f"{_NAME}.oft_blocks": Recipe((3, 12, 2, 2), exponent=-18)}, strength=0.75),
+    # PEFT's settings, adapter_config.json: alpha of a pattern; alpha over the root of the rank.
+    _case("lora-peft-settings", (20, 24), _peft(20, 24), settings={"lora_alpha": 8, "alpha_pattern": {"lay.*": 6}}),
+    _case("lora-peft-rslora", (20, 24), _peft(20, 24), settings={"lora_alpha": 6, "use_rslora": True}),
+    _case(
+        "lora-peft-bias",
+        (20, 24),
+        {"bias": Recipe((20,)), **_peft(20, 24), f"{_PEFT}.lora_B.bias": Recipe((20,), exponent=-17)},
+        settings={"lora_alpha": 6},
+        strength=0.75,
+    ),
+    # Merged in float, whatever the layer is stored as.
+    _case("lora-on-q4_0", (20, 64), _lora(_NAME, 20, 64, 4, 2.0), kind="q4_0"),
+    # Rows that are 0, and stay so: their length is 0.
+    _case(
+        "dora-empty-rows",
+        (20, 24),
+        {
+            f"{_NAME}.lora_down.weight": _factor(4, 24),
+            f"{_NAME}.lora_up.weight": Recipe((20, 4), data="rows", exponent=-18, n=5),
+            f"{_NAME}.dora_scale": Recipe((20, 1), exponent=-19, offset=0.5),
+            f"{_NAME}.alpha": _alpha(2.0),
+        },
+        data="rows",
+        n=5,
+    ),
     _case("lora-halves-exchanged", (24, 16), _lora("modulation", 24, 16, 4, 2.0), rows={"modulation": [12, 24]}),
 )

@@ -117,7 +117,7 @@ RULE = LanguageRule(
 
 @functools.cache
 def _tokenizer(vocabulary: str, rule: LanguageRule = RULE) -> TextTokenizer:
-    """Build the case's tokenizer: of bytes if it has merges, else of pieces; they merge by score if some are bytes."""
+    """Build the case's tokenizer: of bytes if it has merges, else of pieces, merged by score if some are bytes."""
     known = json.loads(vocabulary)
     tokens = known["tokens"]
     ids = {token: i for i, token in enumerate(tokens)}

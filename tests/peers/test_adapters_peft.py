@@ -11,7 +11,11 @@ import torch
 from float64_peers import distance, float64_throughout
 from test_adapters_lycoris import LAYERS, adapted, draw_input
 
+from refsd.judges.stage import StageJudge
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import stored
+from refsd.stages import STAGES
 from refsd.weights.adapter_kinds import Parts, build
 from refsd.weights.adapter_names import split
 from refsd.weights.adapter_settings import of_module
@@ -212,3 +216,31 @@ def test_lokr_in_full_keeps_its_alpha():
         layer, model, config = wrapped("linear", "lokr-full")
         adapter = ours(layer, model, config)
     assert adapter.scale == 3 / 12 and adapter.rank is None
+
+
+@pytest.mark.parametrize("label", ["settings", "rslora", "bias"])
+def test_the_stages_cases_with_settings(label):
+    """The layer that PEFT merges: its weight, and its bias."""
+    (case,) = (one for one in STAGES["stage/adapter"].cases if one.name.endswith(f"lora-peft-{label}"))
+    inputs = case.realize()
+    values = {name: torch.from_numpy(tensor.values().astype(np.float64)) for name, tensor in inputs.items()}
+    found = StageJudge().answer(case, inputs, Arithmetic(FLOAT64))
+    rows, columns = values["weight"].shape
+    layer = torch.nn.Linear(columns, rows, dtype=torch.float64, bias="bias" in values)
+    layer.weight.data = values["weight"]
+    if layer.bias is not None:
+        layer.bias.data = values["bias"]
+    model = torch.nn.Sequential()
+    model.add_module("layer", layer)
+    config = peft.LoraConfig(r=4, target_modules=["layer"], lora_bias=label == "bias", **case.params["settings"])
+    model = peft.get_peft_model(model, config)
+    own = model.base_model.model.layer
+    for which, factor in (("lora_A", own.lora_A), ("lora_B", own.lora_B)):
+        factor["default"].to(torch.float64).weight.data = values[f"base_model.model.layer.{which}.weight"]
+    if label == "bias":
+        own.lora_B["default"].bias.data = values["base_model.model.layer.lora_B.bias"]
+    own.set_scale("default", case.params.get("strength", 1.0))
+    merged = model.merge_and_unload().layer
+    np.testing.assert_allclose(found["merged"], merged.weight.data.numpy(), rtol=1e-12, atol=1e-14)
+    if label == "bias":
+        np.testing.assert_allclose(found["merged_bias"], merged.bias.data.numpy(), rtol=1e-12, atol=1e-14)

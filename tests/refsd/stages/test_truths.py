@@ -440,6 +440,23 @@ def test_a_doras_strength_is_on_the_factor_and_its_lengths_are_of_rows():
     np.testing.assert_allclose(found["merged"], rows, rtol=1e-9, atol=1e-12)
 
 
+def test_adapters_with_settings_and_on_stored_types():
+    """alpha of PEFT's settings, over the rank or its root, also on the bias; the merged weight is in float."""
+    for label, scale in (("settings", 6 / 4), ("rslora", 6 / 2), ("bias", 6 / 4)):
+        t, p, found = _truth(f"adapter/lora-peft-{label}")
+        up, down = (t[f"base_model.model.layer.lora_{which}.weight"] for which in "BA")
+        want = t["weight"] + p["strength"] * scale * up @ down
+        np.testing.assert_allclose(found["merged"], want, rtol=1e-10, atol=1e-13)
+    more = p["strength"] * scale * t["base_model.model.layer.lora_B.bias"]
+    np.testing.assert_allclose(found["merged_bias"], t["bias"] + more, rtol=1e-10, atol=1e-13)
+    t, _, found = _truth("adapter/lora-on-q4_0")
+    delta = 2 / 4 * t["lora_unet_layer.lora_up.weight"] @ t["lora_unet_layer.lora_down.weight"]
+    np.testing.assert_allclose(found["merged"], t["weight"] + delta, rtol=1e-10, atol=1e-13)
+    t, _, found = _truth("adapter/dora-empty-rows")
+    empty = ~t["weight"].any(axis=1)
+    assert 0 < empty.sum() < len(empty) and not found["merged"][empty].any() and found["merged"][~empty].all()
+
+
 @pytest.mark.parametrize(
     ("label", "want"),
     [
