@@ -145,6 +145,25 @@ def _channels_last(params: Params, seeds: list[int]) -> list[Noise]:
     return [wrapped[id(stream)] for stream in right]
 
 
+class _Sixteen:
+    """Draws 16 numbers where fewer are asked for, and returns the first of them."""
+
+    def __init__(self, of: Noise):
+        self._of = of
+
+    def randn(self, shape: tuple[int, ...]) -> np.ndarray:
+        count = int(np.prod(shape))
+        return self._of.randn((max(count, 16),))[:count].reshape(shape)
+
+
+def _padded(params: Params, seeds: list[int]) -> list[Noise]:
+    if params["rng"] != "cpu":
+        raise NoDifference
+    right = _streams(params, seeds)
+    wrapped = {id(stream): _Sixteen(stream) for stream in right}
+    return [wrapped[id(stream)] for stream in right]
+
+
 def _other_rng(name: str):
     def streams(params: Params, seeds: list[int]) -> list[Noise]:
         if params["rng"] == name:
@@ -229,6 +248,7 @@ STAGES = (
             part("one stream for the batch", streams=lambda p, seeds: _streams({**p, "one_stream": True}, seeds)),
             part("a stream for each picture", streams=lambda p, seeds: _streams({**p, "one_stream": False}, seeds)),
             part("drawn with the channels last", streams=_channels_last),
+            part("fewer than 16 numbers drawn as the first of 16", streams=_padded),
             part("a draw thrown away first", streams=lambda p, seeds: _skipped(_streams(p, seeds), 16)),
             part(
                 "a counter for each number, however many threads the GPU has",
@@ -294,6 +314,8 @@ STAGES = (
             _case("ve-sdcpp", "ve", 6.1),
             _case("ve-one-stream", "ve", 3.7, rng="cpu", one_stream=True),
             _case("vp-diffusers", "vp", 2.3, rng="cpu", one_stream=True, seed=1234567890123),
+            # Fewer than 16 numbers a draw: torch draws them in pairs, and keeps what is left for the next draw.
+            _case("flow-few", "flow", 0.35, (3, 1, 3, 5), rng="cpu", seed=5),
             _case("flow-sdcpp", "flow", 0.7, seed=(1 << 40) + 5),
             _case("flow-seed-0", "flow", 0.6, seed=0),
             _case("flow-a1111", "flow", 0.45, rng="nv", seed=7),

@@ -42,6 +42,8 @@ CASES = (
     _case("flow-below-one-n6", "diffusers", "flow", "flow_below_one", 6),
     _case("flow-sgm-uniform-n6", "comfyui", "flow", "sgm_uniform", 6, shift=5.0),
     _case("flow-ltx-n6", "comfyui", "flow", "ltx2", 6, options={"tokens": 1500, "terminal": 0.1}),
+    # Between a flow's lowest and highest level, of which the shift moves one.
+    _case("flow-karras-n6", "comfyui", "flow", "karras", 6, shift=5.0),
     _case("flux-n5", "sdcpp", "flux", "flow_uniform", 5, tokens=3072),
     _case("flux-simple-n6", "comfyui", "flux", "simple", 6, tokens=1024),
     _case("flux2-n7", "diffusers", "flux2", "flow_uniform", 7, tokens=3072),
@@ -58,4 +60,10 @@ CASES = (
     _case("strength-comfyui-n7", "comfyui", "sd", "normal", 7, strength=0.6),
     _case("strength-diffusers-n7", "diffusers", "sd", "leading", 7, strength=0.6, options={"offset": 1}),
     _case("strength-diffusers-flow-n7", "diffusers", "flow", "flow_uniform", 7, strength=0.6),
+    # Near 1 rules of rounding differ: 8 or 9 of 9 steps.
+    _case("strength-sdcpp-most-n9", "sdcpp", "sd", "discrete", 9, strength=0.97),
+    _case("strength-a1111-most-n9", "a1111", "sd", "karras", 9, strength=0.97),
+    _case("strength-comfyui-most-n9", "comfyui", "sd", "normal", 9, strength=0.97),
+    _case("strength-diffusers-most-n9", "diffusers", "sd", "leading", 9, strength=0.97, options={"offset": 1}),
+    _case("strength-diffusers-flow-most-n9", "diffusers", "flow", "flow_uniform", 9, strength=0.97),
 )

@@ -320,6 +320,10 @@ _KNOWN = (
     ),
     part("all steps whatever the strength", share=lambda card, levels: lambda steps, strength, of: of(steps)),
     part(
+        "strength times steps rounded to the nearest",
+        share=lambda card, levels: lambda steps, strength, of: of(steps)[steps - round(steps * strength) :],
+    ),
+    part(
         "1 - strength of the steps",
         share=lambda card, levels: lambda steps, strength, of: card.truncation(steps, 1 - strength, of),
     ),
