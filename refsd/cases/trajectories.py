@@ -66,6 +66,16 @@ _SCHEDULES = ("discrete", "exponential", "sgm_uniform", "simple", "smoothstep", 
 _FLOW_SCHEDULES = ("discrete", "sgm_uniform", "beta", "kl_optimal")
 
 
+# Of five levels of karras (14.6, 5.7, 1.8, 0.42, 0.03) the middle three get noise. No limit is near a level.
+_CHURN = {"s_churn": 1.5, "s_tmin": 0.2, "s_tmax": 9.0, "s_noise": 1.05}
+
+
+def _churned(sampler: str) -> Case:
+    """Noise is drawn in every step, as k-diffusion does, also where none is added."""
+    case = _case(f"{sampler}_churn", "karras", 5, 5, None)
+    return Case(case.name, case.op, case.inputs, {**case.params, **_CHURN})
+
+
 def _case(sampler: str, schedule: str, steps: int, draws: int, eta: float | None, label: str = "") -> Case:
     guidance = _GUIDANCE if "cfg_pp" not in sampler else _INTERPOLATED
     params = {"sampler": sampler, "schedule": schedule, "steps": steps, "guidance": guidance}
@@ -84,6 +94,7 @@ CASES = [
     *(_case("dpm_fast", schedule, n, 0, None) for schedule, n in (("exponential", 6), ("discrete", 7))),
     # From 20 steps on it restarts.
     _case("restart", "karras", 20, 1, None, "-20"),
+    *(_churned(sampler) for sampler in ("euler", "heun", "dpm2", "heunpp2")),
     # Without noise it rescales, as stable-diffusion.cpp does.
     _case("tcd", "karras", 5, 0, 0.0, "-eta-0"),
     *(_case("dpm++2m", schedule, 7, 0, None) for schedule in _SCHEDULES[::2]),

@@ -25,6 +25,7 @@ from refsd.trajectory.run import (
     Model,
     by_forms,
     can_be_stepped,
+    first_shown,
     from_one,
     levels_of,
     model_of,
@@ -127,7 +128,7 @@ def forced(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray
 
         limit = gamma(16) sum |coefficient| |term| + 4 u sum_j (1 + |ln sigma_j|) |d / d ln sigma_j|
 
-    -> latents and limits, each [calls + 1, N, C, H, W]; the latent at k = 0 is the first noise times sigma_0
+    -> latents and limits, each [calls + 1, N, C, H, W]; the latent at k = 0 is `first_shown`
     """
     terms = np.concatenate([y.x, y.answers(), noise[1 : 1 + form.draws]])
     flat = terms.reshape(len(terms), -1)
@@ -138,7 +139,7 @@ def forced(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray
         limits = limits + _LOG * u * (1 + abs(np.log(sigma))) * np.abs(slope @ flat)
     shape = (len(expected), *y.latent.shape)
     expected, limits = expected.reshape(shape), limits.reshape(shape)
-    expected[0] = noise[0] * y.sigmas[0]
+    expected[0] = first_shown(form, noise, y.sigmas[0])
     limits[0] = gamma(2, u) * np.abs(expected[0])
     return expected, limits
 

@@ -1,5 +1,6 @@
 """Compute the reference's answer to a trajectory case, and define the outputs of such an answer."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,12 +11,15 @@ from refsd.golden.case import Case
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
 from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS, UNI_PC_OPENING
+from refsd.samplers.churn import Churn
 from refsd.samplers.flow_time import OPENING
 from refsd.samplers.levels import SD_LEVELS, FlowLevels, Levels
 from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory import model as analytic
 from refsd.trajectory.forms import Forms, Solver
 
+# End of the name of a sampler that churns, by the case's s_churn, s_tmin, s_tmax and s_noise.
+_CHURN = "_churn"
 # Prefix of a sampler's name if its model is a rectified flow, with sigma = t / 1000.
 FLOW = "flow/"
 FLOW_LEVELS = FlowLevels(shift=1.0)
@@ -71,6 +75,8 @@ def output_names(case: Case) -> tuple[str, ...]:
 def solver_of(case: Case) -> Solver:
     """Find the case's sampler. Raises BadInput if refsd lacks it, or if it does not accept the case's eta."""
     given, eta = case.params["sampler"], case.params.get("eta")
+    if given.endswith(_CHURN):
+        return churning(case, churn_of(case))
     name = given.removeprefix(FLOW)
     method = sampling.method(name, eta, flow=None if given != name else False)
     answers = 2 if method.cfg_pp else 1
@@ -81,6 +87,24 @@ def solver_of(case: Case) -> Solver:
         raise BadInput(f"{case.name}: sampler {given!r}, expected one of {', '.join(table)}")
     run = table[name] if eta is None else partial(table[name], eta=eta)
     return Solver(run, answers, True, _OPENINGS.get(name))
+
+
+def churn_of(case: Case) -> Churn | None:
+    """Return how the case's sampler churns; None if it does not."""
+    if not case.params["sampler"].endswith(_CHURN):
+        return None
+    missing = [name for name in ("s_churn", "s_tmin", "s_tmax", "s_noise") if name not in case.params]
+    if missing:
+        raise BadInput(f"{case.name}: missing params {', '.join(missing)}")
+    return Churn(*(case.params[name] for name in ("s_churn", "s_tmin", "s_tmax", "s_noise")))
+
+
+def churning(case: Case, churn: Churn | None) -> Solver:
+    """Return the case's sampler with other churn. Raises BadInput if it has none."""
+    name = case.params["sampler"].removesuffix(_CHURN)
+    if churn is None or "churn" not in inspect.signature(SAMPLERS.get(name, len)).parameters:
+        raise BadInput(f"{case.name}: {name} has no churn")
+    return Solver(partial(SAMPLERS[name], churn=churn))
 
 
 def levels_of(case: Case) -> Levels:
@@ -153,6 +177,12 @@ def trajectory(solver: Solver, sigmas: np.ndarray, model: Model, noise: np.ndarr
     return Dump(np.array(sigmas), np.stack(shown), denoised, latent, *uncond)
 
 
+def first_shown(form: Forms, noise: np.ndarray, sigma) -> np.ndarray:
+    """Return the latent of the first call: the first noise times the first sigma, and what churn adds."""
+    x, added = noise[0] * sigma, form.rows[0, form.known :]
+    return x + np.tensordot(added.astype(noise.dtype), noise[1 : 1 + form.draws], 1) if added.any() else x
+
+
 def by_forms(form: Forms, sigmas: np.ndarray, model: Model, noise: np.ndarray) -> Dump:
     """Sample as `trajectory` does, but with a sampler's linear forms, which add in another order.
 
@@ -162,7 +192,7 @@ def by_forms(form: Forms, sigmas: np.ndarray, model: Model, noise: np.ndarray) -
     terms[form.known :] = noise[1 : 1 + form.draws]
     rows = form.rows.astype(noise.dtype)
     for k, sigma in enumerate(form.sigmas):
-        x = noise[0] * noise.dtype.type(sigmas[0]) if k == 0 else np.tensordot(rows[k], terms, 1)
+        x = np.tensordot(rows[k], terms, 1) if k else first_shown(form, noise, noise.dtype.type(sigmas[0]))
         answers = model(x, float(sigma))
         terms[k] = x
         for block, y in enumerate(answers if isinstance(answers, tuple) else (answers,), 1):

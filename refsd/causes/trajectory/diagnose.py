@@ -7,7 +7,7 @@ import numpy as np
 from refsd.causes.stage.causes import known_causes, searched_causes
 from refsd.causes.stage.scene import Scene
 from refsd.causes.trajectory.changed_solvers import Run, changed_solvers, changed_weights, first_wrong, step_sigmas
-from refsd.causes.trajectory.mutants import MUTANTS, Change, scheduled, stepping_on
+from refsd.causes.trajectory.mutants import MUTANTS, Change, scheduled, stepping_on, wrong_forms
 from refsd.causes.trajectory.simulate import answer
 from refsd.golden.case import Case
 from refsd.golden.rounding import unit
@@ -141,11 +141,10 @@ def _near(case: Case, sigmas: np.ndarray, others: np.ndarray, u: float) -> bool:
 def _explains(
     case: Case, form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray, change: Change
 ) -> bool:
-    if change.rows is not None:
-        rows = change.rows(case, form, y.sigmas)
-        if rows is None or np.array_equal(rows, form.rows):
-            return False
-        form = form._replace(rows=rows)
+    wrong = wrong_forms(change, case, form, y.sigmas)
+    if wrong is None:
+        return False
+    form = wrong
     expected, limits = forced(form, y, noise, u, slopes)
     shown = np.concatenate([y.x, y.latent[None]])
     if not (np.abs(shown - expected) <= 4 * limits).all():

@@ -13,11 +13,12 @@ from refsd.golden.case import Case
 from refsd.golden.judge import Mutant
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
+from refsd.samplers.churn import Churn
 from refsd.samplers.levels import FlowLevels
 from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory import model as analytic
 from refsd.trajectory.forms import Forms, Solver, forms
-from refsd.trajectory.run import FLOW, FLOW_LEVELS, from_one, levels_of, solver_of
+from refsd.trajectory.run import FLOW, FLOW_LEVELS, churn_of, churning, from_one, levels_of, solver_of
 
 # Samplers that use the outputs of earlier steps, with one model call a step.
 _MULTISTEP = (
@@ -38,7 +39,7 @@ class ModelCall(NamedTuple):
     signal: float
 
 
-Rows = Callable[[Case, Forms, np.ndarray], np.ndarray | None]
+Rows = Callable[[Case, Forms, np.ndarray], np.ndarray | Forms | None]
 # (model call) -> denoised, denoised without the prompt
 Answers = Callable[[ModelCall], tuple[np.ndarray, np.ndarray]]
 
@@ -46,7 +47,8 @@ Answers = Callable[[ModelCall], tuple[np.ndarray, np.ndarray]]
 class Change(NamedTuple):
     """What a bug changes.
 
-    rows:     (case, right forms, sigmas) -> wrong rows; None if the bug makes no difference
+    rows:     (case, right forms, sigmas) -> wrong rows, or wrong forms where the calls have other sigmas, too; None
+              if the bug makes no difference
     answers:  (model call) -> wrong outputs
     sigmas:   case -> wrong sigmas
     of:       solver -> True if the bug is possible in it
@@ -58,6 +60,18 @@ class Change(NamedTuple):
     sigmas: Callable[[Case], np.ndarray | None] | None = None
     of: Callable[[Solver], bool] = lambda solver: True
     steps_on: np.ndarray | None = None
+
+
+def wrong_forms(change: Change, case: Case, form: Forms, sigmas: np.ndarray) -> Forms | None:
+    """Return the forms with a bug in them; None if it makes no difference."""
+    if change.rows is None:
+        return form
+    wrong = change.rows(case, form, sigmas)
+    if isinstance(wrong, np.ndarray):
+        wrong = form._replace(rows=wrong)
+    if wrong is None or (np.array_equal(wrong.rows, form.rows) and np.array_equal(wrong.sigmas, form.sigmas)):
+        return None
+    return wrong
 
 
 def _step_of(form: Forms, k: int) -> int:
@@ -173,6 +187,29 @@ def _of_exploding(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | N
     return wrong.rows if wrong.rows.shape == form.rows.shape and (wrong.steps == form.steps).all() else None
 
 
+def _churned(change: Callable[[Churn, int], Churn]) -> Change:
+    """change: churn, steps -> other churn"""
+
+    def wrong(case: Case, form: Forms, sigmas: np.ndarray) -> Forms | None:
+        right = churn_of(case)
+        if right is None:
+            return None
+        other = forms(churning(case, change(right, len(sigmas) - 1)), sigmas)
+        rows = np.zeros_like(form.rows)
+        rows[:, : other.rows.shape[1]] = other.rows
+        return other._replace(rows=rows)
+
+    return Change(wrong)
+
+
+def _told_before_churn(case: Case, form: Forms, sigmas: np.ndarray) -> Forms | None:
+    """Tell the model each step's level, not the one that churn raised it to."""
+    if churn_of(case) is None:
+        return None
+    raised = form.sigmas > sigmas[form.steps]
+    return form._replace(sigmas=np.where(raised, sigmas[form.steps], form.sigmas))
+
+
 def _guided_throughout(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray:
     """Use denoised where CFG++ uses denoised without the prompt, as in the solver without ++."""
     rows, calls = form.rows.copy(), form.calls
@@ -262,6 +299,15 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("each step goes to the sigma after the next", Change(_next_but_one)),
     Mutant("eta is missing: no noise is added", Change(_without_eta)),
     Mutant("noise is scaled by the next sigma, not by sigma_up", Change(_noise_of_next)),
+    Mutant("churn is left out", _churned(lambda churn, n: churn._replace(s_churn=0.0))),
+    Mutant("churn's s_noise is left out", _churned(lambda churn, n: churn._replace(s_noise=1.0))),
+    Mutant("churn's lower limit is left out", _churned(lambda churn, n: churn._replace(s_tmin=0.0))),
+    Mutant("churn's upper limit is left out", _churned(lambda churn, n: churn._replace(s_tmax=np.inf))),
+    Mutant(
+        "churn is not divided among the steps", _churned(lambda churn, n: churn._replace(s_churn=n * churn.s_churn))
+    ),
+    Mutant("churn draws only where it adds noise", _churned(lambda churn, n: churn._replace(every_step=False))),
+    Mutant("the model is told the level before churn", Change(_told_before_churn)),
     Mutant("history is forgotten", Change(_forgotten)),
     Mutant("history is of the noise, not of denoised (DPM-Solver, not ++)", Change(_history_of_noise)),
     Mutant("the last step is left out", Change(_unfinished)),

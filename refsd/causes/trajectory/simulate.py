@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from refsd.causes.trajectory.mutants import Change, ModelCall, guided_by
+from refsd.causes.trajectory.mutants import Change, ModelCall, guided_by, wrong_forms
 from refsd.golden.case import Case
 from refsd.trajectory.forms import Forms, forms
 from refsd.trajectory.run import Dump, by_forms, signal_of, solver_of
@@ -26,11 +26,11 @@ def simulate(case: Case, noise: np.ndarray, sigmas: np.ndarray, change: Change |
     form = forms(solver, sigmas)
     if form.draws >= len(noise):
         return None
-    if change is not None and change.rows is not None:
-        wrong = change.rows(case, form, sigmas)
-        if wrong is None or np.array_equal(wrong, form.rows):
+    if change is not None:
+        wrong = wrong_forms(change, case, form, sigmas)
+        if wrong is None:
             return None
-        form = form._replace(rows=wrong)
+        form = wrong
     calls = iter(range(form.calls))
     return by_forms(form, sigmas, lambda x, sigma: answer(case, form, sigmas, next(calls), x, sigma, change), noise)
 

@@ -11,10 +11,27 @@ from typing import Any
 Sampler = Callable[..., Any]
 
 
-def _euler(torch, model, x, sigmas, draw, eta):
+def _no_churn(x, sigma):
+    return x, sigma
+
+
+def _churn_of(torch, params: dict[str, Any], draw):
+    """Return (x, sigma) -> both after churn. Noise is drawn in every step."""
+    most = min(params["s_churn"] / params["steps"], math.sqrt(2) - 1)
+
+    def churn(x, sigma):
+        share = most if params["s_tmin"] <= sigma <= params["s_tmax"] else 0.0
+        eps, raised = draw() * params["s_noise"], sigma * (share + 1)
+        return (x + eps * (raised**2 - sigma**2).sqrt(), raised) if share > 0 else (x, sigma)
+
+    return churn
+
+
+def _euler(torch, model, x, sigmas, draw, eta, churn=_no_churn):
     for i in range(len(sigmas) - 1):
-        d = (x - model(x, sigmas[i])) / sigmas[i]
-        x = x + d * (sigmas[i + 1] - sigmas[i])
+        x, sigma = churn(x, sigmas[i])
+        d = (x - model(x, sigma)) / sigma
+        x = x + d * (sigmas[i + 1] - sigma)
     return x
 
 
@@ -34,9 +51,10 @@ def _euler_ancestral(torch, model, x, sigmas, draw, eta):
     return x
 
 
-def _heun(torch, model, x, sigmas, draw, eta):
+def _heun(torch, model, x, sigmas, draw, eta, churn=_no_churn):
     for i in range(len(sigmas) - 1):
-        d, dt = (x - model(x, sigmas[i])) / sigmas[i], sigmas[i + 1] - sigmas[i]
+        x, sigma = churn(x, sigmas[i])
+        d, dt = (x - model(x, sigma)) / sigma, sigmas[i + 1] - sigma
         if sigmas[i + 1] == 0:
             x = x + d * dt
             continue
@@ -46,16 +64,17 @@ def _heun(torch, model, x, sigmas, draw, eta):
     return x
 
 
-def _dpm_2(torch, model, x, sigmas, draw, eta):
+def _dpm_2(torch, model, x, sigmas, draw, eta, churn=_no_churn):
     for i in range(len(sigmas) - 1):
-        d = (x - model(x, sigmas[i])) / sigmas[i]
+        x, sigma = churn(x, sigmas[i])
+        d = (x - model(x, sigma)) / sigma
         if sigmas[i + 1] == 0:
-            x = x + d * (sigmas[i + 1] - sigmas[i])
+            x = x + d * (sigmas[i + 1] - sigma)
             continue
-        middle = sigmas[i].log().lerp(sigmas[i + 1].log(), 0.5).exp()
-        other = x + d * (middle - sigmas[i])
+        middle = sigma.log().lerp(sigmas[i + 1].log(), 0.5).exp()
+        other = x + d * (middle - sigma)
         d_2 = (other - model(other, middle)) / middle
-        x = x + d_2 * (sigmas[i + 1] - sigmas[i])
+        x = x + d_2 * (sigmas[i + 1] - sigma)
     return x
 
 
@@ -223,6 +242,9 @@ SAMPLERS: dict[str, Sampler] = {
     "euler_cfg_pp": _euler_cfg_pp,
     "euler_a_cfg_pp": _euler_ancestral_cfg_pp,
     "dpm++2m_cfg_pp": _dpmpp_2m_cfg_pp,
+    "euler_churn": _euler,
+    "heun_churn": _heun,
+    "dpm2_churn": _dpm_2,
     "flow/euler": _euler,
     "flow/euler_a": _flow_euler_ancestral,
     "flow/dpm++2m_sde": _flow_dpmpp_2m_sde,
@@ -291,6 +313,8 @@ def run(torch, noise, params: dict[str, Any]) -> dict[str, Any]:
         return (answers[-1], without) if pairs else answers[-1]
 
     sampler, pairs = SAMPLERS[params["sampler"]], params["sampler"].endswith("_cfg_pp")
-    latent = sampler(torch, model, noise[0] * sigmas[0], sigmas, lambda: next(draws), params.get("eta", 1.0))
+    draw = lambda: next(draws)
+    churn = {"churn": _churn_of(torch, params, draw)} if "s_churn" in params else {}
+    latent = sampler(torch, model, noise[0] * sigmas[0], sigmas, draw, params.get("eta", 1.0), **churn)
     outputs = {"sigmas": sigmas, "x": torch.stack(shown), "denoised": torch.stack(answers), "latent": latent}
     return {**outputs, "uncond": torch.stack(unconds)} if pairs else outputs

@@ -3,10 +3,15 @@
 from functools import partial
 
 import numpy as np
+import pytest
 
 from refsd.cases import CASES
+from refsd.causes.trajectory.diagnose import diagnose
+from refsd.causes.trajectory.mutants import MUTANTS
+from refsd.causes.trajectory.simulate import simulate
+from refsd.numerics.profiles import FLOAT32
 from refsd.trajectory.forms import forms
-from refsd.trajectory.run import sigmas_of, solver_of
+from refsd.trajectory.run import churn_of, churning, model_of, sigmas_of, solver_of, trajectory
 
 
 def test_a_restart_restarts():
@@ -15,6 +20,38 @@ def test_a_restart_restarts():
     assert case.params["steps"] >= 20
     right, without = (forms(one, sigmas) for one in (solver, solver._replace(run=partial(solver.run, segments=[]))))
     assert right.draws == 1 and without.draws == 0
+
+
+@pytest.mark.parametrize("sampler", ["euler", "heun", "dpm2", "heunpp2"])
+def test_churn_adds_noise_to_the_middle_steps_and_no_limit_is_near_a_level(sampler):
+    case = CASES[f"trajectory/{sampler}_churn/karras"]
+    sigmas, churn = sigmas_of(case), churn_of(case)
+    assert churn is not None
+    form = forms(solver_of(case), sigmas)
+    added = form.rows[:, form.known :].any(axis=0)
+    assert added.tolist() == [False, True, True, True, False]
+    raised = form.sigmas[np.flatnonzero(np.diff(form.steps, prepend=-1))] / sigmas[:-1]
+    np.testing.assert_allclose(raised, [1, 1.3, 1.3, 1.3, 1])
+    limits = np.array([[churn.s_tmin], [churn.s_tmax]])
+    assert (np.abs(np.log(limits / sigmas[:-1])) > 0.1).all()
+
+
+def test_churn_of_the_first_step_is_shown_to_the_model():
+    """Without its upper limit noise is added before the first call: the known bug's trajectory is the sampler's."""
+    case = CASES["trajectory/euler_churn/karras"]
+    noise, sigmas = case.realize()["noise"].values().astype(np.float64), sigmas_of(case)
+    churn = churn_of(case)
+    assert churn is not None
+    wrong = churning(case, churn._replace(s_tmax=np.inf))
+    want = trajectory(wrong, sigmas, model_of(case), noise)
+    (bug,) = (bug for bug in MUTANTS if bug.name == "churn's upper limit is left out")
+    got = simulate(case, noise, sigmas, bug.change)
+    assert got is not None
+    np.testing.assert_allclose(got.x, want.x, rtol=1e-12)
+    np.testing.assert_allclose(got.latent, want.latent, rtol=1e-12)
+    assert not np.allclose(want.x[0], noise[0] * sigmas[0])
+    found = diagnose(case, case.realize(), want.outputs(), FLOAT32)
+    assert found == [bug.name]
 
 
 def test_the_fast_solver_has_steps_of_each_order():
