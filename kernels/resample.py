@@ -41,6 +41,22 @@ def resize_nearest(x, height, width):
     return x[:, :, (np.arange(height) * H // height)[:, None], np.arange(width) * W // width]
 
 
+def resize_nearest_exact(x, height, width):
+    """Copy for each new pixel the old pixel under its centre.
+
+        y[n, c, p, q] = x[n, c, floor((p + 1/2) H / height), floor((q + 1/2) W / width)]
+
+    x:    [N, C, H, W]
+    -> y: [N, C, height, width], dtype of x
+
+    The fractions are exact, as in resize_nearest.
+    Source: torch.nn.functional.interpolate(mode="nearest-exact").
+    """
+    H, W = x.shape[2:]
+    rows, columns = ((2 * np.arange(new) + 1) * old // (2 * new) for new, old in ((height, H), (width, W)))
+    return x[:, :, rows[:, None], columns]
+
+
 @kernel
 def _double(rows, out):
     M, W = rows.shape

@@ -15,6 +15,7 @@ from refsd.kernels.adapters import Conv2d
 from refsd.kernels.adapters.layer import convolve
 from refsd.kernels.adapters.scales import lokr_rank
 from refsd.kernels.conv2d_im2col import conv2d_im2col
+from refsd.kernels.convolution_geometry import each, positions
 from refsd.numerics.quantization import Quantization
 from refsd.numerics.tensor import SCALAR_TYPES
 
@@ -66,9 +67,8 @@ def on_conv2d(adapter_of):
 
         weight = np.broadcast_to(np.zeros((), x.dtype), (O, x.shape[1], *kernel))
         layer = Conv2d(weight, None, stride, (top, bottom, left, right), 1, product, a.settled)
-        P = (x.shape[2] + top + bottom - kernel[0]) // stride + 1
-        Q = (x.shape[3] + left + right - kernel[1]) // stride + 1
-        return _added(a, adapter, x, layer, (len(x), O, P, Q))
+        sizes = positions(x.shape[2:], (top, bottom, left, right), kernel, each(stride, 2), (1, 1))
+        return _added(a, adapter, x, layer, (len(x), O, *sizes))
 
     return run
 

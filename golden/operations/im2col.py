@@ -5,7 +5,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from refsd.golden.bounds import movement
 from refsd.golden.case import Case
-from refsd.golden.mutations import F16_INPUT, SIDES_SWAPPED, answer
+from refsd.golden.mutations import F16_INPUT, SIDES_SWAPPED, answer, turned
 from refsd.golden.operation import IMAGE, REQUIRED, Mutant, Operation, values
 from refsd.golden.operations.convolution import dilation_ignored, padding_repeated, window_fits
 from refsd.golden.recipe import Recipe
@@ -65,6 +65,7 @@ IM2COL = Operation(
         Mutant("columns channel-last", patches_channel_last),
         Mutant("border repeated", padding_repeated),
         Mutant("dilation ignored", dilation_ignored),
+        Mutant("stride's two numbers exchanged", turned("stride")),
         Mutant("positions counted as if the filter were as high as wide", sides_of_a_filter_confused),
         SIDES_SWAPPED,
         F16_INPUT,
@@ -87,6 +88,12 @@ IM2COL = Operation(
             "im2col",
             {"x": Recipe((1, 5, 9, 7))},
             {"kernel": (2, 3), "dilation": (3, 2), "padding": (1, 1, 2, 2)},
+        ),
+        Case(
+            "im2col/f32/uneven-stride-n1-c3-h9-w11",
+            "im2col",
+            {"x": Recipe((1, 3, 9, 11))},
+            {"kernel": (3, 3), "stride": (2, 3), "padding": (1, 1, 1, 1)},
         ),
     ),
 )

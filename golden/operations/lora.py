@@ -4,7 +4,7 @@ import numpy as np
 
 from refsd.golden.bounds import Run
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, F16_INPUT, SIDES_SWAPPED, other_input
+from refsd.golden.mutations import BATCH, F16_INPUT, SIDES_SWAPPED, other_input, turned
 from refsd.golden.operation import IMAGE, Mutant, Operation
 from refsd.golden.operations.adapter import (
     SCALES,
@@ -90,6 +90,7 @@ LORA_CONV2D = Operation(
     fits=window_fits,
     bound=delta_bound(_lora_delta, _bound_scale),
     mutants=(
+        Mutant("stride's two numbers exchanged", turned("stride")),
         Mutant("filter flipped", other_input("down", lambda w: w[:, :, ::-1, ::-1])),
         SIDES_SWAPPED,
         *_MUTANTS,
@@ -98,6 +99,7 @@ LORA_CONV2D = Operation(
         _case("f32", (2, 33, 9, 7), 20, 4, 3.0, (3, 3), **SIDES),
         _case("f16", (2, 32, 8, 6), 20, 8, 3.0, (3, 3), stride=2, **SIDES),
         _case("f32", (2, 33, 5, 4), 12, 1, 0.5, (1, 1)),
+        _case("f32", (1, 5, 9, 11), 7, 2, 1.0, (3, 3), stride=(1, 2), **SIDES),
     ),
 )
 

@@ -13,7 +13,7 @@ from refsd.golden.rounding import Bound, Terms, gamma
 from refsd.kernels import interpolate
 from refsd.kernels import interpolation_taps as taps
 from refsd.kernels.interpolate import weighted
-from refsd.kernels.resample import resize_nearest
+from refsd.kernels.resample import resize_nearest, resize_nearest_exact
 from refsd.numerics.errors import BadInput
 
 # (align_corners, antialias) -> the suffix of the kernel's name
@@ -22,6 +22,10 @@ CONVENTIONS = {(False, False): "", (True, False): "_corners", (False, True): "_a
 
 def _run_nearest(a, inputs, params):
     return resize_nearest(values(a, inputs["x"]), params["height"], params["width"])
+
+
+def _run_nearest_exact(a, inputs, params):
+    return resize_nearest_exact(values(a, inputs["x"]), params["height"], params["width"])
 
 
 def _run(kind):
@@ -212,6 +216,7 @@ def _cases(kind: str) -> tuple[Case, ...]:
         _case(kind, "corners-up", (2, 3, 5, 7), (13, 11), align_corners=True),
         _case(kind, "corners-down", (2, 3, 12, 9), (5, 7), align_corners=True),
         _case(kind, "corners-one", (2, 3, 6, 5), (1, 9), align_corners=True),
+        _case(kind, "corners-of-one", (2, 3, 1, 5), (4, 9), align_corners=True),
         _case(kind, "smooth-down", (2, 3, 20, 14), (6, 5), antialias=True),
         _case(kind, "smooth-up", (2, 3, 4, 6), (7, 15), antialias=True),
     )
@@ -237,6 +242,30 @@ RESIZE_NEAREST = Operation(
     cases=(
         _case("nearest", "up", (2, 3, 5, 7), (8, 16)),
         _case("nearest", "down", (2, 3, 16, 20), (6, 8)),
+    ),
+)
+
+RESIZE_NEAREST_EXACT = Operation(
+    "resize_nearest_exact",
+    "Take the pixel under the new one's centre: floor((p + 1/2) H / height), floor((q + 1/2) W / width).",
+    inputs={"x": IMAGE},
+    output="[N, C, height, width]",
+    channel=1,
+    params={**_NEW_SIZE},
+    run=_run_nearest_exact,
+    fits=_fits,
+    bound=movement,
+    mutants=(
+        Mutant("no half pixels: nearest, not nearest-exact", other_run(_run_nearest)),
+        *(mutant for mutant in _NEAREST if mutant.name != "half-pixel centres"),
+        *_ENDS,
+        SIDES_SWAPPED,
+        BATCH,
+        Mutant("bilinear", other_run(_run("bilinear"), **_CONVENTION)),
+    ),
+    cases=(
+        _case("nearest_exact", "up", (2, 3, 5, 7), (8, 16)),
+        _case("nearest_exact", "down", (2, 3, 16, 20), (6, 8)),
     ),
 )
 
@@ -294,4 +323,4 @@ RESIZE_BICUBIC = Operation(
     cases=_cases("bicubic"),
 )
 
-OPERATIONS = (RESIZE_NEAREST, RESIZE_BILINEAR, RESIZE_BICUBIC)
+OPERATIONS = (RESIZE_NEAREST, RESIZE_NEAREST_EXACT, RESIZE_BILINEAR, RESIZE_BICUBIC)

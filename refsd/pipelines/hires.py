@@ -9,7 +9,7 @@ import numpy as np
 
 from refsd.kernels.interpolate import resize_bicubic, resize_bilinear, weighted
 from refsd.kernels.interpolation_taps import lanczos
-from refsd.kernels.resample import resize_nearest
+from refsd.kernels.resample import resize_nearest, resize_nearest_exact
 from refsd.models.vae.tiling import tiled_sdcpp
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
@@ -28,13 +28,6 @@ from refsd.weights import open_checkpoint
 Resize = Callable[[np.ndarray, int, int], np.ndarray]
 
 
-def _nearest_exact(x: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Copy for each new pixel the old pixel under its centre. Source: torch interpolate, mode "nearest-exact"."""
-    H, W = x.shape[2:]
-    rows, columns = ((2 * np.arange(new) + 1) * old // (2 * new) for new, old in ((height, H), (width, W)))
-    return x[:, :, rows[:, None], columns]
-
-
 def _lanczos(x: np.ndarray, height: int, width: int) -> np.ndarray:
     H, W = x.shape[2:]
     return weighted(np.ascontiguousarray(x), lanczos(H, height), lanczos(W, width))
@@ -45,7 +38,7 @@ def _lanczos(x: np.ndarray, height: int, width: int) -> np.ndarray:
 LATENT_UPSCALERS: dict[str, Resize] = {
     "Latent": resize_bilinear,
     "Latent (nearest)": resize_nearest,
-    "Latent (nearest-exact)": _nearest_exact,
+    "Latent (nearest-exact)": resize_nearest_exact,
     "Latent (antialiased)": resize_bilinear,
     "Latent (bicubic)": resize_bicubic,
     "Latent (bicubic antialiased)": resize_bicubic,

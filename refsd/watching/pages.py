@@ -209,6 +209,7 @@ PAGES: dict[str, Rule] = {
     "tanh": _activation("tanh"),
     "relu": _activation("relu"),
     "upsample_nearest2d": _resize("resize_nearest"),
+    "_upsample_nearest_exact2d": _resize("resize_nearest_exact"),
     "upsample_bilinear2d": _resize("resize_bilinear"),
     "_upsample_bilinear2d_aa": _resize("resize_bilinear", antialias=True),
     "upsample_bicubic2d": _resize("resize_bicubic"),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive import resample as naive
 
-from refsd.kernels.resample import resize_nearest, upsample_nearest
+from refsd.kernels.resample import resize_nearest, resize_nearest_exact, upsample_nearest
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 7), (1, 1, 1, 1), (1, 2, 33, 5)])
@@ -23,8 +23,10 @@ def test_shapes(shape, factor, dtype):
 def test_any_size(H, W, P, Q):
     x = np.random.default_rng(0).standard_normal((1, 2, H, W))
     np.testing.assert_array_equal(resize_nearest(x, P, Q), naive.resize_nearest(x, P, Q))
+    np.testing.assert_array_equal(resize_nearest_exact(x, P, Q), naive.resize_nearest_exact(x, P, Q))
 
 
 def test_a_whole_factor_is_both():
     x = np.random.default_rng(0).standard_normal((1, 2, 3, 5))
     np.testing.assert_array_equal(resize_nearest(x, 9, 15), upsample_nearest(x, 3))
+    np.testing.assert_array_equal(resize_nearest_exact(x, 9, 15), upsample_nearest(x, 3))

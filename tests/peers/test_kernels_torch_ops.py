@@ -27,7 +27,7 @@ from refsd.kernels.batch_norm import batch_norm
 from refsd.kernels.group_norm_silu import group_norm_silu
 from refsd.kernels.l2_norm import l2_norm
 from refsd.kernels.modulate import adaptive_layer_norm, gated_add, modulate
-from refsd.kernels.resample import resize_nearest
+from refsd.kernels.resample import resize_nearest, resize_nearest_exact
 from refsd.kernels.rms_norm import rms_norm
 from refsd.kernels.sigmoid import sigmoid
 from refsd.kernels.sincos_positions import crop_positions, sincos_positions
@@ -211,6 +211,7 @@ def test_interpolation(kind, how, old, new):
 def test_nearest(old, new):
     x = normal(2, 3, *old)
     agrees(resize_nearest(x, *new), F.interpolate(*t(x), size=new, mode="nearest"), 0)
+    agrees(resize_nearest_exact(x, *new), F.interpolate(*t(x), size=new, mode="nearest-exact"), 0)
 
 
 def test_nearest_is_exact_where_a_float_quotient_is_not():

@@ -7,6 +7,8 @@ _NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "
 # torch's cubic: Keys' a, by whether it smooths what it shrinks
 _CUBIC = {False: -0.75, True: -0.5}
 
+_EXACT = {"mode": "nearest", "coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
+
 
 def _resized(b, x, height, width, **how):
     return b.node("Resize", x, None, None, [*x.shape[:2], height, width], **how)
@@ -44,9 +46,14 @@ def _avg_pool2d(b, x, params):
     return b.node("AveragePool", x["x"], count_include_pad=int(params["count_include_pad"]), **_window(params))
 
 
+def _nearest(how: dict[str, str]) -> Function:
+    return lambda b, x, params: _resized(b, x["x"], params["height"], params["width"], **how)
+
+
 FUNCTIONS: dict[str, Function] = {
     "upsample_nearest": _upsample_nearest,
-    "resize_nearest": lambda b, x, params: _resized(b, x["x"], params["height"], params["width"], **_NEAREST),
+    "resize_nearest": _nearest(_NEAREST),
+    "resize_nearest_exact": _nearest(_EXACT),
     "resize_bilinear": _interpolated("linear"),
     "resize_bicubic": _interpolated("cubic"),
     "avg_pool2d": _avg_pool2d,

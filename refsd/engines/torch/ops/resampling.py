@@ -30,6 +30,7 @@ def _avg_pool2d(torch, x, params):
 FUNCTIONS: dict[str, Function] = {
     "upsample_nearest": _upsample_nearest,
     "resize_nearest": _resize("nearest"),
+    "resize_nearest_exact": _resize("nearest-exact"),
     "resize_bilinear": _resize("bilinear"),
     "resize_bicubic": _resize("bicubic"),
     "avg_pool2d": _avg_pool2d,
