@@ -119,6 +119,8 @@ class EncodedPrompt(NamedTuple):
     convention: convention of the engine to follow
     negative: True for the negative prompt
     empty:    True for a prompt without text
+    original: height and width that SDXL is told the image had before it was cropped; None: `size`
+    crop:     top and left of the crop that SDXL is told
     """
 
     encoders: Mapping[str, Encoded]
@@ -127,6 +129,8 @@ class EncodedPrompt(NamedTuple):
     convention: Convention
     negative: bool = False
     empty: bool = False
+    original: tuple[int, int] | None = None
+    crop: tuple[int, int] = (0, 0)
 
 
 class Condition(NamedTuple):

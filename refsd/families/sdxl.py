@@ -54,14 +54,15 @@ def join(prompt: EncodedPrompt) -> Condition:
     if prompt.negative and prompt.empty and prompt.convention.zeros_empty:
         context = np.zeros_like(context)
         pooled = np.zeros_like(pooled) if prompt.convention.zeros_pooled else pooled
-    sizes = np.array([[*prompt.size, 0, 0, *prompt.size]] * len(context))
+    sizes = np.array([[*(prompt.original or prompt.size), *prompt.crop, *prompt.size]] * len(context))
     return Condition(context, with_sizes(prompt.network, pooled, sizes))
 
 
 def join_refiner(prompt: EncodedPrompt) -> Condition:
     """Return bigG's hidden states; y: its pooled text, the sizes and the aesthetic score."""
     context, pooled = prompt.encoders["clip_g"].hidden, prompt.encoders["clip_g"].pooled
-    sizes = np.array([[*prompt.size, 0, 0, AESTHETIC[prompt.negative]]] * len(context))
+    own = *(prompt.original or prompt.size), *prompt.crop, AESTHETIC[prompt.negative]
+    sizes = np.array([own] * len(context))
     if prompt.negative and prompt.empty and prompt.convention.zeros_refiner:
         context = np.zeros_like(context)
     return Condition(context, with_sizes(prompt.network, pooled, sizes))

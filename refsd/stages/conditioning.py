@@ -13,7 +13,7 @@ from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FLOAT64
-from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, param, part
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 
 _ENCODERS = "clip", "clip_g", "t5", "qwen3"
 
@@ -22,6 +22,7 @@ class JoinRule(NamedTuple):
     """The parts of the rule. In the right rule size, encoders, empty and mask return their argument.
 
     size:     height and width of the picture -> those that the network receives
+    told:     parameters -> what SDXL is told: the picture's size, the original's or None, the crop's top and left
     encoders: {component: Encoded} -> {component: Encoded}
     join:     variant -> (encoded prompt -> Condition)
     empty:    True if the negative prompt is empty -> True if it is treated as empty
@@ -30,6 +31,7 @@ class JoinRule(NamedTuple):
     """
 
     size: Callable[[tuple[int, int]], tuple[int, int]]
+    told: Callable[[Params], "Told"]
     encoders: Callable[[dict[str, Encoded]], dict[str, Encoded]]
     join: Callable[[str], Callable[[EncodedPrompt], Condition]]
     empty: Callable[[bool], bool]
@@ -37,8 +39,27 @@ class JoinRule(NamedTuple):
     mask: Callable[[np.ndarray], np.ndarray]
 
 
+class Told(NamedTuple):
+    """The numbers that SDXL is told beside the text."""
+
+    size: tuple[int, int]
+    original: tuple[int, int] | None
+    crop: tuple[int, int]
+
+
+def _told(p: Params) -> Told:
+    """Without a prompt the negative ones count, if both of its sizes are given.
+
+    Source: diffusers StableDiffusionXLPipeline.__call__, negative_add_time_ids.
+    """
+    own = "negative_" if p["negative"] and p["negative_original"] and p["negative_size"] else ""
+    size, original, crop = (p[f"{own}{name}"] for name in Told._fields)
+    return Told(tuple(size), original and tuple(original), tuple(crop))
+
+
 JOIN = JoinRule(
     size=lambda size: size,
+    told=_told,
     encoders=lambda encoders: encoders,
     join=lambda variant: VARIANTS[variant].join,
     empty=lambda empty: empty,
@@ -58,13 +79,16 @@ def _joined(rule: JoinRule, inputs: StageInputs) -> dict[str, np.ndarray]:
             seen = t.get(f"{name}_mask", np.ones(hidden.shape[:2], np.int64))
             encoders[name] = Encoded(hidden, t.get(f"{name}_pooled"), seen.astype(np.int64))
     arithmetic = Arithmetic(FLOAT64 if inputs.dtype == np.float64 else FLOAT32)
+    told = rule.told(p)
     prompt = EncodedPrompt(
         rule.encoders(encoders),
         Module({}, arithmetic),
-        rule.size(tuple(p["size"])),
+        rule.size(told.size),
         OF_ALL_MODELS[p["engine"]],
         p["negative"],
         rule.empty(p["empty"]),
+        told.original and rule.size(told.original),
+        told.crop,
     )
     made = rule.join(p["variant"])(prompt)
     context = made.context
@@ -81,7 +105,8 @@ def _joined(rule: JoinRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 def _y_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     """y holds sines and cosines of the sizes: their errors grow with the angles, which reach the sizes."""
-    return np.full(truth.shape, np.abs(truth).max() + max(inputs.params["size"]))
+    told = _told(inputs.params)
+    return np.full(truth.shape, np.abs(truth).max() + max(*told.size, *(told.original or (0,)), *told.crop))
 
 
 def _reordered(change: Callable[[Condition, EncodedPrompt], Condition]) -> Callable[[str], Callable]:
@@ -162,6 +187,19 @@ def _moved_on(mask: np.ndarray) -> np.ndarray:
     return (np.arange(mask.shape[1]) < mask.sum(axis=1, keepdims=True) + 1).astype(mask.dtype)
 
 
+_TOLD: dict[str, Callable[[Told, Params], Told]] = {
+    "the prompt's sizes and crop for the negative prompt": lambda told, p: _told({**p, "negative": False}),
+    "the crop left out": lambda told, p: told._replace(crop=(0, 0)),
+    "the crop's left before its top": lambda told, p: told._replace(crop=told.crop[::-1]),
+    "the picture's size for the original's": lambda told, p: told._replace(original=None),
+    "the original's size for the picture's": lambda told, p: told._replace(size=told.original or told.size),
+}
+
+
+def _other_told(change: Callable[[Told, Params], Told]) -> Callable[[Params], Told]:
+    return lambda p: change(_told(p), p)
+
+
 def _join_case(label: str, variant: str, engine: str = "diffusers", prefix: tuple[str, ...] = (), **more: Any):
     widths = {"clip": 6, "clip_g": 10, "t5": 20, "qwen3": 8}
     inputs: dict[str, Recipe] = {}
@@ -176,6 +214,14 @@ def _join_case(label: str, variant: str, engine: str = "diffusers", prefix: tupl
         inputs |= {"image": Recipe((2, 4, 6)), "image_of_zeros": Recipe((2, 4, 6), offset=0.5)}
     return case("conditioning", label, inputs, variant=variant, engine=engine, **more)
 
+
+_CROPPED = {
+    "original": [640, 512],
+    "crop": [48, 16],
+    "negative_original": [320, 384],
+    "negative_size": [1024, 896],
+    "negative_crop": [8, 24],
+}
 
 CONDITIONING = Stage(
     "conditioning",
@@ -193,6 +239,11 @@ CONDITIONING = Stage(
         "size": [768, 1216],
         "negative": False,
         "empty": False,
+        "original": None,
+        "crop": [0, 0],
+        "negative_size": None,
+        "negative_original": None,
+        "negative_crop": [0, 0],
     },
     outputs={
         "context": Output(("item", "token", "channel"), lambda inputs, truth: np.abs(truth), 2),
@@ -205,6 +256,7 @@ CONDITIONING = Stage(
         part("height and width swapped", size=lambda size: size[::-1]),
         part("sizes of the latent", size=lambda size: (size[0] // 8, size[1] // 8)),
         part("sizes of 1024 whatever is drawn", size=lambda size: (1024, 1024)),
+        *(part(f"SDXL: {name}", told=_other_told(change)) for name, change in _TOLD.items()),
         part("encoders swapped", encoders=_swapped),
         part(
             "pooled text of zeros",
@@ -240,6 +292,9 @@ CONDITIONING = Stage(
         _join_case("sd1", "sd15", image=True),
         _join_case("sd1-negative-image", "sd15", image=True, negative=True),
         _join_case("sdxl", "sdxl"),
+        _join_case("sdxl-cropped", "sdxl", **_CROPPED),
+        _join_case("sdxl-negative-crop", "sdxl", negative=True, **_CROPPED),
+        _join_case("sdxl-refiner-cropped", "sdxl-refiner", **_CROPPED),
         _join_case("sdxl-empty", "sdxl", negative=True, empty=True),
         _join_case("sdxl-empty-sdcpp", "sdxl", "sdcpp", negative=True, empty=True, size=[512, 896]),
         _join_case("sdxl-negative", "sdxl", "sdcpp", negative=True),

@@ -11,6 +11,7 @@ from diffusers import (
     StableDiffusionXLImg2ImgPipeline,
     StableDiffusionXLInpaintPipeline,
     StableDiffusionXLInstructPix2PixPipeline,
+    StableDiffusionXLPipeline,
 )
 from float64_peers import draw, float64_throughout, redraw
 from test_models_sdxl import Config, peer_unet
@@ -50,9 +51,10 @@ def sdxl_case(
     pooled=56,
     beside=None,
     more=None,
+    told=((),) * 2,
     **asked,
 ):
-    """beside: further networks; more: what their pipeline is told when it is made"""
+    """beside: further networks; more: what their pipeline is told when it is made; told: sizes of each prompt"""
     sizes = 6 if len(names) == 2 else 5
     texts, pooled_texts = draw((2, 7, 40), 2), draw((2, pooled), 3)
     with float64_throughout():
@@ -77,7 +79,8 @@ def sdxl_case(
             split = {"clip": texts[i : i + 1, :, :CLIP_L], "clip_g": texts[i : i + 1, :, CLIP_L:]}
             split = split if len(names) == 2 else {"clip_g": texts[i : i + 1]}
             encoded = {name: Encoded(text, pooled_texts[i : i + 1], seen) for name, text in split.items()}
-            prompt = EncodedPrompt(encoded, ours.denoiser.module, (H, W), DIFFUSERS, negative=i == 1)
+            size, *its = told[i] or ((H, W),)
+            prompt = EncodedPrompt(encoded, ours.denoiser.module, size, DIFFUSERS, i == 1, False, *its)
             made.append(ours.variant.join(prompt))
         mine = drawn(ours, settings, Conditioning(*made), images)
     agree(mine, theirs)
@@ -101,6 +104,19 @@ def test_inpainting(tmp_path, channels, strength):
     asked = {"image": of(PICTURE), "mask_image": of(MASK), "strength": strength, "height": H, "width": W}
     name = sdxl_case(tmp_path, StableDiffusionXLInpaintPipeline, settings, images, channels=channels, **asked)
     assert name == ("sdxl-inpaint" if channels == 9 else "sdxl")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_sizes_and_crops_of_both_prompts(tmp_path, own):
+    """Without negative sizes of its own the negative prompt has the prompt's, and no negative crop."""
+    settings, images = unet_settings(3, 0.75), ConditioningImages()
+    given = (768, 512), (640, 704), (48, 16)
+    other = (896, 320), (256, 1024), (8, 24)
+    names = "target_size", "original_size", "crops_coords_top_left"
+    asked = dict(zip(names, given, strict=True)) | {"negative_crops_coords_top_left": other[2]}
+    asked |= {f"negative_{name}": value for name, value in zip(names, other, strict=True)} if own else {}
+    told = given, other if own else given
+    sdxl_case(tmp_path, StableDiffusionXLPipeline, settings, images, told=told, height=H, width=W, **asked)
 
 
 @pytest.mark.parametrize("strength", [0.45, 1.0])

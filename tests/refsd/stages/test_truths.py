@@ -489,6 +489,20 @@ def test_conditioning_of_sdxl():
     assert _truth("conditioning/sdxl-negative")[2]["context"].any()
 
 
+@pytest.mark.parametrize(
+    ("label", "numbers"),
+    [
+        ("sdxl-cropped", (640, 512, 48, 16, 768, 1216)),
+        ("sdxl-negative-crop", (320, 384, 8, 24, 1024, 896)),
+        ("sdxl-refiner-cropped", (640, 512, 48, 16, 6.0)),
+    ],
+)
+def test_conditioning_of_sdxl_with_a_crop(label, numbers):
+    found = _truth(f"conditioning/{label}")[2]["y"][1, 10:].reshape(len(numbers), 2, 128)
+    angles = np.array(numbers)[:, None] * 10000 ** (-np.arange(128) / 128)
+    np.testing.assert_allclose(found, np.stack([np.cos(angles), np.sin(angles)], axis=1), rtol=1e-9, atol=1e-9)
+
+
 def test_conditioning_of_other_families():
     t, _, found = _truth("conditioning/sd3")
     np.testing.assert_array_equal(found["context"][:, :5, :16], np.dstack([t["clip_hidden"], t["clip_g_hidden"]]))
