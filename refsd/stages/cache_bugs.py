@@ -275,6 +275,24 @@ class _Fading(TeaCache):
         return y
 
 
+class _ResetByTheOther(TeaCache):
+    """Reset the state at each call of the first step: that without the prompt clears what the prompt's kept."""
+
+    def reuse(self, call):
+        if call.step == 0:
+            self.modulated.clear()
+            self.error.clear()
+        return super().reuse(call)
+
+
+class _OneTea(TeaCache):
+    def reuse(self, call):
+        return super().reuse(call._replace(condition="cond"))
+
+    def keep(self, call, end):
+        super().keep(call._replace(condition="cond"), end)
+
+
 # cache -> bug -> what takes its place
 BUGS: Mapping[str, Mapping[str, type[Cache]]] = {
     "easycache": {
@@ -331,5 +349,7 @@ BUGS: Mapping[str, Mapping[str, type[Cache]]] = {
         "the last step is reused": _LastReused,
         "the rescaled changes are not added up": _NeverSummed,
         "what is added up fades at each reused step": _Fading,
+        "the prompt's state is reset by the call without it": _ResetByTheOther,
+        "one state for all conditions": _OneTea,
     },
 }

@@ -160,6 +160,7 @@ STAGES = (
                 ratios=[*_RATIOS],
             ),
             _case("teacache", "teacache", head=True, threshold=0.105, polynomial=[2.0, 0.6, 0.0]),
+            _case("teacache-guided", "teacache", guided=True, head=True, threshold=0.2, polynomial=[2.0, 0.6, 0.0]),
         ),
     ),
 )

@@ -258,6 +258,7 @@ _KNOWN = (
     part("skipped layers' guidance of the other sign", skipped=lambda g, c, k, s: skip_layer(g, c, k, -s)),
     part("skipped layers in guided's place", skipped=lambda g, c, k, s: g + s * (g - k)),
     param("scale 1", scale=1.0),
+    param("scale 0 taken for none given, which is 1", scale=lambda scale: scale or 1.0),
 )
 
 _SHAPE = (2, 4, 5, 7)
@@ -298,6 +299,8 @@ STAGES = (
         cases=(
             _case("cfg", "cfg", 7.5),
             _case("cfg-half", "cfg", 0.5),
+            _case("cfg-0", "cfg", 0.0),
+            _case("zimage-0", "zimage", 0.0),
             _case("zimage", "zimage", 3.5),
             _case("zimage-half", "zimage", 0.5),
             _case("pix2pix", "pix2pix", 7.5, other=True, other_scale=1.5),
