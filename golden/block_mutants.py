@@ -260,6 +260,27 @@ def other_float8(name: str) -> Wrong:
     return wrong
 
 
+def no_subnormal_scale(type: str, blocks: np.ndarray) -> np.ndarray | None:
+    """Read a scale that is a subnormal number as 0."""
+    changed = blocks.copy()
+    for offset, _, kind in SCALE_FIELDS.get(type, ()):
+        if kind == "ue4m3":
+            changed[:, offset][changed[:, offset] & 0x78 == 0] = 0
+        elif kind == "f16":
+            empty = changed[:, offset + 1] & 0x7C == 0
+            changed[empty, offset] = changed[empty, offset + 1] = 0
+    return changed
+
+
+def signed_scale(type: str, blocks: np.ndarray) -> np.ndarray | None:
+    """Read a scale's exponent as a signed byte: from 128 on it is next to 0."""
+    if type != "mxfp4":
+        return None
+    changed = blocks.copy()
+    changed[changed[:, 0] >= 128, 0] = 0
+    return changed
+
+
 def block_mutants(name: str) -> tuple[Mutant, ...]:
     return (
         Mutant("nibbles in the wrong order", other_blocks(name, swapped_nibbles)),

@@ -68,7 +68,7 @@ KINDS = {
     "f16": Kind(15, -9, 30, _write_f16),
     "f16 in pieces": Kind(15, -9, 30, _write_pieces),
     "e8m0": Kind(127, 2, 254, _write_e8m0),
-    "ue4m3": Kind(7, 1, 14, _write_ue4m3),
+    "ue4m3": Kind(7, 0, 14, _write_ue4m3),
 }
 
 # With these shifts the values have the standard deviation of "bell", within a factor of sqrt(2).

@@ -1,9 +1,9 @@
 """Expand a block type to float32."""
 
-from refsd.golden.block_mutants import block_mutants
+from refsd.golden.block_mutants import block_mutants, no_subnormal_scale, other_blocks, signed_scale
 from refsd.golden.bounds import movement
 from refsd.golden.case import Case
-from refsd.golden.operation import Operation, values
+from refsd.golden.operation import Mutant, Operation, values
 from refsd.golden.recipe import Recipe
 
 _USUAL = ("q4_0", "q8_0", "q4_k", "q6_k")
@@ -29,7 +29,11 @@ DEQUANTIZE = Operation(
     output="[..., D]",
     run=lambda a, inputs, params: values(a, inputs["x"]),
     bound=movement,
-    mutants=(*block_mutants("x"),),
+    mutants=(
+        *block_mutants("x"),
+        Mutant("subnormal scales are 0", other_blocks("x", no_subnormal_scale)),
+        Mutant("a scale's exponent read as a signed byte", other_blocks("x", signed_scale)),
+    ),
     cases=(
         *(_case(t, 33) for t in (*_USUAL, *_RARE)),
         # Scales that are subnormal float16 numbers.
@@ -38,6 +42,10 @@ DEQUANTIZE = Operation(
             for t in _USUAL
         ),
         *(_case(t, 9) for t in (*_GRIDS, *_SMALL, *_FLOAT8)),
+        # Scales at the other ends of their bytes: subnormal ones, and exponents from 128 on.
+        Case("dequantize/nvfp4/tiny-r9-d512", "dequantize", {"x": Recipe((9, 512), "nvfp4", exponent=-20)}),
+        Case("dequantize/nvfp4/large-r9-d512", "dequantize", {"x": Recipe((9, 512), "nvfp4", exponent=-6)}),
+        Case("dequantize/mxfp4/large-r9-d512", "dequantize", {"x": Recipe((9, 512), "mxfp4", exponent=-11)}),
     ),
 )
 

@@ -163,7 +163,7 @@ def test_blocks_are_those_of_the_specification(type, exponent):
 
 
 # kind of a scale -> the powers of two that it has, subnormals of ten bits' mantissa among them
-POWERS = {"f16": (-24, 15), "f16 in pieces": (-24, 15), "e8m0": (-125, 127), "ue4m3": (-6, 7)}
+POWERS = {"f16": (-24, 15), "f16 in pieces": (-24, 15), "e8m0": (-125, 127), "ue4m3": (-7, 7)}
 
 
 @pytest.mark.parametrize("type", BLOCKS)
