@@ -16,11 +16,17 @@ _FAR = 16
 
 
 def decoder(params: Params) -> Run:
-    """Subtract each channel's mean over the tile, and enlarge `up` times: overlapping tiles differ."""
-    up = params["up"]
+    """Subtract each channel's mean over the tile, and enlarge `up` times or shrink: overlapping tiles differ.
+
+    To encode, each `down` x `down` pixels become their mean.
+    """
+    up, down = params["up"], params["down"]
 
     def decode(z: np.ndarray) -> np.ndarray:
         y = z - z.mean(axis=(2, 3), keepdims=True, dtype=z.dtype)
+        if down > 1:
+            N, C, (H, W) = *y.shape[:2], (n // down for n in y.shape[2:])
+            y = y[:, :, : H * down, : W * down].reshape(N, C, H, down, W, down).mean(axis=(3, 5), dtype=z.dtype)
         return y.repeat(up, axis=2).repeat(up, axis=3)
 
     return decode
@@ -93,7 +99,12 @@ def blames(inputs: StageInputs, actual: Tensors, truth: Tensors, bounds: Mapping
     if not np.array_equal(actual["tiles"], truth["tiles"]):
         return _other_corners(actual["tiles"], truth["tiles"])
     picture = np.asarray(actual["picture"], np.float64)
-    if p["wraps"] or picture.shape[2:] != tuple(p["up"] * n for n in z.shape[2:]) or not np.isfinite(picture).all():
+    if (
+        p["wraps"]
+        or p["down"] > 1
+        or picture.shape[2:] != tuple(p["up"] * n for n in z.shape[2:])
+        or not np.isfinite(picture).all()
+    ):
         return []
     corners = [tuple(map(int, corner)) for corner in truth["tiles"]]
     decoded = [decoder(p)(z[:, :, i : i + h, j : j + w]) for i, j, h, w in corners]

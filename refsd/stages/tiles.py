@@ -1,4 +1,4 @@
-"""Decode a latent tile by tile: where the tiles lie, and how they are blended."""
+"""Decode a latent, or encode a picture, tile by tile: where the tiles lie, and how they are blended."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -24,11 +24,11 @@ class TilesRule(NamedTuple):
 
 def _sdcpp(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
     wraps = CircularAxes(x="x" in p["wraps"], y="y" in p["wraps"]) if p["wraps"] else None
-    return tiled_sdcpp(run, z, (p["size"][0], p["size"][1]), p["overlap"], up=p["up"], wraps=wraps)
+    return tiled_sdcpp(run, z, (p["size"][0], p["size"][1]), p["overlap"], p["up"], p["down"], wraps)
 
 
 def _diffusers(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
-    return tiled_diffusers(run, z, p["size"][0], p["size"][0] * p["up"], p["overlap"])
+    return tiled_diffusers(run, z, p["size"][0] * p["down"], p["size"][0] * p["up"], p["overlap"])
 
 
 _ENGINES: dict[str, Tiled] = {"sdcpp": _sdcpp, "diffusers": _diffusers}
@@ -87,7 +87,7 @@ def _summed(**wrong) -> Callable:
     how = _Summed(**wrong)
 
     def tiled(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
-        if p["wraps"]:
+        if p["wraps"] or p["down"] > 1:
             raise NoDifference
         up, lengths = p["up"], z.shape[2:]
         size = [min(n, length) for n, length in zip(p["size"], lengths, strict=True)]
@@ -153,9 +153,9 @@ class _Blended(NamedTuple):
     axes:     (upwards, to the left): True if it is
     share:    (place along a ramp, its length) -> the tile's own share, 0..1
     weights:  own share -> factors of the tile before and of the tile
-    length:   (pixels that tiles share in the picture, up) -> length of a ramp
-    step:     (size, share) -> latent pixels from tile to tile
-    kept:     (pixels of a tile, that tiles share, up) -> pixels of a tile in the picture
+    length:   (pixels that tiles share in the result, up / down) -> length of a ramp
+    step:     (size, share) -> pixels from tile to tile
+    kept:     (pixels of a tile, that tiles share, up / down) -> pixels of a tile in the result
     clamped:  False if a small last tile has the ramp of a whole one
     finished: False to blend with neighbours as they were decoded
     again:    True if a small last tile is decoded in the buffer of the tile before, which is not cleared
@@ -164,9 +164,9 @@ class _Blended(NamedTuple):
     axes: tuple[bool, bool] = (True, True)
     share: Callable[[np.ndarray, int], np.ndarray] = lambda i, n: i / n
     weights: Callable = lambda w: (1 - w, w)
-    length: Callable[[int, int], int] = lambda shared, up: shared
+    length: Callable[[int, float], int] = lambda shared, scale: shared
     step: Callable[[int, float], int] = lambda size, overlap: int(size * (1 - overlap))
-    kept: Callable[[int, int, int], int] = lambda out, shared, up: out - shared
+    kept: Callable[[int, int, float], int] = lambda out, shared, scale: out - shared
     clamped: bool = True
     finished: bool = True
     again: bool = False
@@ -176,9 +176,9 @@ def _blended(**wrong) -> Callable:
     how = _Blended(**wrong)
 
     def tiled(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
-        size, up = p["size"][0], p["up"]
-        out, step = size * up, how.step(size, p["overlap"])
-        blend = how.length(int(out * p["overlap"]), up)
+        size, out = (p["size"][0] * p[scale] for scale in ("down", "up"))
+        scale, step = p["up"] / p["down"], how.step(size, p["overlap"])
+        blend = how.length(int(out * p["overlap"]), scale)
         buffer = np.zeros((*z.shape[:2], size, size), z.dtype)
 
         def cut(i: int, j: int) -> np.ndarray:
@@ -196,13 +196,13 @@ def _blended(**wrong) -> Callable:
                 ):
                     if on:
                         _ramp_into(others[before[0]][before[1]], tile, blend, axis, how)
-        kept = how.kept(out, int(out * p["overlap"]), up)
+        kept = how.kept(out, int(out * p["overlap"]), scale)
         picture = np.concatenate(
             [np.concatenate([tile[:, :, :kept, :kept] for tile in row], axis=3) for row in tiles], axis=2
         )
         # Of a picture that is too large the part stays that the right one has.
         own, step = out - int(out * p["overlap"]), int(size * (1 - p["overlap"]))
-        high, wide = (sum(min(own, (n - k) * up) for k in range(0, n, step)) for n in z.shape[2:])
+        high, wide = (sum(min(own, int((n - k) * scale)) for k in range(0, n, step)) for n in z.shape[2:])
         return picture[:, :, :high, :wide]
 
     return lambda engine: tiled if engine == "diffusers" else _not_asked
@@ -246,7 +246,7 @@ def _decoded(kept: Callable[[bool, bool], bool]) -> Callable:
 
             def note(tile: np.ndarray) -> np.ndarray:
                 corners.append(divmod(int(tile[0, 0, 0, 0]), z.shape[3]))
-                return tile.repeat(p["up"], axis=2).repeat(p["up"], axis=3)
+                return decoder(p)(tile)
 
             _ENGINES[engine](note, index, p)
             calls, (row, column) = iter(corners), map(max, zip(*corners, strict=True))
@@ -272,7 +272,7 @@ _LATER = {
     "counted to n - 1": lambda i, n: i / max(n - 1, 1),
     "counted from 1/2": lambda i, n: (i + 0.5) / n,
 }
-_KNOWN = (
+_OF_SUMS = (
     part("ramps in a straight line", tiled=_summed(ramp=lambda t: t)),
     part("ramps of 3 t^2 - 2 t^3", tiled=_summed(ramp=lambda t: t * t * (3 - 2 * t))),
     part("ramps along the rows alone", tiled=_summed(axes=(False, True))),
@@ -298,13 +298,14 @@ _KNOWN = (
     part("tiles begin a pixel earlier", tiled=_summed(places=_moved(-1))),
     part("tiles stand side by side, though they fade", tiled=_summed(places=_side_by_side)),
     part("a tile's buffer is not cleared: the tile before is added", tiled=_summed(again=True)),
+)
+_OF_MIXTURES = (
     part("mixed to the left alone", tiled=_blended(axes=(False, True))),
     part("mixed upwards alone", tiled=_blended(axes=(True, False))),
     part("mixed with neighbours as they were decoded, not as they were mixed", tiled=_blended(finished=False)),
     part("not mixed", tiled=_blended(axes=(False, False))),
     part("a small last tile under a whole one's ramp", tiled=_blended(clamped=False)),
     part("a small last tile in the buffer of the tile before, not cleared", tiled=_blended(again=True)),
-    part("mixed over the latent's overlap, not the picture's", tiled=_blended(length=lambda n, up: n // up)),
     *(part(f"places along a mixture {how}", tiled=_blended(share=share)) for how, share in _LATER.items()),
     part("mixed half and half", tiled=_blended(weights=lambda w: (0 * w + 0.5, 0 * w + 0.5))),
     part("mixed the other way round", tiled=_blended(weights=lambda w: (w, 1 - w))),
@@ -316,8 +317,20 @@ _KNOWN = (
     part("tiles begin a pixel earlier", tiled=_blended(step=lambda size, share: int(size * (1 - share)) - 1)),
     part("what is kept of a tile is whole", tiled=_blended(kept=lambda out, shared, up: out)),
     part("what is kept of a tile is a pixel less", tiled=_blended(kept=lambda out, shared, up: out - shared - 1)),
+)
+_OF_ALL = (
     part("only the first channel tiled", tiled=_of_some(1)),
     part("only the first item tiled", tiled=_of_some(0)),
+    param("no overlap", overlap=0.0),
+    param("an overlap of half", overlap=0.5),
+    param("tiles one larger", size=lambda size: [n + 1 for n in size]),
+    param("rows and columns of a tile swapped", size=lambda size: size[::-1]),
+    part(
+        "tiles as the other engine's",
+        tiled=lambda engine: _ENGINES["sdcpp" if engine == "diffusers" else "diffusers"],
+    ),
+)
+_DECODED = (
     part("only the last row and column of tiles decoded", tiled=_decoded(lambda row, column: row or column)),
     part("only the last row of tiles decoded", tiled=_decoded(lambda row, column: row)),
     part("only the last column of tiles decoded", tiled=_decoded(lambda row, column: column)),
@@ -326,46 +339,60 @@ _KNOWN = (
     part("the last column of tiles not decoded", tiled=_decoded(lambda row, column: not column)),
     part("the last row and column of tiles not decoded", tiled=_decoded(lambda row, column: not (row or column))),
     part("decoded whole", tiled=_whole),
-    part(
-        "tiles as the other engine's",
-        tiled=lambda engine: _ENGINES["sdcpp" if engine == "diffusers" else "diffusers"],
-    ),
-    param("no overlap", overlap=0.0),
-    param("an overlap of half", overlap=0.5),
-    param("tiles one larger", size=lambda size: [n + 1 for n in size]),
-    param("rows and columns of a tile swapped", size=lambda size: size[::-1]),
+    part("mixed over the latent's overlap, not the picture's", tiled=_blended(length=lambda n, up: int(n / up))),
     param("edges do not meet", wraps=""),
     param("the other edges meet", wraps=lambda wraps: {"x": "y", "y": "x"}.get(wraps, wraps)),
 )
 
 
-def _case(label: str, engine: str, shape: tuple[int, int, int, int], size: list[int], overlap: float, **params):
-    z = {"z": Recipe(shape, offset=0.5)}
-    return case("tiles", label, z, engine=engine, size=size, overlap=overlap, **params)
-
-
-STAGES = (
-    Stage(
-        "tiles",
-        "A latent decoded tile by tile, by a decoder that is a formula: each tile less its channels' means, "
-        "repeated up x up.",
-        inputs={"z": "[N, C, H, W]"},
-        params={"engine": REQUIRED, "size": REQUIRED, "overlap": REQUIRED, "up": 3, "wraps": ""},
-        outputs={
-            "tiles": Output(("tile", "row, column, height, width")),
-            "picture": Output(("item", "channel", "row", "column"), _size, 200),
-        },
-        rule=RULE,
-        run=_run,
-        known=_KNOWN,
-        blames=blames,
-        cases=(
-            _case("sdcpp-odd", "sdcpp", (2, 3, 21, 34), [8, 12], 0.25),
-            _case("sdcpp-half", "sdcpp", (1, 4, 16, 29), [8, 8], 0.5),
-            _case("sdcpp-wraps", "sdcpp", (1, 2, 20, 24), [8, 8], 0.25, wraps="x"),
-            _case("diffusers-odd", "diffusers", (2, 3, 19, 27), [8, 8], 0.25),
-            _case("diffusers-small-last", "diffusers", (1, 3, 13, 19), [8, 8], 0.25),
-            _case("diffusers-third", "diffusers", (1, 2, 23, 20), [9, 9], 0.34),
-        ),
+_ENCODED = (
+    part("encoded whole", tiled=_whole),
+    part(
+        "mixed over the picture's overlap, not the latent's", tiled=_blended(length=lambda n, scale: int(n / scale))
     ),
 )
+
+
+def _case(label: str, engine: str, shape: tuple[int, int, int, int], size: list[int], overlap: float, **params):
+    z = {"z": Recipe(shape, offset=0.5)}
+    stage = "encoded_tiles" if "down" in params else "tiles"
+    return case(stage, label, z, engine=engine, size=size, overlap=overlap, **params)
+
+
+TILES = Stage(
+    "tiles",
+    "A latent decoded tile by tile, by a decoder that is a formula: each tile less its channels' means, "
+    "repeated up x up.",
+    inputs={"z": "[N, C, H, W]"},
+    params={"engine": REQUIRED, "size": REQUIRED, "overlap": REQUIRED, "up": 3, "down": 1, "wraps": ""},
+    outputs={
+        "tiles": Output(("tile", "row, column, height, width")),
+        "picture": Output(("item", "channel", "row", "column"), _size, 200),
+    },
+    rule=RULE,
+    run=_run,
+    known=(*_OF_SUMS, *_OF_MIXTURES, *_OF_ALL, *_DECODED),
+    blames=blames,
+    cases=(
+        _case("sdcpp-odd", "sdcpp", (2, 3, 21, 34), [8, 12], 0.25),
+        _case("sdcpp-half", "sdcpp", (1, 4, 16, 29), [8, 8], 0.5),
+        _case("sdcpp-wraps", "sdcpp", (1, 2, 20, 24), [8, 8], 0.25, wraps="x"),
+        _case("diffusers-odd", "diffusers", (2, 3, 19, 27), [8, 8], 0.25),
+        _case("diffusers-small-last", "diffusers", (1, 3, 13, 19), [8, 8], 0.25),
+        _case("diffusers-third", "diffusers", (1, 2, 23, 20), [9, 9], 0.34),
+    ),
+)
+ENCODED_TILES = TILES._replace(
+    name="encoded_tiles",
+    what="A picture encoded tile by tile, by an encoder that is a formula: of each tile less its channels' means, "
+    "down x down pixels become their mean; size is of a tile of the latent.",
+    inputs={"z": "[N, C, H, W]: the picture"},
+    params={**TILES.params, "up": 1, "down": REQUIRED},
+    known=(*_OF_MIXTURES, *_OF_ALL, *_ENCODED),
+    cases=(
+        _case("sdcpp", "sdcpp", (1, 3, 63, 78), [8, 12], 0.25, down=3),
+        _case("diffusers", "diffusers", (2, 3, 39, 57), [8, 8], 0.25, down=3),
+    ),
+)
+
+STAGES = (TILES, ENCODED_TILES)

@@ -309,6 +309,28 @@ def test_tiles(label):
     np.testing.assert_allclose(found["picture"], want, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("engine", ["sdcpp", "diffusers"])
+def test_encoded_tiles(engine):
+    t, p, found = _truth(f"encoded_tiles/{engine}")
+
+    def encode(x):
+        y = x - np.einsum("nchw->nc", x)[:, :, None, None] / (x.shape[2] * x.shape[3])
+        return sum(y[:, :, r::3, s::3] for r in range(3) for s in range(3)) / 9
+
+    if engine == "diffusers":
+        want = naive_tiling.tiled_diffusers(encode, t["z"], 24, 8, p["overlap"])
+    else:
+        # The naive one cuts a latent whose pixels are their own numbers; the picture's pixels lie there times 3.
+        H, W = (n // 3 for n in t["z"].shape[2:])
+
+        def at(tile):
+            (top, left), (high, wide) = divmod(int(tile[0, 0, 0, 0]), W), tile.shape[2:]
+            return encode(t["z"][:, :, 3 * top : 3 * (top + high), 3 * left : 3 * (left + wide)])
+
+        want = naive_tiling.tiled_sdcpp(at, np.arange(H * W).reshape(1, 1, H, W), p["size"], 25)
+    np.testing.assert_allclose(found["picture"], want, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("label", "before", "after"),
     [

@@ -1,4 +1,4 @@
-"""Tiled decoding by diffusers' AutoencoderKL, with the case's formula for a decoder."""
+"""Tiled decoding and encoding by diffusers' AutoencoderKL, with the case's formula for a decoder."""
 
 from collections.abc import Set
 from typing import Any
@@ -19,10 +19,10 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     corners = []
 
     class Decoder(torch.nn.Module):
-        """Subtracts each channel's mean over the tile, and enlarges `up` times."""
+        """Subtracts each channel's mean over the tile, and enlarges `up` times; to encode, takes means instead."""
 
         def forward(self, z):
-            y = z - z.mean(dim=(2, 3), keepdim=True)
+            y = torch.nn.functional.avg_pool2d(z - z.mean(dim=(2, 3), keepdim=True), p["down"])
             return y.repeat_interleave(p["up"], 2).repeat_interleave(p["up"], 3)
 
     class Noting(Decoder):
@@ -34,15 +34,16 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
 
     z = t["z"]
     height, width = z.shape[2:]
-    vae = AutoencoderKL(latent_channels=z.shape[1], use_post_quant_conv=False)
-    vae.tile_latent_min_size, vae.tile_sample_min_size = p["size"][0], p["size"][0] * p["up"]
+    vae = AutoencoderKL(latent_channels=z.shape[1], use_post_quant_conv=False, use_quant_conv=False)
+    encoded, whole = p["down"] > 1, p["size"][0] * max(p["up"], p["down"])
+    vae.tile_latent_min_size, vae.tile_sample_min_size = p["size"][0], whole
     vae.tile_overlap_factor = p["overlap"]
     pictures = []
     counted = torch.arange(height * width, dtype=z.dtype).reshape(1, 1, height, width)
     for decoder, latent in ((Noting(), counted), (Decoder(), z)):
-        vae.decoder = decoder
-        pictures.append(vae.tiled_decode(latent).sample)
+        vae.decoder = vae.encoder = decoder
+        pictures.append(vae._tiled_encode(latent) if encoded else vae.tiled_decode(latent).sample)
     return {"tiles": torch.tensor(corners), "picture": pictures[1]}
 
 
-STAGES = {"stage/tiles": TorchStage("diffusers", _refuses, _run)}
+STAGES = dict.fromkeys(("stage/tiles", "stage/encoded_tiles"), TorchStage("diffusers", _refuses, _run))
