@@ -9,11 +9,24 @@ import numpy as np
 from refsd.golden.recipe import Recipe
 from refsd.networks.keymap import CONCAT, POINTWISE, SAME, SWAP
 from refsd.numerics.errors import BadInput
-from refsd.numerics.tensor import stored
-from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, magnitude, part
+from refsd.numerics.tensor import GROUPED_TYPES, stored
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, Tensors, case, part
 
 _JOINS = {"same": SAME, "rows": CONCAT, "pointwise": POINTWISE, "shift and scale": SWAP}
 _PARTS = "data", "second", "third"
+
+
+_FOUR_BITS = "nf4", "fp4"
+# Scales of a scale's codes, one for so many.
+_NESTED = 256
+
+
+class Nested(NamedTuple):
+    """Scales of 4-bit codes. scales, values: of these scales' own codes; None: they are stored as they are"""
+
+    absmax: np.ndarray
+    scales: np.ndarray | None
+    values: np.ndarray | None
 
 
 class WeightsRule(NamedTuple):
@@ -23,12 +36,20 @@ class WeightsRule(NamedTuple):
     join:   name of the join -> (parts -> the network's tensor)
     fits:   tensor, the layer's shape -> the tensor in this shape
     table:  embedding table, rows of added tokens -> the whole table
+    codes:  bytes, two codes each -> codes
+    values: kind -> the values of the 16 codes
+    absmax: scales, or their codes with the scales of those and the values of codes, offset -> scales
+    along:  scales, number of codes that have one, shape -> the scale of each code, flat
     """
 
     scaled: Callable[[np.ndarray, np.ndarray], np.ndarray]
     join: Callable[[str], Callable[[list[np.ndarray]], np.ndarray]]
     fits: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
     table: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    codes: Callable[[np.ndarray], np.ndarray]
+    values: Callable[[str], np.ndarray]
+    absmax: Callable[[Nested, float], np.ndarray]
+    along: Callable[[np.ndarray, int, tuple[int, ...]], np.ndarray]
 
 
 def spread(scale: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -48,24 +69,67 @@ def _fits(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return y.reshape(shape)
 
 
+def _absmax(nested: Nested, offset: float, each: int = _NESTED) -> np.ndarray:
+    if nested.scales is None or nested.values is None:
+        return nested.absmax
+    return nested.values[nested.absmax] * np.repeat(nested.scales, each)[: nested.absmax.size] + offset
+
+
+def _along(scales: np.ndarray, each: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Blocks go on from row to row."""
+    return np.repeat(scales, each)[: np.prod(shape)]
+
+
+def _high_first(codes: np.ndarray) -> np.ndarray:
+    return np.stack([codes >> 4, codes & 15], axis=-1).reshape(-1)
+
+
 RULE = WeightsRule(
     scaled=lambda values, scale: values * spread(scale, values.shape),
     join=_join,
     fits=_fits,
     table=lambda table, rows: np.concatenate([table, rows]),
+    codes=_high_first,
+    values=lambda kind: np.asarray(GROUPED_TYPES[kind], np.float64),
+    absmax=_absmax,
+    along=_along,
 )
+
+
+def _expanded(rule: WeightsRule, t: Tensors, p: Params) -> np.ndarray:
+    """Expand 4-bit codes as bitsandbytes stores them. Source: refsd/files/bitsandbytes.py."""
+    shape = tuple(p["ne"][::-1])
+    if p["kind"] not in _FOUR_BITS or "absmax" not in t:
+        raise BadInput(f"stage/weights: kind {p['kind']!r}: expected one of {', '.join(_FOUR_BITS)}, with absmax")
+    nested = Nested(*(t.get(name) for name in ("absmax", "nested_absmax", "nested_map")))  # type: ignore[arg-type]
+    scales = rule.along(rule.absmax(nested, p["offset"]), p["each"], shape)
+    values = rule.values(p["kind"]).astype(scales.dtype)[rule.codes(t["data"])][: scales.size]
+    return (values * scales).reshape(shape)
 
 
 def _run(rule: WeightsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
     if p["join"] not in _JOINS:
         raise BadInput(f"stage/weights: join {p['join']!r}: expected one of {', '.join(_JOINS)}")
-    parts = [t[name].reshape(p["ne"][::-1]) for name in _PARTS if name in t]
+    if p["kind"]:
+        parts = [_expanded(rule, t, p)]
+    else:
+        parts = [t[name].reshape(p["ne"][::-1]) for name in _PARTS if name in t]
     if "scale" in t:
         parts = [rule.scaled(y, t["scale"]) for y in parts]
     weight = rule.join(p["join"])(parts)
     weight = rule.fits(weight, tuple(p["layer"]))
     return {"weight": rule.table(weight, t["added"]) if "added" in t else weight}
+
+
+def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
+    """A nested scale is a sum, in which its offset may cancel; NF4's values reach 1, FP4's too."""
+    t = inputs.tensors
+    if "nested_map" not in t:
+        return np.abs(truth)
+    return np.full(
+        truth.shape, abs(inputs.params["offset"]) + t["nested_absmax"].max() * np.abs(t["nested_map"]).max()
+    )
 
 
 # --- what engines got wrong --------------------------------------------------------------------------------------
@@ -169,7 +233,48 @@ def _bytes_swapped(dtype):
     return fits
 
 
+def _in_each_row(scales: np.ndarray, each: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Blocks begin anew in each row."""
+    rows, columns = int(np.prod(shape[:-1])), shape[-1]
+    if columns % each == 0:
+        raise NoDifference
+    own = np.arange(rows)[:, None] * -(-columns // each) + np.arange(columns) // each
+    return scales[np.minimum(own, scales.size - 1)].reshape(-1)
+
+
+def _nested(change: Callable[[Nested, float], np.ndarray]) -> Callable[[Nested, float], np.ndarray]:
+    def absmax(nested: Nested, offset: float) -> np.ndarray:
+        if nested.scales is None:
+            raise NoDifference
+        return change(nested, offset)
+
+    return absmax
+
+
+_OF_FOUR_BITS = (
+    part("4-bit codes: the lower half of a byte first", codes=lambda c: np.stack([c & 15, c >> 4], -1).reshape(-1)),
+    part("4-bit codes: the upper halves of all bytes first", codes=lambda c: np.concatenate([c >> 4, c & 15])),
+    part("4-bit codes: the other kind's values", values=lambda kind: RULE.values({"nf4": "fp4"}.get(kind, "nf4"))),
+    part("4-bit codes: values evenly spaced", values=lambda kind: (np.arange(16) - 8) / 8),
+    part("4-bit codes: blocks begin anew in each row", along=_in_each_row),
+    part("4-bit codes: each scale for the block after", along=lambda s, n, shape: _along(np.roll(s, 1), n, shape)),
+    part("4-bit codes: blocks half as long", along=lambda s, n, shape: _along(np.append(s, s), n // 2, shape)),
+    part("4-bit codes: the scales' offset left out", absmax=_nested(lambda nested, offset: _absmax(nested, 0.0))),
+    part(
+        "4-bit codes: the scales' own scales left out",
+        absmax=_nested(lambda n, offset: _absmax(n._replace(scales=np.ones_like(n.scales)), offset)),
+    ),
+    part(
+        "4-bit codes: a scale of scales for 64, not 256",
+        absmax=_nested(lambda n, offset: _absmax(n._replace(scales=np.tile(n.scales, 4)), offset, 64)),
+    ),
+    part(
+        "4-bit codes: the first scale of scales for all",
+        absmax=_nested(lambda n, offset: _absmax(n._replace(scales=np.full_like(n.scales, n.scales[0])), offset)),
+    ),
+)
 _KNOWN = (
+    *_OF_FOUR_BITS,
     part("a square's rows and columns swapped", fits=_transposed),
     part("column by column", fits=_column_major),
     part("rows and columns of the filter swapped", fits=_taps_swapped),
@@ -233,20 +338,36 @@ def _case(label: str, kind: str, ne: list[int], layer: list[int], parts: int = 1
     return case("weights", label, inputs, ne=ne, layer=layer, **more)
 
 
+def _four_bits(label: str, kind: str, ne: list[int], each: int, nested: bool = False):
+    """nested: the scales are codes too, more than one scale's worth"""
+    groups = -(-int(np.prod(ne)) // each)
+    inputs = {"data": Recipe((-(-int(np.prod(ne)) // 2),), "i32", "token_ids", 0, n=256)}
+    scale = lambda n: Recipe((n,), data="positive", exponent=-18, offset=0.125)
+    inputs["absmax"] = Recipe((groups,), "i32", "token_ids", 0, n=256) if nested else scale(groups)
+    if nested:
+        inputs |= {"nested_absmax": scale(-(-groups // _NESTED)), "nested_map": Recipe((256,), exponent=-19)}
+    more = {"offset": 0.75} if nested else {}
+    return case("weights", label, inputs, ne=ne, layer=ne[::-1], kind=kind, each=each, **more)
+
+
 STAGES = (
     Stage(
         "weights",
         "A stored tensor as the network multiplies it.",
         inputs={
-            "data": "flat, in the file's order",
+            "data": "flat, in the file's order; of a kind of 4 bits its bytes, two codes each",
             "second?": "flat: what is joined to it",
             "third?": "flat",
             "scale?": "[] of all, [O, 1] of rows, [1, I] of columns, or [O / P, I / Q] of blocks",
             "added?": "[N, E]: rows of added tokens",
+            "absmax?": "scales of `each` codes of 4 bits; if nested codes, too",
+            "nested_absmax?": "scales of 256 of those codes each",
+            "nested_map?": "[256]: the values of those codes",
         },
-        # ne: dimensions as a GGUF lists them, innermost first; layer: the layer's shape
-        params={"ne": REQUIRED, "layer": REQUIRED, "join": "same"},
-        outputs={"weight": Output(("row", "column", "filter row", "filter column"), magnitude, 4)},
+        # ne: dimensions as a GGUF lists them, innermost first; layer: the layer's shape; kind: of bitsandbytes' 4
+        # bits, each: codes that have a scale, offset: added to nested scales
+        params={"ne": REQUIRED, "layer": REQUIRED, "join": "same", "kind": "", "each": 64, "offset": 0.0},
+        outputs={"weight": Output(("row", "column", "filter row", "filter column"), _size, 4)},
         rule=RULE,
         run=_run,
         known=_KNOWN,
@@ -268,6 +389,10 @@ STAGES = (
             _case("fp8-scaled-inputs", "f8_e4m3", [24, 24], [24, 24], scales=(1, 24)),
             _case("fp8-scaled-blocks", "f8_e4m3", [48, 48], [48, 48], scales=(3, 3)),
             _case("fp8-scaled-blocks-of-rows", "f8_e5m2", [64, 24], [24, 64], scales=(24, 4)),
+            # A row is no whole number of blocks.
+            _four_bits("nf4", "nf4", [40, 24], 32),
+            _four_bits("fp4", "fp4", [33, 15], 64),
+            _four_bits("nf4-nested", "nf4", [208, 48], 32, nested=True),
             _case("table-with-added", "f16", [32, 40], [40, 32], added=3),
             _case("table-q8_0-with-added", "q8_0", [32, 40], [40, 32], added=2),
         ),

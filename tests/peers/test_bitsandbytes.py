@@ -7,6 +7,10 @@ import torch
 from safetensors.torch import save_file
 
 from refsd.files.formats import open_weights
+from refsd.judges.stage import StageJudge
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
+from refsd.stages import STAGES
 
 pytestmark = pytest.mark.peer
 
@@ -45,6 +49,27 @@ def test_blocks_go_on_from_row_to_row(tmp_path, shape):
     flat = codes.reshape(-1)
     want = _dequantize_4bit_compute(flat, state.absmax, table, state.blocksize, shape, torch.float32).numpy()
     assert open_weights(tmp_path / "a.safetensors")["a.weight"].values().tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("label", ["nf4", "fp4", "nf4-nested"])
+def test_the_stages_cases(label):
+    """By their definitions in Python, of float32 scales."""
+    from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
+    from bitsandbytes.backends.utils import _get_4bit_code
+
+    (case,) = (one for one in STAGES["stage/weights"].cases if one.name == f"stage/weights/{label}")
+    inputs, p = case.realize(), case.params
+    t = {name: torch.from_numpy(tensor.values()) for name, tensor in inputs.items()}
+    absmax = t["absmax"]
+    if "nested_map" in t:
+        codes = absmax.to(torch.uint8)
+        absmax = peer.dequantize_blockwise(codes, absmax=t["nested_absmax"], code=t["nested_map"], blocksize=256)
+        absmax = absmax + p["offset"]
+    table = _get_4bit_code(p["kind"], absmax.device)
+    codes, shape = t["data"].to(torch.uint8), tuple(p["ne"][::-1])
+    want = _dequantize_4bit_compute(codes, absmax, table, p["each"], shape, torch.float32).numpy()
+    found = StageJudge().answer(case, inputs, Arithmetic(FLOAT64))["weight"]
+    np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-7)
 
 
 def test_other_storage(tmp_path):

@@ -496,6 +496,25 @@ def test_weights(label, want):
     np.testing.assert_allclose(found["weight"], np.array(want(t)), rtol=1e-12)
 
 
+@pytest.mark.parametrize("label", ["nf4", "fp4", "nf4-nested"])
+def test_weights_of_four_bits(label):
+    """The 4-bit numbers of QLoRA's table and of e2m1 / 12, code by code."""
+    nf4 = (-1, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0)
+    nf4 += (0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1)
+    fp4 = [n / 192 for n in (0, 1, 128, 192, 64, 96, 32, 48)]
+    t, p, found = _truth(f"weights/{label}")
+    table = nf4 if label.startswith("nf4") else [*fp4, *(-value for value in fp4)]
+    I, O = p["ne"]
+    want = np.zeros((O, I))
+    for place in range(O * I):
+        byte, group = int(t["data"][place // 2]), place // p["each"]
+        scale = t["absmax"][group]
+        if "nested_map" in t:
+            scale = t["nested_map"][int(scale)] * t["nested_absmax"][group // 256] + p["offset"]
+        want[divmod(place, I)] = table[byte % 16 if place % 2 else byte // 16] * scale
+    np.testing.assert_allclose(found["weight"], want, rtol=1e-5, atol=1e-6)
+
+
 def test_conditioning_of_sdxl():
     t, _, found = _truth("conditioning/sdxl")
     np.testing.assert_array_equal(found["context"][..., :6], t["clip_hidden"])
