@@ -58,10 +58,11 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class LanguageRule(NamedTuple):
-    """The parts of the rule. In the right rule cut, pieces, clean and weigh return their argument.
+    """The parts of the rule. In the right rule cut, pieces, ends, clean and weigh return theirs.
 
     cut:     how a vocabulary of bytes cuts a text into words -> the same
     pieces:  a vocabulary of pieces -> the same
+    ends:    ids of BOS, EOS and padding, and its side -> the same
     text:    variant, encoder, engine -> text rule
     clean:   prompt -> prompt, before anything else
     parse:   engine -> (prompt -> parts with weights; None for a BREAK)
@@ -73,6 +74,7 @@ class LanguageRule(NamedTuple):
 
     cut: Callable[[Cut], Cut]
     pieces: Callable[[Pieces], Pieces]
+    ends: Callable[[Ends], Ends]
     text: Callable[[str, str, str], TextRule]
     clean: Callable[[str], str]
     parse: Callable[[str], Callable[[str], Parts]]
@@ -105,6 +107,7 @@ def _whole(parts: list[tuple[str, float]]) -> list[tuple[str, float]]:
 RULE = LanguageRule(
     cut=lambda cut: cut,
     pieces=lambda pieces: pieces,
+    ends=lambda ends: ends,
     text=_text,
     clean=lambda prompt: prompt,
     parse=lambda engine: PROMPT_CARDS[engine].parse,
@@ -122,7 +125,7 @@ def _tokenizer(vocabulary: str, rule: LanguageRule = RULE) -> TextTokenizer:
     tokens = known["tokens"]
     ids = {token: i for i, token in enumerate(tokens)}
     bos, eos, pad = (None if token is None else ids[token] for token in known["ends"])
-    ends = Ends(bos, eos, pad)
+    ends = rule.ends(Ends(bos, eos, pad, known.get("left", False)))
     if "merges" in known:
         cut = rule.cut(CUTS[known.get("cut", "qwen2")])
         return byte_level("the case's vocabulary", ids, known["merges"], known["special"], cut, ends)
@@ -297,6 +300,7 @@ _KNOWN = (
     part("blanks as they are", pieces=lambda pieces: pieces._replace(squeeze=False)),
     part("no blank before the text", pieces=lambda pieces: pieces._replace(prefix=False)),
     part("a blank before the text", pieces=lambda pieces: pieces._replace(prefix=True)),
+    part("padding on the other side of the text", ends=lambda ends: ends._replace(left=not ends.left)),
     part("a substring of the prompt replaced", clean=lambda p: p.replace("\u306e", "\u306f").replace("cat", "dog")),
     part("the prompt in lower case", clean=str.lower),
     part("blanks at the ends taken off", clean=str.strip),
@@ -359,7 +363,7 @@ def _tekken() -> dict[str, Any]:
     """Return the byte vocabulary with Mistral's marks; no pair makes the word Hello, which is a token."""
     special = ["<s>", "</s>", "<pad>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]"]
     known = _bytes_with("lo W", "1 2", added=[*special, "Hello"], cut="tekken", ends=["<s>", "</s>", "<pad>"])
-    return {**known, "special": special}
+    return {**known, "special": special, "left": True}
 
 
 def _gemma() -> dict[str, Any]:
