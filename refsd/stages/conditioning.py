@@ -183,6 +183,10 @@ def _mask_of(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[dict[str, 
     return lambda right: {name: one._replace(mask=change(one.mask)) for name, one in right.items()}
 
 
+def _zeros_of_padding(right: dict[str, Encoded]) -> dict[str, Encoded]:
+    return {name: one._replace(hidden=one.hidden * one.mask[..., None]) for name, one in right.items()}
+
+
 def _moved_on(mask: np.ndarray) -> np.ndarray:
     return (np.arange(mask.shape[1]) < mask.sum(axis=1, keepdims=True) + 1).astype(mask.dtype)
 
@@ -281,6 +285,7 @@ CONDITIONING = Stage(
             "zeros for the tokens of an image of zeros", image=lambda negative, image, zero: image * (not negative)
         ),
         part("the image's tokens without the prompt too", image=lambda negative, image, zero: image),
+        part("the padding's states are zeros", encoders=_zeros_of_padding),
         part("all padding seen", encoders=_mask_of(np.ones_like)),
         part("one token more seen", encoders=_mask_of(_moved_on)),
         part("one token less seen", mask=lambda mask: np.concatenate([mask[:, 1:], 0 * mask[:, :1]], axis=1)),

@@ -69,6 +69,7 @@ class LanguageRule(NamedTuple):
     whole:   the parts and the template's words -> texts that are encoded separately
     encode:  tokenizer, one text -> ids
     weigh:   weights of a row's tokens -> weights
+    later:   weights of a row behind the first -> weights
     mask:    1 for tokens and 0 for padding, text rule -> the encoder's attention mask
     """
 
@@ -81,6 +82,7 @@ class LanguageRule(NamedTuple):
     whole: Callable[[list[tuple[str, float]]], list[tuple[str, float]]]
     encode: Callable[[TextTokenizer, str], list[int]]
     weigh: Callable[[np.ndarray], np.ndarray]
+    later: Callable[[np.ndarray], np.ndarray]
     mask: Callable[[np.ndarray, TextRule], np.ndarray]
 
 
@@ -114,6 +116,7 @@ RULE = LanguageRule(
     whole=_whole,
     encode=lambda tokenizer, text: tokenizer.encode(text),
     weigh=lambda weights: weights,
+    later=lambda weights: weights,
     mask=lambda seen, rule: seen if rule.mask else np.ones_like(seen),
 )
 
@@ -167,7 +170,11 @@ def _run(rule: LanguageRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     for i in range(len(rows)):
         own = words[i * room : (i + 1) * room]
         of_rows[i, np.flatnonzero(seen[i])[text.bos :][: len(own)]] = own
-    found = {"ids": rows, "mask": rule.mask(seen, text), "weights": np.stack([rule.weigh(row) for row in of_rows])}
+    found = {
+        "ids": rows,
+        "mask": rule.mask(seen, text),
+        "weights": np.stack([rule.weigh(rule.later(row) if i else row) for i, row in enumerate(of_rows)]),
+    }
     if _text(p["variant"], p["encoder"], p["engine"]).drop:
         found["taken"] = (np.arange(rows.shape[1]) >= first_taken(seen, text)[:, None]).astype(np.int64)
     if text.positions is not None:
@@ -212,6 +219,14 @@ def _empty_too(tokenizer: TextTokenizer, text: str) -> list[int]:
 def _each_with_eos(tokenizer: TextTokenizer, text: str) -> list[int]:
     eos = tokenizer.ends.eos
     return [*tokenizer.encode(text), *([] if eos is None else [eos])]
+
+
+def _bos_first(tokenizer: TextTokenizer, text: str) -> list[int]:
+    """Add a BOS to a template, which has one already."""
+    bos = tokenizer.ends.bos
+    if bos is None:
+        raise NoDifference
+    return [*([bos] if "[SYSTEM_PROMPT]" in text else []), *tokenizer.encode(text)]
 
 
 def _lines_apart(tokenizer: TextTokenizer, text: str) -> list[int]:
@@ -332,9 +347,11 @@ _KNOWN = (
     part("weights parsed and dropped", parse=lambda engine: _unweighted),
     part("empty texts encoded", whole=lambda parts: parts, encode=_empty_too),
     part("EOS after each text", encode=_each_with_eos),
+    part("BOS before the template's own", encode=_bos_first, text=_other(bos=True)),
     part("special tokens are text", encode=_plain_specials),
     part("lines apart", encode=_lines_apart),
     part("a blank before each text", encode=_blank_first),
+    part("weights in the first chunk alone", later=np.ones_like),
     part("weights one token late", weigh=lambda w: np.append(1.0, w[:-1])),
     part("no mask", mask=lambda seen, rule: np.ones_like(seen)),
     part("a mask where the encoder has none", mask=lambda seen, rule: seen),
@@ -377,7 +394,7 @@ def _gemma() -> dict[str, Any]:
 
 
 def _case(label: str, variant: str, encoder: str, engine: str, prompt: str, length: int | None = 24, known=None):
-    vocabulary = known or vocabularies()["pieces" if encoder == "t5" else "bytes"]
+    vocabulary = known or vocabularies()["pieces" if encoder in ("t5", "anima-conditioner") else "bytes"]
     params = {"variant": variant, "encoder": encoder, "engine": engine, "prompt": prompt, "length": length}
     return case("language_tokens", label, **params, vocabulary=vocabulary)
 
@@ -420,6 +437,9 @@ STAGES = (
             _case("flux-t5", "flux-dev", "t5", "diffusers", _CAPITALS),
             _case("flux-t5-long", "flux-dev", "t5", "diffusers", _LONG),
             _case("flux-t5-sdcpp-long", "flux-dev", "t5", "sdcpp", _LONG),
+            _case("flux-t5-sdcpp-long-weights", "flux-dev", "t5", "sdcpp", f"{_WEIGHTS}, {_WEIGHTS}"),
+            _case("anima-t5-weights", "anima", "anima-conditioner", "sdcpp", _WEIGHTS, None),
+            _case("anima-weights", "anima", "qwen3", "sdcpp", _WEIGHTS, None),
             _case("sd3-t5-sdcpp-weights", "sd3", "t5", "sdcpp", _WEIGHTS),
             _case("chroma-t5-mask", "chroma", "t5", "diffusers", "a lovely cat"),
             _case("chroma-t5-sdcpp", "chroma", "t5", "sdcpp", _FOREIGN),
