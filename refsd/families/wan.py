@@ -1,14 +1,38 @@
 """Wan 2.1 and 2.2: transformers of videos, conditioned on UMT5. Only the network: txt2img draws no videos."""
 
-from refsd.families.family import Family, Flow, Variant, constant_shift, only_hidden
+import numpy as np
+
+from refsd.families.family import (
+    ENGINES,
+    Condition,
+    EncodedPrompt,
+    Family,
+    Flow,
+    TextEncoder,
+    Variant,
+    constant_shift,
+)
+from refsd.families.text_encoders import DIFFUSERS, T5
 from refsd.models.wan.network import WAN_1_3B, WAN_14B, WAN_I2V_14B
 from refsd.networks.recipe import alone
+
+UMT5 = T5._replace(mask=True, source=DIFFUSERS + "wan, _get_t5_prompt_embeds")
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """Return UMT5's hidden states, those of the padding as zeros: the network attends to them.
+
+    Source: diffusers WanPipeline._get_t5_prompt_embeds.
+    """
+    encoded = prompt.encoders["t5"]
+    return Condition(np.where(encoded.mask[..., None] != 0, encoded.hidden, encoded.hidden.dtype.type(0)))
+
 
 WAN = Variant(
     "wan",
     "Wan",
-    {},
-    only_hidden,  # diffusers WanPipeline._get_t5_prompt_embeds
+    {"t5": TextEncoder(dict.fromkeys(ENGINES, UMT5))},
+    join,
     {"sdcpp": "discrete", "diffusers": "flow_uniform"},
     Flow(constant_shift(3.0)),
     steps=50,

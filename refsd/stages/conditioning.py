@@ -309,6 +309,7 @@ CONDITIONING = Stage(
         _join_case("flux", "flux-dev"),
         _join_case("chroma", "chroma", prefix=("t5",)),
         _join_case("zimage", "zimage", prefix=("qwen3",)),
+        _join_case("wan", "wan", prefix=("t5",)),
     ),
 )
 

@@ -443,6 +443,7 @@ STAGES = (
             _case("sd3-t5-sdcpp-weights", "sd3", "t5", "sdcpp", _WEIGHTS),
             _case("chroma-t5-mask", "chroma", "t5", "diffusers", "a lovely cat"),
             _case("chroma-t5-sdcpp", "chroma", "t5", "sdcpp", _FOREIGN),
+            _case("wan", "wan", "t5", "diffusers", "a lovely cat"),
             _case("t5-empty", "flux-dev", "t5", "diffusers", ""),
             _case("zimage", "zimage", "qwen3", "diffusers", _CAPITALS, 40),
             _case("zimage-special", "zimage", "qwen3", "diffusers", _SPECIAL, 60),

@@ -17,6 +17,7 @@ from diffusers import (
     QwenImagePipeline,
     StableDiffusion3Pipeline,
     StableDiffusionXLPipeline,
+    WanPipeline,
     ZImagePipeline,
 )
 from float64_peers import distance, float64_throughout, redraw
@@ -322,3 +323,30 @@ def test_flux2_dev(tmp_path, side):
     made = joined("flux2-dev", mistral=(stacked(states, MISTRAL_LAYERS), None, seen)).context[:, :300]
     where = seen != 0 if side == "left" else np.ones_like(seen, bool)
     assert distance(made[where], peer[torch.from_numpy(where)]) <= 1e-12
+
+
+def test_wans_padding_is_zeros():
+    """The tokenizer's mask and the encoder's states are given."""
+    hidden = np.random.default_rng(0).standard_normal((2, 9, 5))
+    mask = np.array([[1] * 4 + [0] * 5, [1] * 9])
+    pipe = SimpleNamespace(
+        _execution_device="cpu",
+        tokenizer=lambda texts, **asked: SimpleNamespace(
+            input_ids=torch.zeros((2, 9), dtype=torch.int64), attention_mask=torch.from_numpy(mask)
+        ),
+        text_encoder=_Given(torch.from_numpy(hidden)),
+    )
+    theirs = WanPipeline._get_t5_prompt_embeds(pipe, ["a", "b"], max_sequence_length=9, dtype=torch.float64)
+    prompt = EncodedPrompt({"t5": Encoded(hidden, None, mask)}, Module({}), (64, 64), DIFFUSERS)
+    np.testing.assert_array_equal(VARIANTS["wan"].join(prompt).context, theirs.numpy())
+
+
+class _Given(torch.nn.Module):
+    """Answers with given hidden states."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.hidden = torch.nn.Parameter(hidden, requires_grad=False)
+
+    def forward(self, ids, mask):
+        return SimpleNamespace(last_hidden_state=self.hidden)
