@@ -20,6 +20,7 @@
     uv run python tests/bugs/inject.py --held-out twelfth
     uv run python tests/bugs/inject.py --held-out thirteenth
     uv run python tests/bugs/inject.py --held-out fourteenth
+    uv run python tests/bugs/inject.py --held-out fifteenth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -39,6 +40,7 @@ import msgspec
 from ablation import finder_of, marked, unmarked, worth
 from eighth import EIGHTH
 from eleventh import ELEVENTH
+from fifteenth import FIFTEENTH
 from fifth import FIFTH
 from forgetting import bare, forgotten, listed
 from fourteenth import FOURTEENTH
@@ -119,6 +121,7 @@ HELD_OUT_SETS = {
     "twelfth": TWELFTH,
     "thirteenth": THIRTEENTH,
     "fourteenth": FOURTEENTH,
+    "fifteenth": FIFTEENTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -142,6 +145,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(TWELFTH),
     **injections(THIRTEENTH),
     **injections(FOURTEENTH),
+    **injections(FIFTEENTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
