@@ -8,7 +8,7 @@ from held_out import HeldOut
 from injected_models import _model, _patch
 from injection import Bug, wrong_operation
 
-from refsd.models import mmdit, qwen3_vision, qwen_image, qwen_vision, zimage
+from refsd.models import mmdit, qwen_image, qwen_vision, zimage
 from refsd.module import block
 from refsd.numerics.tensor import stored
 
@@ -72,10 +72,6 @@ def _within_a_rank(a, right, q, k, v, *rest, **named):
 
 
 # --- models ------------------------------------------------------------------------------------------------------
-
-
-def _tanh_in_the_merger(m, h):
-    return m.linear("linear_fc2", m.gelu_tanh(m.linear("linear_fc1", h)))
 
 
 def _everywhere(i, whole, sizes):
@@ -145,7 +141,7 @@ _TABLE = {
         _model(
             wrong_operation(rope_halves=lambda a, right, x, angle: a.rope(x, angle)),
             "rope|self_attn|layers",
-            "neighbour|pairs|halves|interleav|2i",
+            "neighbour|pair|halves|interleav|2i",
             "qwen3-4b/qwen3/whole",
             "qwen3-4b/qwen3/padded",
         ),
@@ -154,7 +150,7 @@ _TABLE = {
         "model",
         "utensils/mold#1435, its mergers",
         _model(
-            Bug(patched=_patch(qwen3_vision, "merged", _tanh_in_the_merger)),
+            wrong_operation(gelu=lambda a, right, x, approximate="none": right(x, "tanh")),
             "merger|gelu|deepstack",
             "tanh|gelu|erf",
             "qwen3-vl-8b-vision/qwen3_vision/wide",

@@ -4,17 +4,19 @@ import dataclasses
 
 import numpy as np
 from held_out import HeldOut
-from injection import Bug, Injection, wrong_method
+from injection import Bug, Injection, other_result, wrong_method
+
+from refsd.kernels.activations import geglu
 
 # --- activations, norms and rope ---------------------------------------------------------------------------------
 
 
-def _gate_as_if_packed(a, right, x):
+def _gate_as_if_packed(case, inputs, y):
     """Gates are the second half of rows of 2 D; they are read one after the other from there on."""
+    x = inputs["x"].values()
     D = x.shape[-1] // 2
-    gates = np.ascontiguousarray(x).reshape(-1)[D:]
-    gates = gates[: x.size // 2].reshape(*x.shape[:-1], D)
-    return right(np.concatenate([x[..., :D], gates], axis=-1))
+    gates = x.reshape(-1)[D : D + x.size // 2].reshape(*x.shape[:-1], D)
+    return geglu(np.concatenate([x[..., :D], gates], axis=-1).reshape(-1, 2 * D)).reshape(y.shape)
 
 
 def _next_power_of_two(a, right, x, weight, bias, num_groups=32, eps=1e-5):
@@ -78,12 +80,11 @@ _TABLE = {
     "fi-op-01": (
         "op",
         "huggingface/kernels-community#106",
-        wrong_method(
-            "geglu",
+        other_result(
             "geglu",
             "packed|contiguous|stride|(next|other|previous|neighbouring) (row|token)|row.*(read|length)|memory"
             "|one after the other|halves",
-            geglu=_gate_as_if_packed,
+            _gate_as_if_packed,
         ),
     ),
     "fi-op-02": (
@@ -137,7 +138,7 @@ _TABLE = {
         wrong_method(
             "group_norm",
             "group_norm",
-            "power of (two|2)|next group|other group|channels of (the )?(next|another|other)|beyond"
+            "power of (two|2)|read on into|next group|other group|channels of (the )?(next|another|other)|beyond"
             "|too many channels|neighbouring group",
             group_norm=_next_power_of_two,
         ),

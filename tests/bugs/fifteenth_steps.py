@@ -97,7 +97,7 @@ _TABLE = {
         wrong_parts(
             "language_tokens/sd3-t5-sdcpp-weights",
             "ids|mask|weights|token",
-            "EOS|end",
+            "EOS|end|</s>.*put in",
             whole=_ends_marked,
             encode=_with_its_end,
         ),
