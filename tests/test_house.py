@@ -58,7 +58,7 @@ BUDGETS = {
     "refsd/goldens": 250,
     "refsd/judges": 2_180,
     "refsd/models": 21_500,
-    "refsd/networks": 1_420,
+    "refsd/networks": 1_430,
     "refsd/onnx": 3_850,
     "refsd/pipelines": 4_050,
     "refsd/profiling": 1_830,

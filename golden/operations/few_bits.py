@@ -193,15 +193,36 @@ def _not_rounded(parts: Parts) -> np.ndarray:
     return parts.result(Quantized(x, np.ones((1,) * x.ndim, np.float32)))
 
 
-def _signed_largest(parts: Parts) -> np.ndarray | None:
-    """The scale of max x, not max |x|; what is beyond it is clipped."""
-    if parts.static is not None:
-        return None
-    x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
-    scale = np.maximum(x.max(axis=-1 if parts.how.scale == "row" else None, keepdims=True), 1e-30) / parts.how.reach
-    plain = replace(parts.how, rotation=0, scale="none")
-    v = quantize(divided(x, scale), plain, lambda y: y)
-    return parts.result(Quantized(v.values, scale.astype(np.float32)))
+def _of_other_largest(
+    largest: Callable[[np.ndarray, int | None], np.ndarray | None],
+) -> Callable[[Parts], np.ndarray | None]:
+    """The scale of another largest number; what is beyond it is clipped. largest: x, axis (None: all) -> number"""
+
+    def change(parts: Parts) -> np.ndarray | None:
+        if parts.static is not None:
+            return None
+        x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
+        found = largest(x, -1 if parts.how.scale == "row" else None)
+        if found is None:
+            return None
+        scale = np.maximum(found, 1e-30) / parts.how.reach
+        v = quantize(divided(x, scale), replace(parts.how, rotation=0, scale="none"), lambda y: y)
+        return parts.result(Quantized(v.values, scale.astype(np.float32)))
+
+    return change
+
+
+def scale_of_the_first(*counts: int) -> dict[str, Callable[[Parts], np.ndarray | None]]:
+    """One block of threads looks for the largest number of a tensor or of a row, in as many as it has."""
+
+    def among(n: int):
+        def largest(x: np.ndarray, axis: int | None) -> np.ndarray | None:
+            x = x if axis == -1 else x.reshape((1,) * (x.ndim - 1) + (-1,))
+            return np.abs(x[..., :n]).max(-1, keepdims=True) if x.shape[-1] > n else None
+
+        return _of_other_largest(largest)
+
+    return {f"activations' scale from the first {n} numbers alone": among(n) for n in counts}
 
 
 def _scale_along(axis: int, fewest: int) -> Callable[[Parts], np.ndarray | None]:
@@ -289,7 +310,8 @@ def row_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = Tru
     changes = {
         "each row has the scale of the row before": _scale_of_the_row_before,
         **({"activations' ties rounded away from zero": with_rule(rounding="away")} if given else {}),
-        "activations' scale from max x, not max |x|": _signed_largest,
+        "activations' scale from max x, not max |x|": _of_other_largest(lambda x, axis: x.max(axis, keepdims=True)),
+        **scale_of_the_first(128),
         "activations' scale of each channel, not of each row": _scale_along(-2, 2),
         "activations' scale taken over the items, not over the channels": _scale_along(0, 3),
     }

@@ -7,6 +7,7 @@ from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, answer
 from refsd.golden.operation import ROWS, Mutant, Operation, values
 from refsd.golden.operations.activations import GELU_ERROR, GELU_TANH, SILU, activation_terms
+from refsd.golden.operations.swiglu import HALVES
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, floor, unit
 from refsd.numerics.tensor import stored
@@ -29,11 +30,6 @@ def _bound(run: Run) -> Bound:
     return run.rounded(terms, extra=floor(run.numerics.storage_dtype) * np.abs(v))
 
 
-def gate_times_gelu_of_value(op, inputs, params):
-    value, gate = np.split(inputs["x"].values(), 2, axis=-1)
-    return answer(op, {"x": stored(np.concatenate([gate, value], axis=-1))}, params)
-
-
 def gated_by(activation: Operation) -> Wrong:
     def wrong(op, inputs, params):
         value, gate = np.split(inputs["x"].values(), 2, axis=-1)
@@ -51,7 +47,7 @@ GEGLU = Operation(
     run=_run,
     bound=_bound,
     mutants=(
-        Mutant("halves in the wrong order", gate_times_gelu_of_value),
+        *HALVES,
         Mutant("tanh for erf", gated_by(GELU_TANH)),
         Mutant("SiLU for GELU", gated_by(SILU)),
     ),

@@ -15,6 +15,7 @@ from refsd.golden.operations.few_bits import (
     product_case,
     product_mutants,
     row_mutants,
+    scale_of_the_first,
     with_rule,
     wrong,
 )
@@ -88,6 +89,7 @@ LINEAR_FP8 = Operation(
     mutants=(
         *product_mutants(_rule),
         *row_mutants(_rule),
+        *(Mutant(name, wrong(_rule, change)) for name, change in scale_of_the_first(1024, 8192).items()),
         Mutant("activations in the other 8-bit float", wrong(_rule, _other_type)),
         Mutant("NaN or infinity beyond the largest number", wrong(_rule, _not_clipped)),
         *(

@@ -9,6 +9,7 @@ from refsd.golden.mutations import Wrong, answer, other_input, other_params
 from refsd.golden.operation import REQUIRED, Mutant, Operation, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms
+from refsd.numerics.tensor import stored
 
 
 def _run(a, inputs, params):
@@ -58,12 +59,25 @@ def _halves(x):
     return np.split(x, 2, axis=-1)
 
 
-def turned_as_one_axis(op, inputs, params):
-    """Use frequencies over the whole head, instead of starting again for each axis."""
-    axes_dim = params["axes_dim"]
-    ids = np.repeat(inputs["ids"].values(), [dim // 2 for dim in axes_dim], axis=-1)
-    f = params["theta"] ** -(np.arange(ids.shape[-1]) * 2 / inputs["x"].shape[-1])
-    return turned_by(ids * f, op, inputs, params)
+def _of_one_axis(inputs, params):
+    """Return angles by frequencies over the whole head, instead of starting again for each axis."""
+    ids = np.repeat(inputs["ids"].values(), [dim // 2 for dim in params["axes_dim"]], axis=-1)
+    return ids * params["theta"] ** -(np.arange(ids.shape[-1]) * 2 / inputs["x"].shape[-1])
+
+
+def pairs_of_the_whole_head(angles) -> Wrong:
+    """Turn channel i with i + half of the whole head, not of the channels that are turned."""
+
+    def wrong(op, inputs, params):
+        x, turned = inputs["x"].values(), sum(params["axes_dim"])
+        if not params["halves"] or turned == x.shape[-1]:
+            return None
+        there, y = np.arange(turned // 2) + np.array([[0], [x.shape[-1] // 2]]), x.astype(np.float32)
+        own = {**inputs, "x": stored(x[..., there.ravel()])}
+        y[..., there.ravel()] = turned_by(angles(inputs, params), op, own, params)
+        return y
+
+    return wrong
 
 
 def turned_by(angles, op, inputs, params, sign=-1):
@@ -169,7 +183,9 @@ ROPE = Operation(
         Mutant("theta 10000 always", other_params(theta=lambda theta: 10000.0)),
         Mutant("axes in the other order", other_input("ids", lambda ids: ids[..., ::-1])),
         Mutant("rows and columns of positions exchanged", other_input("ids", rows_and_columns_exchanged)),
-        Mutant("frequencies over the whole head", turned_as_one_axis),
+        Mutant("frequencies over the whole head", lambda op, i, p: turned_by(_of_one_axis(i, p), op, i, p)),
+        Mutant("pairs half the whole head apart", pairs_of_the_whole_head(_angles)),
+        Mutant("pairs half the whole head apart, and frequencies over it", pairs_of_the_whole_head(_of_one_axis)),
         Mutant("every token at the first position", other_input("ids", lambda ids: ids[:, :1] + 0 * ids)),
         Mutant("heads and tokens mixed", other_input("x", heads_as_tokens)),
         Mutant("angles in bfloat16", angles_in(ml_dtypes.bfloat16)),

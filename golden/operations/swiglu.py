@@ -33,6 +33,24 @@ def exchanged_halves(x: np.ndarray) -> np.ndarray:
     return np.concatenate([second, first], axis=-1)
 
 
+def packed_half(half: int) -> Wrong:
+    """Read one half of each row as if the rows of that half followed each other."""
+
+    def change(x: np.ndarray) -> np.ndarray:
+        halves = np.split(x, 2, axis=-1)
+        halves[half] = x.reshape(-1)[half * halves[0].shape[-1] :][: x.size // 2].reshape(halves[0].shape)
+        return np.concatenate(halves, axis=-1)
+
+    return other_input("x", change)
+
+
+HALVES = (
+    Mutant("halves in the wrong order", other_input("x", exchanged_halves)),
+    Mutant("the first half read as if its rows were packed", packed_half(0)),
+    Mutant("the second half read as if its rows were packed", packed_half(1)),
+)
+
+
 def swiglu_with(activation: Operation, computed: Wrong = answer) -> Wrong:
     def wrong(op, inputs, params):
         first, second = np.split(inputs["x"].values(), 2, axis=-1)
@@ -52,7 +70,7 @@ SWIGLU = Operation(
     run=lambda a, inputs, params: a.swiglu(values(a, inputs["x"]), params["second_gates"]),
     bound=_bound,
     mutants=(
-        Mutant("halves in the wrong order", other_input("x", exchanged_halves)),
+        *HALVES,
         Mutant("GELU for SiLU", swiglu_with(GELU)),
         Mutant("sigmoid for SiLU", swiglu_with(SIGMOID)),
         Mutant("quick GELU for SiLU", swiglu_with(QUICK_GELU)),
