@@ -168,8 +168,10 @@ class ModelJudge(ModelRuns):
         place = self.place(standard, actual, tap)
 
         def known(changing: Collection[str]) -> list[str]:
-            """Those that change the tap come first; the others change it only through what is given."""
-            of = [[bug for bug in MUTANTS if (bug.name in changing) == first] for first in (True, False)]
+            """Those that change the tap come first, the model's own ahead; others change what is given."""
+            page = standard.case.op.removeprefix("model/").replace("-", "_")
+            bugs = sorted(MUTANTS, key=lambda bug: page not in str([at.__name__ for at, *_ in bug.change.replaced]))
+            of = [[bug for bug in bugs if (bug.name in changing) == first] for first in (True, False)]
             return self._known(standard, outputs, of[0], limit) or self._known(standard, outputs, of[1], limit)
 
         def held(names: list[str]) -> list[str]:

@@ -70,6 +70,21 @@ def replacing(page: ModuleType, *rows: tuple[str, str, Callable[..., Any]]) -> t
     return tuple(Mutant(name, Change(replaced=((page, function, wrong),))) for name, function, wrong in rows)
 
 
+def called_again(page: ModuleType, first: str, second: str) -> Change:
+    """Return a bug that calls one function of a page in another's place, with the weights of its last call."""
+    called, right = [], getattr(page, first)
+
+    def noted(m, x, *rest):
+        called[:] = [(m, rest)]
+        return right(m, x, *rest)
+
+    def again(m, x, *_):
+        own, rest = called[0]
+        return right(own, x, *rest)
+
+    return Change(replaced=((page, first, noted), (page, second, again)))
+
+
 def changing(argument: str, change: Callable[[np.ndarray], np.ndarray]) -> Change:
     """Return a bug that changes one input; it makes no difference where that input is missing."""
 

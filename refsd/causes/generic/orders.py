@@ -1,7 +1,7 @@
 """The orders in which bugs read an axis: reversed, the first tile for all; and rules by which they find entries."""
 
 from collections.abc import Callable, Iterator
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def tiles(n: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the same of blocks of the axis: the first again, the first alone."""
+    """Yield the same of blocks of the axis: the first again, the first alone, each as threads hold it."""
     i = np.arange(n)
     for block in BLOCKS:
         if n > block:
@@ -64,6 +64,9 @@ def tiles(n: int) -> Iterator[tuple[str, np.ndarray]]:
             last = (n // block - 1) * block
             yield f"the last tile of {block} is the one before", np.where(i // block * block == last, i - block, i)
             yield f"the first {block} alone are read", np.where(i < block, i, -1)
+    for block, rows, run in product((b for b in (32, 64, 128) if n % b == 0), (4, 8, 16), (1, 2)):
+        turned = i.reshape(-1, rows, block // rows // run, run).swapaxes(1, 2).ravel()
+        yield f"each {block} transposed as {rows} x {block // rows // run}, {run} together", turned
 
 
 def in_order(x: np.ndarray, axis: int, order: np.ndarray) -> np.ndarray:

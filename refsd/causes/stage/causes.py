@@ -20,6 +20,7 @@ from refsd.causes.generic.running_code import TooLong, apart, executed, in_time,
 from refsd.causes.generic.sequences import sequence_difference
 from refsd.causes.generic.solved_numbers import PLAIN, bits, is_plain, shown, solved
 from refsd.causes.stage.candidates import exchanged, numbers, scaled, settings
+from refsd.causes.stage.draws import redrawn
 from refsd.causes.stage.elsewhere import last_resorts
 from refsd.causes.stage.looks import PARTS, WHOLE, output_causes
 from refsd.causes.stage.members import member_causes
@@ -56,8 +57,8 @@ def searched_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
     """
     if not scene.wrong:
         return []
-    found = sorted(apart(_search, _SECONDS, scene, known))
-    phrases = list(dict.fromkeys(phrase for *_, phrase in found))
+    found = lambda: (phrase for *_, phrase in sorted(apart(_search, _SECONDS, scene, known)))
+    phrases = redrawn(scene, known) or list(dict.fromkeys(found()))
     return (phrases or _explaining(scene, known))[:_MOST] or last_resorts(scene) or _sequence(scene)
 
 

@@ -1,12 +1,13 @@
 """Find the generator, the seed and the draw that give an engine's noise, where others should."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import numpy as np
 
 from refsd.causes.stage.scene import Scene
+from refsd.golden.judge import Answer
 from refsd.samplers.noise import RNGS, Noise, TorchCuda
 from refsd.stages.stage import Params
 
@@ -51,13 +52,28 @@ def other_draws(scene: Scene) -> list[str]:
         ]
         more = f" and {len(pairs) - _LISTED} more" if len(pairs) > _LISTED else ""
         return [f"{name}: {', '.join(pairs[:_LISTED])}{more}"]
-    return [f"{_where(scene)}: {_OTHERS}"] if _normal(rows[wrong], right[wrong]) else []
+    return [f"{_where(scene)}: {_OTHERS}"] if normals(rows[wrong], right[wrong]) else []
 
 
 _OTHERS = (
     "other numbers of the same kind, of no generator, seed or draw that was tried: drawn with another seed, or "
     "without one"
 )
+
+
+def redrawn(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
+    """Return that other numbers stand in the place of the case's noise, under a known bug or without one."""
+    noise = scene.inputs.tensors.get("noise", np.zeros(0))
+    actual, truth = (np.asarray(of[scene.wrong], np.float64) for of in (scene.actual, scene.truth))
+    answers = [(name, np.asarray(answer.get(scene.wrong, np.zeros(0)))) for name, answer in known.items()]
+    for name, y in answers if actual.shape == truth.shape == noise.shape else []:
+        with np.errstate(all="ignore"):
+            factor = (y - truth) / noise if y.shape == truth.shape else 0 * noise
+            found = (actual - truth) / factor
+        told = {"noise is another draw": noise - found, f"{name}, by another draw": found}
+        if (factor * factor.flat[0] > 0).all() and (named := [w for w, z in told.items() if normals(z, noise)]):
+            return named
+    return []
 
 
 def _where(scene: Scene) -> str:
@@ -70,7 +86,7 @@ def _where(scene: Scene) -> str:
     return f"{', '.join(wrong)}{part}"
 
 
-def _normal(actual: np.ndarray, truth: np.ndarray) -> bool:
+def normals(actual: np.ndarray, truth: np.ndarray) -> bool:
     """Return True for standard normals that are uncorrelated with the right ones."""
     sure = 4 / np.sqrt(actual.size)
     standard = all(abs(z.mean()) < sure and abs(z.std() - 1) < sure for z in (actual, truth))

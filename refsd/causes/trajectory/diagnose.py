@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from refsd.causes.stage.causes import known_causes, searched_causes
+from refsd.causes.stage.draws import normals
 from refsd.causes.stage.scene import Scene
 from refsd.causes.trajectory.changed_solvers import Run, changed_solvers, changed_weights, first_wrong, step_sigmas
 from refsd.causes.trajectory.mutants import MUTANTS, Change, scheduled, stepping_on, wrong_forms
@@ -90,8 +91,18 @@ def diagnose(
     before = first_wrong(expected, limits, y)
     if before is None or not _answers_agree(case, form, y, u, Change(), before):
         return []
-    weights = changed_weights(form, expected, limits, y, noise)
+    weights = changed_weights(form, expected, limits, y, noise) or _other_stream(form, expected, y, noise, before)
     return [weights] if weights else []
+
+
+def _other_stream(form: Forms, expected: np.ndarray, y: Dump, noise: np.ndarray, k: int) -> str:
+    """Say that call k is right but for its own draw, in whose place other normal numbers are."""
+    new = form.rows[k, form.known :] * ~form.rows[:k, form.known :].any(axis=0)
+    if not new.any():
+        return ""
+    j = int(np.argmax(np.abs(new)))
+    found = noise[1 + j] + ([*y.x, y.latent][k] - expected[k]) / new[j]
+    return f"the noise of x[{k}] is of another stream, not draw {j + 1}" if normals(found, noise[1 + j]) else ""
 
 
 def _not_finite(y: Dump, right_sigmas: bool) -> list[str]:

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from refsd.golden.judge import Mutant
 from refsd.models import zimage
-from refsd.networks.bugs import replacing
+from refsd.networks.bugs import called_again, replacing
 
 _PICTURE, _CAPTION = zimage.picture_ids, zimage.caption_ids
 
@@ -24,10 +25,13 @@ def _caption_from_0(padded):
     return _CAPTION(padded) - np.array([1, 0, 0])
 
 
-BUGS = replacing(
+_BY_POSITION = replacing(
     zimage,
     ("Z-Image's picture follows the longest caption of the batch, not its own", "picture_ids", _after_the_longest),
     ("Z-Image's picture is at 0 on the axis of time", "picture_ids", _time_0),
     ("Z-Image's rows and columns are swapped", "picture_ids", _rows_and_columns_swapped),
     ("Z-Image's captions count from 0", "caption_ids", _caption_from_0),
 )
+# Lumina 2 has the same blocks.
+_AGAIN = called_again(zimage, "attention", "feed_forward")
+BUGS = (*_BY_POSITION, Mutant("the attention is called again in the MLP's place", _AGAIN))
