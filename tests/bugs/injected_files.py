@@ -133,7 +133,7 @@ def _without_dora(case, values, y):
 
 def _rescale_of_columns(case, values, y):
     parts = next(iter(modules_of(values).values()))
-    if not {"oft", "rescale"} <= parts.keys():
+    if not {"oft", "rescale"} <= parts.keys() or parts["oft"].ndim == 4:
         return None
     turned = y["merged"].astype(np.float64) / parts["rescale"].reshape(-1, 1)
     return {"merged": turned * parts["rescale"].reshape(1, -1)}

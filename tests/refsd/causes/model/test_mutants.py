@@ -1,10 +1,14 @@
 """Norms of queries and keys: which is wrong, and in which stream, of an engine that shows outputs alone."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from injection import Bug, Injected
 
 from refsd.cases import CASES
+from refsd.models import lumina2, zimage
+from refsd.module import block
 from refsd.numerics.profiles import FLOAT32
 from refsd.shrinking.failure import ask, runner_of
 from refsd.weights.recipe_files import RecipeFiles
@@ -55,6 +59,26 @@ def test_inputs_made_otherwise_are_told(case, change, cause, tmp_path):
     with RecipeFiles(tmp_path) as files:
         result = ask(runner_of(files), Injected(Bug(inputs=change), FLOAT32, files), CASES[case])
     assert result is not None and result.causes[:1] == (cause,), result.causes
+
+
+def test_an_attention_in_the_mlp_s_place_is_told(tmp_path):
+    """Lumina 2's blocks are Z-Image's."""
+
+    @block
+    def twice(m, x, angle, eps, c=None, mask=None):
+        parts = (None,) * 4 if c is None else np.split(zimage.modulation(m, c), 4, axis=-1)
+        for scale, gate, name in ((*parts[:2], "attention"), (*parts[2:], "ffn")):
+            h = zimage.norm(m, f"{name}_norm1", x, eps)
+            h = zimage.attention(m["attention"], h if c is None else zimage.scaled(m, h, scale), angle, mask)
+            h = zimage.norm(m, f"{name}_norm2", h, eps)
+            x = m.add(x, h) if c is None else m.gated_add(x, h, m.apply(np.tanh, gate))
+        return x
+
+    bug = Bug(patched=lambda: patch.object(lumina2, "transformer_block", twice))
+    with RecipeFiles(tmp_path) as files:
+        result = ask(runner_of(files), Injected(bug, FLOAT32, files), CASES["lumina2/lumina2/masked"])
+    assert result is not None
+    assert result.causes[:1] == ("the attention is called again in the MLP's place",), result.causes
 
 
 Q, K = ".query_norm.", ".key_norm."

@@ -162,6 +162,47 @@ def _before_the_last(op, inputs, params):
     return answer(op, {"x": stored(x)}, params)
 
 
+def _packed_gates(op, inputs, params):
+    """SwiGLU's gates, the first half of each row, lie D apart, not 2 D."""
+    x = inputs["x"].values()
+    D = x.shape[-1] // 2
+    gates = x.reshape(-1, D)[: x.size // 2 // D].reshape(*x.shape[:-1], D).astype(np.float64)
+    return gates / (1 + np.exp(-gates)) * x[..., D:]
+
+
+def _far_partners(op, inputs, params):
+    """Frequencies are right; a channel's partner is half of the whole head away."""
+    x, half = inputs["x"].values().astype(np.float64), params["axes_dim"][0] // 2
+    angle = inputs["ids"].values() * params["theta"] ** -(np.arange(half) / half)
+    far = x.shape[-1] // 2
+    one, two = x[..., :half].copy(), x[..., far : far + half].copy()
+    cos, sin = np.cos(angle)[:, :, None], np.sin(angle)[:, :, None]
+    x[..., :half], x[..., far : far + half] = one * cos - two * sin, one * sin + two * cos
+    return x
+
+
+def _first_128(op, inputs, params):
+    """A row's scale in int8 is that of its first 128 numbers."""
+    x, weight = (inputs[name].values().astype(np.float32) for name in ("x", "weight"))
+    scale = np.abs(x[:, :128]).max(-1, keepdims=True) / np.float32(127)
+    codes = np.rint(x / scale).clip(-128, 127)
+    return codes @ weight.T * (scale * inputs["weight_scale"].values()) + inputs["bias"].values()
+
+
+def _keys_held_otherwise(op, inputs, params):
+    """Channels of k stand in blocks of 64 as 16 threads hold them, those of q do not."""
+    k = inputs["k"].values()
+    held = k.reshape(*k.shape[:-1], -1, 16, 2, 2).swapaxes(-3, -2).reshape(k.shape)
+    return answer(op, {**inputs, "k": stored(np.ascontiguousarray(held))}, params)
+
+
+def _of_four_devices(op, inputs, params):
+    """Each device has a fourth of the tokens, and sees no others."""
+    parts = {name: np.array_split(inputs[name].values(), 4, axis=1) for name in "qkv"}
+    each = [{name: stored(np.ascontiguousarray(of[i])) for name, of in parts.items()} for i in range(4)]
+    return np.concatenate([answer(op, own, params) for own in each], axis=1)
+
+
 def _up_to_240(op, inputs, params):
     """Numbers of E4M3 that end where FNUZ's do, under E4M3's scale."""
     x, weight = (inputs[name].values().astype(np.float32) for name in ("x", "weight"))
@@ -230,6 +271,19 @@ def test_a_maximum_that_starts_at_zero_is_told_even_where_nothing_but_zeros_come
             ", all planes",
         ),
         ("resize_nearest/f32/up-n2-c3-h5-w7-to8x16", _before_the_last, "last column never read"),
+        ("swiglu/f32/x2x33x154", _packed_gates, "the first half read as if its rows were packed"),
+        ("rope/f32/partial-halves-n1-l12-h2-d40", _far_partners, "pairs half the whole head apart"),
+        ("linear_int8/tokens-x77x320-o33", _first_128, "activations' scale from the first 128 numbers alone"),
+        (
+            "attention/f32/wide-b1-l16-j132-h1-d128",
+            _keys_held_otherwise,
+            "k, axis D: each 64 transposed as 16 x 2, 2 together",
+        ),
+        (
+            "attention/f32/cube-b2-l16-j16-h16-d16",
+            _of_four_devices,
+            "tokens see their own share alone, as 4 devices cut all",
+        ),
         ("linear_fp8/tokens-x77x320-o33", _up_to_240, "numbers beyond 240, FNUZ's largest, limited to it"),
         (
             "linear_nvfp4/given-x20x128-o32",

@@ -107,6 +107,13 @@ def _row_by_row(case, y):
     return {"noise": noise, "start": y["start"] + np.float32(0.7) * (noise - y["noise"])}
 
 
+def _redrawn(v, y):
+    """The posterior's noise is not the case's."""
+    logvar = v["moments"][:, v["moments"].shape[1] // 2 :].astype(np.float64)
+    other = np.random.default_rng(3).standard_normal(v["noise"].shape) - v["noise"]
+    return {"latent": y["latent"] + 0.18215 * np.exp(np.clip(logvar, -30, 20) / 2) * other}
+
+
 def _first_order(v):
     """OFT's rotation is I + Q, at half the strength."""
     blocks, weight = next(y for name, y in v.items() if name.endswith("oft_blocks")), v["weight"]
@@ -188,6 +195,7 @@ def _drawn_anew(y, item):
             lambda c, v, y: _first_order(v),
             "a rotation by I + Q, without Cayley's transform",
         ),
+        ("stage/latents/sd1", lambda c, v, y: _redrawn(v, y), "noise is another draw"),
         ("stage/noising/ve-sdcpp", lambda c, v, y: {"noise": np.zeros_like(y["noise"])}, "noise is 0 throughout"),
         ("stage/sigmas/flux-n5", lambda c, v, y: _of_mu(y, 0.83), "flux_mu is one number: 0.83 for"),
         ("stage/sigmas/edm-karras-n6", lambda c, v, y: _of_ends(0.03, 60.0), "0.03 for 0.002 and"),

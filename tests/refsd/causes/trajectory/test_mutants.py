@@ -95,6 +95,21 @@ def test_noise_after_the_last_step_is_told(name, deviation):
         assert diagnose(case, inputs, {**honest, "latent": honest["latent"] + other}, FLOAT32) != told
 
 
+@pytest.mark.parametrize(("name", "call"), [("euler_a", 1), ("dpmppsde", 1), ("flow/lcm", 1)])
+def test_noise_of_another_stream_is_told(name, call):
+    case = _CASES[f"trajectory/{name}/{'simple' if '/' in name else 'karras'}"]
+    inputs, right, _ = truth(case.name)
+    noise = inputs["noise"].values().astype(np.float32)
+    noise[1:] = np.random.default_rng(11).standard_normal(noise[1:].shape)
+    wrong = simulate(case, noise, right["sigmas"], Change())
+    assert wrong is not None
+    told = diagnose(case, inputs, wrong.outputs(), FLOAT32)
+    assert told == [f"the noise of x[{call}] is of another stream, not draw 1"], told
+    noise[1:] = 0
+    quiet = simulate(case, noise, right["sigmas"], Change())
+    assert quiet is not None and diagnose(case, inputs, quiet.outputs(), FLOAT32) != told
+
+
 def test_show_mutants_has_them():
     shown = CliRunner().invoke(app, ["golden", "show", "trajectory/flow/euler_cfg_pp/simple", "--mutants"])
     assert "| trajectory | uncond is not scaled by 1 - sigma | 1 | 1 |" in shown.output
