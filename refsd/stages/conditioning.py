@@ -219,7 +219,7 @@ def _join_case(label: str, variant: str, engine: str = "diffusers", prefix: tupl
     return case("conditioning", label, inputs, variant=variant, engine=engine, **more)
 
 
-_CROPPED = {
+_CROPPED: dict[str, Any] = {
     "original": [640, 512],
     "crop": [48, 16],
     "negative_original": [320, 384],

@@ -10,7 +10,18 @@ from refsd.golden.recipe import Recipe
 from refsd.networks.keymap import CONCAT, POINTWISE, SAME, SWAP
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import GROUPED_TYPES, stored
-from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, Tensors, case, part
+from refsd.stages.stage import (
+    REQUIRED,
+    NoDifference,
+    Output,
+    Params,
+    Stage,
+    StageInputs,
+    Tensors,
+    case,
+    param,
+    part,
+)
 
 _JOINS = {"same": SAME, "rows": CONCAT, "pointwise": POINTWISE, "shift and scale": SWAP}
 _PARTS = "data", "second", "third"
@@ -242,11 +253,13 @@ def _in_each_row(scales: np.ndarray, each: int, shape: tuple[int, ...]) -> np.nd
     return scales[np.minimum(own, scales.size - 1)].reshape(-1)
 
 
-def _nested(change: Callable[[Nested, float], np.ndarray]) -> Callable[[Nested, float], np.ndarray]:
+def _other_nested(change: Callable[[np.ndarray], np.ndarray], each: int = _NESTED):
+    """change: the scales' own scales -> others"""
+
     def absmax(nested: Nested, offset: float) -> np.ndarray:
         if nested.scales is None:
             raise NoDifference
-        return change(nested, offset)
+        return _absmax(nested._replace(scales=change(nested.scales)), offset, each)
 
     return absmax
 
@@ -259,19 +272,10 @@ _OF_FOUR_BITS = (
     part("4-bit codes: blocks begin anew in each row", along=_in_each_row),
     part("4-bit codes: each scale for the block after", along=lambda s, n, shape: _along(np.roll(s, 1), n, shape)),
     part("4-bit codes: blocks half as long", along=lambda s, n, shape: _along(np.append(s, s), n // 2, shape)),
-    part("4-bit codes: the scales' offset left out", absmax=_nested(lambda nested, offset: _absmax(nested, 0.0))),
-    part(
-        "4-bit codes: the scales' own scales left out",
-        absmax=_nested(lambda n, offset: _absmax(n._replace(scales=np.ones_like(n.scales)), offset)),
-    ),
-    part(
-        "4-bit codes: a scale of scales for 64, not 256",
-        absmax=_nested(lambda n, offset: _absmax(n._replace(scales=np.tile(n.scales, 4)), offset, 64)),
-    ),
-    part(
-        "4-bit codes: the first scale of scales for all",
-        absmax=_nested(lambda n, offset: _absmax(n._replace(scales=np.full_like(n.scales, n.scales[0])), offset)),
-    ),
+    param("4-bit codes: the scales' offset left out", offset=0.0),
+    part("4-bit codes: the scales' own scales left out", absmax=_other_nested(np.ones_like)),
+    part("4-bit codes: a scale of scales for 64, not 256", absmax=_other_nested(lambda s: np.tile(s, 4), 64)),
+    part("4-bit codes: the first scale of scales for all", absmax=_other_nested(lambda s: np.full_like(s, s[0]))),
 )
 _KNOWN = (
     *_OF_FOUR_BITS,
