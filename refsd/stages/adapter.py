@@ -1,141 +1,25 @@
 """Merge an adapter file into one layer: tensors under the trainers' names -> the layer's new weight."""
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.adapters import Target
 from refsd.kernels.adapters import Adapter, DoRA, LoHa, LoKr, LoRA, OutputRotation
 from refsd.kernels.adapters.strengths import dora_lycoris, dora_peft, dora_whole
-from refsd.numerics.errors import BadInput
-from refsd.numerics.tensor import stored
 from refsd.stages.adapter_cases import CASES
 from refsd.stages.adapter_rotations import ROTATIONS, Change
-from refsd.stages.stage import NoDifference, Output, Params, Stage, StageInputs, param, part
-from refsd.weights.adapter_kinds import Misfit, Parts, build
-from refsd.weights.adapter_names import split
-from refsd.weights.adapter_rules import NAMES
-from refsd.weights.adapter_settings import of_module
-
-Tensors = dict[str, np.ndarray]
-_LAYER = "weight", "bias"  # names of the layer's own tensors
-
-
-class AdapterRule(NamedTuple):
-    """The parts of the rule. In the right rule modules, parts and adapter return their first argument.
-
-    strength: parameters -> strength of the file on this component
-    rows:     parameters, module -> first row and number of rows that it changes; None: all
-    fits:     number of a module's rows, of the weight's rows -> True if the module is applied
-    modules:  {module: parts} in the file's order -> {module: parts}
-    parts:    a module's parts -> parts
-    adapter:  the adapter built from the parts, the parts -> adapter
-    joined:   weight, (rows, change) of each module in the file's order -> merged weight
-    bias:     adapter, the layer's bias, strength -> change of the bias; None: none
-    """
-
-    strength: Callable[[Params], float]
-    rows: Callable[[Params, str], tuple[int, int] | None]
-    fits: Callable[[int, int], bool]
-    modules: Callable[[dict[str, Tensors]], dict[str, Tensors]]
-    parts: Callable[[Tensors], Tensors]
-    adapter: Callable[[Adapter, Tensors], Adapter]
-    joined: Callable[[np.ndarray, list[tuple[Any, np.ndarray]]], np.ndarray]
-    bias: Callable[[Any, np.ndarray, float], np.ndarray | None]
-
-
-_TAG = re.compile(r"<lora:[^:>]+(?::([-+.\d]+))?(?::([-+.\d]+))?>")
-
-
-def _strength(params: Params) -> float:
-    """Return the strength in <lora:NAME:TEXT:UNET>; without UNET, the text encoder's holds for both.
-
-    Source: A1111 extensions-builtin/Lora/extra_networks_lora.py.
-    """
-    if not params["tag"]:
-        return params["strength"]
-    found = _TAG.fullmatch(params["tag"])
-    if found is None:
-        raise BadInput(f"stage/adapter: tag {params['tag']!r}: expected <lora:NAME:1> or <lora:NAME:1:1>")
-    text = float(found[1] or 1)
-    return float(found[2] or text) if params["component"] == "unet" else text
-
-
-def _joined(weight: np.ndarray, changes: list[tuple[Any, np.ndarray]]) -> np.ndarray:
-    merged = weight.copy()
-    for rows, delta in changes:
-        merged[rows] += delta
-    return merged
-
-
-RULE = AdapterRule(
-    strength=_strength,
-    rows=lambda params, module: params["rows"].get(module),
-    fits=lambda rows, whole: True,
-    modules=lambda modules: modules,
-    parts=lambda parts: parts,
-    adapter=lambda adapter, parts: adapter,
-    joined=_joined,
-    bias=lambda adapter, bias, strength: adapter.bias_delta(bias, strength),
+from refsd.stages.adapter_rule import (
+    RULE,
+    Tensors,
+    bias_size,
+    joined_changes,
+    merged_size,
+    rank_of,
+    run,
+    strength_of,
 )
-
-
-def _modules(tensors: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
-    found: dict[str, Tensors] = {}
-    for name, value in tensors.items():
-        if name not in _LAYER:
-            module, its_part = split(name) or ("", "")
-            if not its_part:
-                raise BadInput(f"stage/adapter: {name}: no part of an adapter")
-            found.setdefault(module, {})[its_part] = value
-    return found
-
-
-def _rank(parts: Tensors) -> int:
-    """Return the rank of the factors; 1 for a rotation, which has none."""
-    factors = [y for name, y in parts.items() if y.ndim > 1 and name not in ("dora_scale", "oft_blocks", "rescale")]
-    return min((min(y.shape[:2]) for y in factors), default=1)
-
-
-def _run(rule: AdapterRule, inputs: StageInputs) -> dict[str, np.ndarray]:
-    weight, p = inputs.tensors["weight"], inputs.params
-    if p["rule"] not in NAMES:
-        raise BadInput(f"stage/adapter: rule {p['rule']!r}: expected one of {', '.join(NAMES)}")
-    changes, strength, bias = [], rule.strength(p), inputs.tensors.get("bias")
-    for module, tensors in rule.modules(_modules(inputs.tensors)).items():
-        first, count = rule.rows(p, module) or (0, None)
-        which = Target("layer", module, first, count).rows(len(weight))
-        if not rule.fits(len(weight[which]), len(weight)):
-            continue
-        parts = {name: stored(np.ascontiguousarray(y)) for name, y in rule.parts(dict(tensors)).items()}
-        settings = of_module(p["settings"], module)
-        try:
-            expand = lambda t: t.values().astype(inputs.dtype)
-            adapter = build(Parts(parts, weight[which].shape, expand, settings, p["rule"]))
-        except Misfit as misfit:
-            raise BadInput(f"stage/adapter: {module}: {misfit}") from None
-        adapter = rule.adapter(adapter, tensors)
-        changes.append((which, adapter.delta(weight[which], strength)))
-        if bias is not None and (change := rule.bias(adapter, bias[which], strength)) is not None:
-            bias = _joined(bias, [(which, change)])
-    return {"merged": rule.joined(weight, changes)} | ({} if bias is None else {"merged_bias": bias})
-
-
-def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """The merge computed on absolute values; for rotations and DoRA an estimate, as they mix whole rows."""
-    weight = np.abs(inputs.tensors["weight"])
-    modules = _modules(inputs.tensors)
-    if any({"dora_scale", "magnitude", "oft_blocks"} & parts.keys() for parts in modules.values()):
-        return weight + np.abs(truth) + 8 * weight.max() + np.abs(truth).max()
-    absolute = {name: np.abs(y) for name, y in inputs.tensors.items()} | {"weight": np.zeros_like(weight)}
-    return weight + abs(_run(RULE, inputs._replace(tensors=absolute))["merged"])
-
-
-def _bias_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    return np.abs(inputs.tensors["bias"]) + np.abs(truth)
-
+from refsd.stages.stage import NoDifference, Output, Params, Stage, param, part
 
 # --- what engines got wrong --------------------------------------------------------------------------------------
 
@@ -167,7 +51,7 @@ def _scaled(factor: Callable[[int, bool], float], alpha: bool | None = None) -> 
     def modules(right: dict[str, Tensors]) -> dict[str, Tensors]:
         changed = {}
         for module, parts in right.items():
-            has, rank = "alpha" in parts, _rank(parts)
+            has, rank = "alpha" in parts, rank_of(parts)
             own = parts["alpha"] if has else np.array(float(rank))
             on = alpha is None or alpha == has
             changed[module] = {**parts, "alpha": own * factor(rank, has)} if on else parts
@@ -180,9 +64,9 @@ def _rank_of_the_first(right: dict[str, Tensors]) -> dict[str, Tensors]:
     """Divide every alpha by the first module's rank."""
     if len(right) < 2:
         raise NoDifference
-    first = _rank(next(iter(right.values())))
+    first = rank_of(next(iter(right.values())))
     return {
-        module: {**parts, "alpha": parts.get("alpha", np.array(float(_rank(parts)))) * _rank(parts) / first}
+        module: {**parts, "alpha": parts.get("alpha", np.array(float(rank_of(parts)))) * rank_of(parts) / first}
         for module, parts in right.items()
     }
 
@@ -325,7 +209,7 @@ def _at_the_layers_step(weight: np.ndarray, changes: list[tuple[Any, np.ndarray]
     """Quantise the merged weight to 4 bits again, with the steps that the blocks of 32 had before."""
     if weight.shape[-1] % 32:
         raise NoDifference
-    blocks, merged = weight.reshape(-1, 32), _joined(weight, changes).reshape(-1, 32)
+    blocks, merged = weight.reshape(-1, 32), joined_changes(weight, changes).reshape(-1, 32)
     levels = [np.unique(block) for block in blocks]
     if max(map(len, levels)) > 16:
         raise NoDifference
@@ -353,23 +237,23 @@ _KNOWN = (
     part("changes of a fused layer's parts joined along the inputs, not the outputs", joined=_along(1, False)),
     part("alpha over the first part's rank", modules=_rank_of_the_first),
     part("alpha missing", modules=_scaled(lambda rank, has: rank, None), parts=_without("alpha")),
-    part("rank over alpha", parts=_other(alpha=lambda p: np.array(_rank(p) ** 2 / p["alpha"]))),
+    part("rank over alpha", parts=_other(alpha=lambda p: np.array(rank_of(p) ** 2 / p["alpha"]))),
     part("alpha not divided by the rank", modules=_scaled(lambda rank, has: rank, True)),
     part("alpha over the root of the rank", modules=_scaled(lambda rank, has: rank**0.5, True)),
     *(part(f"no alpha taken for {n}", modules=_scaled(lambda rank, has, n=n: n / rank, False)) for n in _ALPHAS),
     part("alpha over the rank squared", modules=_scaled(lambda rank, has: 1 / rank, True)),
-    part("alpha over the rank once more", parts=_other(alpha=lambda p: np.array(p["alpha"] ** 2 / _rank(p)))),
+    part("alpha over the rank once more", parts=_other(alpha=lambda p: np.array(p["alpha"] ** 2 / rank_of(p)))),
     part("the learned scalar left out", parts=_without("scalar")),
     part(
         "the learned scalar in place of alpha over the rank",
-        parts=_other(scalar=lambda p: p["scalar"] / p["alpha"] * _rank(p)),
+        parts=_other(scalar=lambda p: p["scalar"] / p["alpha"] * rank_of(p)),
     ),
     part("strength 1", strength=lambda p: 1.0),
-    part("strength left out of the UNet", strength=lambda p: 1.0 if p["component"] == "unet" else _strength(p)),
-    part("the text encoder's strength for the UNet", strength=lambda p: _strength({**p, "component": "text"})),
-    part("the UNet's strength for the text encoder", strength=lambda p: _strength({**p, "component": "unet"})),
-    part("strength squared", strength=lambda p: _strength(p) ** 2),
-    part("strength of the other sign", strength=lambda p: -_strength(p)),
+    part("strength left out of the UNet", strength=lambda p: 1.0 if p["component"] == "unet" else strength_of(p)),
+    part("the text encoder's strength for the UNet", strength=lambda p: strength_of({**p, "component": "text"})),
+    part("the UNet's strength for the text encoder", strength=lambda p: strength_of({**p, "component": "unet"})),
+    part("strength squared", strength=lambda p: strength_of(p) ** 2),
+    part("strength of the other sign", strength=lambda p: -strength_of(p)),
     part("Tucker's core left out", parts=_other(mid=_no_core)),
     part("Tucker's core transposed", parts=_other(mid=lambda p: p["mid"].swapaxes(0, 1))),
     part("halves of the rows not exchanged", rows=_no_halves),
@@ -433,11 +317,11 @@ STAGES = (
         },
         params={"rule": "trainer", "strength": 1.0, "tag": "", "component": "unet", "rows": {}, "settings": {}},
         outputs={
-            "merged": Output(("row", "input", "filter row", "filter column"), _size, 120),
-            "merged_bias": Output(("row",), _bias_size, 12),
+            "merged": Output(("row", "input", "filter row", "filter column"), merged_size, 120),
+            "merged_bias": Output(("row",), bias_size, 12),
         },
         rule=RULE,
-        run=_run,
+        run=run,
         known=_KNOWN,
         cases=CASES,
     ),
