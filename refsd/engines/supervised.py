@@ -1,5 +1,6 @@
 """Run programs in sessions of their own; no process of theirs outlives the program or refsd."""
 
+import errno
 import marshal
 import os
 import re
@@ -98,7 +99,7 @@ class Supervised:
             self._running = False
             word, number = line.split()
             if word == "refused":
-                raise EngineFailure(f"{self._name} does not start: {os.strerror(int(number))}")
+                raise EngineFailure(f"{self._name} does not start: {_obstacle(self._name, int(number))}")
             self._code = int(number)
         return self._code
 
@@ -160,6 +161,24 @@ def _dismiss(process: subprocess.Popen, connection: socket.socket) -> None:
         process.wait()
 
 
+def _obstacle(name: str, number: int) -> str:
+    """Return the system's words for an error number of exec, with what the user can do about it."""
+    words, there = os.strerror(number), os.path.isfile(name)
+    if number == errno.ENOEXEC:
+        return f"{words}: it has no #! line; add one, or write its interpreter before it, as in exec:python3 FILE"
+    if number == errno.EACCES and there and not os.access(name, os.X_OK):
+        return (
+            f"{words}: it is not executable; chmod +x, or write its interpreter before it, as in exec:python3 FILE"
+        )
+    if number == errno.ENOENT and there:
+        with open(name, "rb") as file:
+            line = file.readline(256)
+        interpreter = line[2:].decode(errors="replace").strip(" \n")
+        if line.startswith(b"#!"):
+            return f"{words}: the file is there, but not its interpreter, {interpreter!r}"
+    return words
+
+
 def ending(code: int) -> str:
     """Describe how a program ended: "ended by SIGABRT", "ended with exit code 1"."""
     if code >= 0:
@@ -206,7 +225,8 @@ def last_words(printed: bytes) -> str:
     """Return the line that says why a program ended, where a runtime prints one; else the last, if any.
 
     Go prints the reason after "panic:", Rust in the line after "panicked at", C++ after "what():"; Java and
-    JavaScript above the lines of the stack, which begin with "at", the last cause last; Python prints it last.
+    JavaScript above the lines of the stack, which begin with "at", the last cause last; Node.js below a caret, with
+    its version as the last line; Python prints it last.
     """
     lines = _lines(printed)
     for words in _REASONS:
@@ -214,6 +234,9 @@ def last_words(printed: bytes) -> str:
             if re.search(words, line):
                 after = lines[i + 1 : i + 2] if line.endswith(":") else []
                 return " ".join([line, *after])
+    carets = [i for i, line in enumerate(lines[:-1]) if set(line) == {"^"}]
+    if carets and lines[-1].startswith("Node.js v"):
+        return lines[carets[-1] + 1]
     if lines and _STACK.match(lines[-1]):
         return next((line for line in reversed(lines) if not _STACK.match(line)), lines[-1])
     return lines[-1] if lines else "it said nothing"

@@ -147,14 +147,15 @@ class OperationJudge(Judge):
 
     def _of_other_shape(self, standard: Standard, y: np.ndarray) -> list[str]:
         """Name the bugs and other parameters that give these numbers in this shape, or the slices that do."""
-        limit = 8 * float(_bound(standard).limit.max(initial=0.0))
+        truth, limit = standard.truth["y"], 8 * float(_bound(standard).limit.max(initial=0.0))
+        words = "the right numbers in another shape" + ", its axes in reverse" * (y.shape == truth.shape[::-1])
+        right = [(words, truth.reshape(y.shape))] if y.size == truth.size else []
         names = [
             name
-            for name, wrong in self._in_shape(standard, y)
+            for name, wrong in (*right, *self._in_shape(standard, y))
             if np.isfinite(limit) and (np.abs(y - wrong) <= limit + 8 * _ulps(wrong, unit(y.dtype))).all()
         ]
-        shape = other_shape(y, standard.truth["y"])
-        return names[:1] or ([shape] if shape else [])
+        return names[:1] or list(filter(None, [other_shape(y, truth)]))
 
     def _in_shape(self, standard: Standard, y: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the answers of listed bugs, then of other parameters, that have the shape of a misshapen answer."""

@@ -12,7 +12,7 @@ _BAD = (verdict.FAIL, verdict.DEVIATES, verdict.ERROR)
 
 
 def junit(report: Report) -> bytes:
-    """Make a suite for each engine and a test for each case; refused and known failing cases are skipped.
+    """Make a suite for each engine and a test for each case; refused, waived and known failing cases are skipped.
 
     A failure's message begins with the words under which the terminal reports it.
     """
@@ -34,7 +34,7 @@ def junit(report: Report) -> bytes:
                 kind = "error" if r.status == verdict.ERROR else "failure"
                 failure = ElementTree.SubElement(test, kind, type=r.status, message=printable(text))
                 failure.text = "\n".join(map(printable, r.log)) or None
-            elif r.status == verdict.REFUSED:
+            elif r.status in (verdict.REFUSED, verdict.WAIVED):
                 ElementTree.SubElement(test, "skipped", message=printable(r.reason))
             else:
                 ElementTree.SubElement(test, "system-out").text = f"margin {margin_text(r.margin)} {r.criterion}"

@@ -19,6 +19,7 @@ from refsd.weights.adapter_rules import TRAINER
 from refsd.weights.adapter_settings import of_component, of_module, read_settings
 from refsd.weights.checkpoint import Checkpoint
 from refsd.weights.culprits import NO_WEIGHTS
+from refsd.weights.name_groups import few
 
 _INTEGERS = ("on_input", "alpha", "scaled_oft")
 
@@ -40,7 +41,7 @@ class AdapterFile(NamedTuple):
 def open_adapters(path: str | Path, checkpoint: Checkpoint, rule: str = TRAINER) -> AdapterFile:
     """Read an adapter file's header and PEFT's settings, and find the checkpoint's layer for each tensor name.
 
-    Raises BadInput, in one line that lists all of them, for names that are no part of an adapter or match no
+    Raises BadInput, in one line that lists the first of them, for names that are no part of an adapter or match no
     layer of the checkpoint; and for settings that refsd does not compute.
     """
     weights = open_weights(path)
@@ -74,7 +75,7 @@ def open_adapters(path: str | Path, checkpoint: Checkpoint, rule: str = TRAINER)
         ("come twice", twice),
     ):
         if names:
-            raise BadInput(f"{path}: {len(names)} of {len(weights)} tensors {what}: {', '.join(names)}")
+            raise BadInput(f"{path}: {len(names)} of {len(weights)} tensors {what}: {few(names)}")
     if not targets:
         raise BadInput(f"{path}: no tensors; an adapter of {title} expected")
     return AdapterFile(weights, targets, settings, rule)
@@ -115,7 +116,7 @@ def build_adapters(
         except Misfit as misfit:
             misfits.append(f"{component} {key}: {misfit}")
     if misfits:
-        raise BadInput(f"{file.weights.path}: {len(misfits)} adapters do not fit: {'; '.join(misfits)}")
+        raise BadInput(f"{file.weights.path}: {len(misfits)} adapters do not fit: {few(misfits, between='; ')}")
     return found
 
 

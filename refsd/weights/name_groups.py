@@ -22,10 +22,10 @@ def grouped(names: Collection[str], universe: Iterable[str]) -> list[str]:
     return _joined(_patterns(tree, "", wanted))
 
 
-def few(patterns: list[str], most: int = 3) -> str:
-    """Join the first patterns with commas, and say how many more there are."""
+def few(patterns: list[str], most: int = 3, between: str = ", ") -> str:
+    """Join the first patterns, and say how many more there are."""
     more = f" and {len(patterns) - most} more" if len(patterns) > most else ""
-    return f"{', '.join(patterns[:most])}{more}"
+    return f"{between.join(patterns[:most])}{more}"
 
 
 def _patterns(node: Mapping[str, Any], prefix: str, wanted: set[str]) -> list[str]:

@@ -10,6 +10,7 @@ import sys
 import time
 from datetime import date
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from msgspec.structs import replace
@@ -118,6 +119,8 @@ def test_a_waiver_of_cases_passes_the_run_until_its_day(folder):
     (folder / "refsd-waivers.toml").write_text(waiver.format("9999-12-31"))
     code, said = _conform("--cases", "silu/f32/wide*")
     assert code == 0 and "wrong, 1 case: the case waived until 9999-12-31: issue 8" in said
+    (test,) = ElementTree.parse("refsd-report/junit.xml").iter("skipped")
+    assert test.get("message", "").startswith("the case waived until 9999-12-31: issue 8")
     (folder / "refsd-waivers.toml").write_text(waiver.format("2020-01-01"))
     code, said = _conform("--cases", "silu/f32/wide*")
     assert code == 1 and "the waiver of the case expired on 2020-01-01" in said

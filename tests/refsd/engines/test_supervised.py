@@ -109,6 +109,24 @@ def test_what_cannot_be_started(program, command, why):
     assert program.run("exit 5") == 5
 
 
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [
+        ("print(1)\n", 0o755, "Exec format error: it has no #! line; add one, or write its interpreter before it"),
+        ("#!/bin/sh\n", 0o644, r"Permission denied: it is not executable; chmod \+x, or write its interpreter"),
+        ("#! /no/such -x\n", 0o755, "the file is there, but not its interpreter, '/no/such -x'"),
+        ("#!/bin/sh\r\n", 0o755, r"the file is there, but not its interpreter, '/bin/sh\\r'"),
+    ],
+)
+def test_a_script_that_cannot_be_executed(program, tmp_path, text, mode, why):
+    script = tmp_path / "engine.py"
+    script.write_text(text, newline="")
+    script.chmod(mode)
+    program.supervised.start([str(script)], Path("/"), {"PATH": "/bin"}, MAX_FILE, program.log)
+    with pytest.raises(EngineFailure, match=why):
+        program.supervised.wait(30.0)
+
+
 def test_what_a_program_started_is_ended_and_nothing_else(program):
     others = [subprocess.Popen(["sleep", "60"], start_new_session=new) for new in (False, True)]
     try:
@@ -241,6 +259,15 @@ def test_last_words(program):
             "Caused by: java.io.IOException: 3 bytes short",
         ),
         ("TypeError: x is undefined\n    at run (/e.js:3:9)\n    at /e.js:9:1\n", "TypeError: x is undefined"),
+        (
+            "file:///e.mjs:1\nawait run()\n      ^\n\nTypeError: no kernel\n    at run (file:///e.mjs:3:9)\n"
+            "    at async file:///e.mjs:1:1 {\n  [cause]: Error: 3 bytes short\n}\n\nNode.js v20.20.2\n",
+            "TypeError: no kernel",
+        ),
+        (
+            '/e.js:1\nthrow "boom"\n^\nboom\n(Use `node --trace-uncaught ...` to show where)\n\nNode.js v20.20.2\n',
+            "boom",
+        ),
         ("loaded\nsomewhere at run\n", "somewhere at run"),
         ("Traceback (most recent call last):\n  File \"e.py\", line 1\nKeyError: 'x'\n", "KeyError: 'x'"),
     ],

@@ -137,6 +137,24 @@ def test_parameters_that_give_another_shape_are_named(name, changed, called):
     assert (other.causes, other.looks) == ([], [f"its shape fits: {called}"])
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "called"),
+    [
+        ("linear/f32/row-x1x77-o20", (20, 1), "the right numbers in another shape, its axes in reverse"),
+        ("linear/f32/row-x1x77-o20", (20,), "the right numbers in another shape"),
+        ("patchify/f32/grey-n2-c1-h6-w8", (4, 12, 2), "the right numbers in another shape, its axes in reverse"),
+    ],
+)
+def test_right_numbers_in_another_shape_are_named(name, shape, called):
+    """As an engine answers that writes ggml's order of sizes, innermost first."""
+    case = CASES[name]
+    inputs = case.realize()
+    _, truth, honest = _answers(case, inputs, FLOAT32)
+    found = honest["y"].reshape(shape)
+    assert _named(case, inputs, {"y": found}, truth, honest, FLOAT32) == [called]
+    assert _named(case, inputs, {"y": found[::-1]}, truth, honest, FLOAT32) != [called]
+
+
 @pytest.mark.jitted
 @pytest.mark.parametrize("op", ["rms_norm", "layer_norm", "group_norm", "adaptive_layer_norm"])
 def test_eps_in_the_sum_is_named_in_every_case_that_fails(op):
