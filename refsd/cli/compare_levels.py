@@ -21,7 +21,7 @@ from refsd.weights.model_files import model_files
 
 _LARGEST = 1 << 20
 # Of the levels that cases have, those with a rule of their own come first: what is wrong is then named by it.
-_LEVELS = "sd", "flux", "flux2", "qwen-image", "flow"
+_LEVELS = "sd", "flux", "flux2", "qwen-image", "flow", "flow-10000"
 _NEAR = 1e-12
 
 

@@ -34,7 +34,8 @@ from refsd.samplers.schedules.flow import (
 from refsd.stages.sigma_cases import CASES, LOWEST, ZERO
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, param, part
 
-_LEVELS = "sd", "sd-zero-snr", "flow", "flux", "flux2", "qwen-image", "edm"
+# flow-10000: FLUX.1's and Qwen-Image's in ComfyUI
+_LEVELS = "sd", "sd-zero-snr", "flow", "flow-10000", "flux", "flux2", "qwen-image", "edm"
 
 
 class SigmaRule(NamedTuple):
@@ -116,6 +117,9 @@ def levels_of(rule: SigmaRule, params: Params) -> Levels:
         raise BadInput(f"stage/sigmas: levels {kind!r}: expected one of {', '.join(_LEVELS)}")
     if kind == "flow":
         return rule.flow(params["shift"], 1000.0)
+    if kind == "flow-10000":
+        levels = rule.flow(params["shift"], 1.0)
+        return FlowLevels(levels.shift, levels.multiplier, 10000) if isinstance(levels, FlowLevels) else levels
     if kind in ("flux", "flux2", "qwen-image"):
         return rule.flow(math.exp(rule.mu(kind, params["tokens"], params["steps"])), 1.0)
     if kind == "edm":

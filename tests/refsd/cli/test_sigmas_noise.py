@@ -69,8 +69,8 @@ def test_own_levels_are_judged_and_what_is_wrong_is_named(tmp_path):
     assert "step 1 is 0.98275" in shown.output
     mine.write_text("{}")
     assert "expected a JSON list of sigmas" in str(run.invoke(app, [*flags, str(mine)]).exception)
-    other = run.invoke(app, [*flags, str(tmp_path / "right.npz"), "--like", "comfyui", "--steps", "7"])
-    assert "no case has such levels of comfyui" in str(other.exception)
+    listed = run.invoke(app, ["sigmas", "--sigmas", "14.6,7,3,0", "--compare", str(tmp_path / "right.npz")])
+    assert "no case has such levels of sdcpp" in str(listed.exception)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,8 @@ def test_own_levels_are_judged_and_what_is_wrong_is_named(tmp_path):
         ("--like", "sdcpp", "--scheduler", "karras", "--strength", "0.5"),
         ("--like", "diffusers"),
         ("--flow-shift", "3"),
+        ("--model", "flux-dev", "--like", "comfyui"),
+        ("--model", "qwen-image", "--like", "comfyui", "--scheduler", "beta"),
     ],
 )
 def test_levels_that_cases_judge(tmp_path, flags):
