@@ -37,7 +37,8 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
     right = {m.output for m in shown if judge_output(m).passed}  # an output may be a tap, too
     for m in examined.outputs:
         if m.output not in right or not judge_output(m).passed:
-            yield from _tensor(m, "FAIL")
+            twice = any(tap.output == m.output for tap in shown)
+            yield from _tensor(m, "FAIL", ", of the whole run" if twice else "")
     if taps:
         yield f"{len(taps) - len(wrong) - len(unseen)} of {counted(len(taps), 'tap')} right"
     if wrong:
@@ -66,14 +67,14 @@ def _spread(names: Sequence[str]) -> str:
     return " or ".join(dict.fromkeys(some))
 
 
-def _tensor(m: Metrics, otherwise: str) -> Iterator[str]:
-    """One tensor's verdict. otherwise: the word for a tensor that does not pass"""
+def _tensor(m: Metrics, otherwise: str, of: str = "") -> Iterator[str]:
+    """One tensor's verdict. otherwise: the word for a tensor that does not pass; of: what stands behind its name"""
     one = judge_output(m)
     distance = f"relative L2 {m.relative_l2:.3g}, an honest run's {m.honest_relative_l2:.3g}"
     word = "pass" if one.passed else otherwise
     if m.engine is None:
         yield f"{word}  {one.reason}"
         return
-    yield f"{word}  {m.output}  margin {margin_text(one.margin)} ({one.criterion})  {distance}"
+    yield f"{word}  {m.output}{of}  margin {margin_text(one.margin)} ({one.criterion})  {distance}"
     if not one.passed:
         yield f"      {one.reason}"
