@@ -117,7 +117,9 @@ def other_layouts(tensor: StoredTensor, actual: np.ndarray) -> Named:
         fitted = scale * (codes - centre) + y - around
         plain = words in kept and np.allclose(q.values().reshape(y.shape), y, rtol=_NEAR)
         if not plain and np.mean(scale == 0) < _FEW_ZEROS and np.abs(fitted - y).max() <= _NEAR * np.abs(y).max():
-            yield f"{tensor.type}: {words}, each group's scale is another", fitted.reshape(tensor.shape)
+            same = np.allclose(scale[square > 0], (p.d * p.s)[..., None][square > 0], rtol=_NEAR)
+            what = "minimum" if same and words not in kept else "scale"
+            yield f"{tensor.type}: {words}, each group's {what} is another", fitted.reshape(tensor.shape)
 
 
 # Type -> first byte and count of its indices' low bytes; first byte, and bits each, of the rest; a row's length.

@@ -219,6 +219,11 @@ def test_scales_of_groups_that_are_any():
     found = p._replace(s=RNG.integers(1, 60, p.s.shape)).values()
     told = [phrase for phrase, y in other_layouts(tensor, found) if np.allclose(y.ravel(), found.ravel())]
     assert told == ["q4_k: codes are the right ones, each group's scale is another"]
+    lowest = p.m.copy()
+    lowest[:, 4:] ^= 16  # as a reader has them that takes their high bits elsewhere
+    minimums = p._replace(m=lowest).values()
+    told = [phrase for phrase, y in other_layouts(tensor, minimums) if np.allclose(y.ravel(), minimums.ravel())]
+    assert told == ["q4_k: codes are the right ones, each group's minimum is another"]
     noise = found + RNG.standard_normal(found.shape)
     assert not [p for p, y in other_layouts(tensor, noise) if np.allclose(y.ravel(), noise.ravel())]
 
