@@ -18,6 +18,8 @@ def unknown_case(name: str | None, known: list[str]) -> str:
         return "name a case or an operation: `refsd golden list` shows the cases"
     if any(sign in name for sign in "*?["):
         return f"{name!r} is a glob, and one case is shown: list the cases by `refsd golden list --cases '{name}'`"
+    if any(case.startswith(f"{name}/") for case in known):
+        return f"{name!r} is the beginning of cases' names: list them by `refsd golden list --cases '{name}/*'`"
     from refsd.cases import meant
 
     like = meant(name) if "/" not in name else did_you_mean(name, known)
