@@ -191,6 +191,16 @@ def _half(prompt: str) -> Parts:
     return [part and (part[0], 1 + (part[1] - 1) / 2) for part in parse_attention(prompt)]
 
 
+def _of_engine(text: Callable[[str], str] = str, weight: Callable[[float], float] = float):
+    """Parse as the engine does. text: prompt -> prompt; weight: weight -> weight"""
+
+    def parse(engine: str) -> Callable[[str], Parts]:
+        own = PROMPT_CARDS[engine].parse
+        return lambda prompt: [part and (part[0], weight(part[1])) for part in own(text(prompt))]
+
+    return parse
+
+
 def _unweighted(prompt: str) -> Parts:
     return [part and (part[0], 1.0) for part in parse_attention(prompt)]
 
@@ -254,6 +264,9 @@ _KNOWN = (
     part("brackets add up", parse=_in_place_of(_sums)),
     part("a weight within other brackets replaces theirs", parse=_in_place_of(_innermost)),
     part("weights count half", parse=_in_place_of(_half)),
+    part("a weight with a sign is text", parse=_of_engine(lambda p: re.sub(r":([+-])", r": \1 ", p))),
+    part("negative weights without their sign", parse=_of_engine(weight=abs)),
+    part("weight 0 taken for none, which is 1", parse=_of_engine(weight=lambda w: w or 1.0)),
     part("weights parsed and dropped", parse=_in_place_of(_unweighted)),
     part("only the first weighted part has its weight", parse=_only_first),
     *(
@@ -298,6 +311,7 @@ _LONG = (
 _COLON = "a lovely cat:1.3, (mars:1.2), venus:0.5"
 _SPECIAL = "<|startoftext|> cat <|ENDOFTEXT|> <|endoftext|> Dog <|im_start|>user"
 _BREAK = "red BREAK blue (green BREAK:1.2) SUNBREAK up"
+_SIGNS = "a (lovely:-1.1) cat (hat:0) (mars:+1.2) (venus:.5)"
 _ESCAPED = r"\(not a weight\) a\b (x:1.2.3) (y: 1.5 ) [z:0.5] (open (twice"
 
 
@@ -324,6 +338,7 @@ STAGES = (
             *(_case("break", engine, _BREAK) for engine in ("sdcpp", "comfyui", "a1111")),
             *(_case("escaped", engine, _ESCAPED) for engine in ("sdcpp", "comfyui", "a1111")),
             *(_case("colon", engine, _COLON) for engine in ("sdcpp", "a1111")),
+            *(_case("signs", engine, _SIGNS) for engine in ("sdcpp", "comfyui", "a1111")),
             _case("foreign", "diffusers", _FOREIGN),
             _case("lines", "diffusers", _LINES),
             _case("special", "diffusers", _SPECIAL),

@@ -67,11 +67,12 @@ def _weights(change: Callable[[np.ndarray], np.ndarray]):
 
 
 _LINE = [1.0, 1.0, 1.3, 1.3, 0.8, 1.0, 1.1]
+_BELOW = [1.0, 1.25, -1.1, -0.3, 0.0, 1.0, 1.0]
 
 
-def _emphasis_case(engine: str):
+def _emphasis_case(engine: str, label: str = "", weights: list[float] = _LINE):
     inputs = {"hidden": Recipe((2, 7, 12), offset=0.25), "empty": Recipe((2, 7, 12), exponent=-16)}
-    return case("emphasis", engine, inputs, engine=engine, weights=_LINE)
+    return case("emphasis", engine + label, inputs, engine=engine, weights=weights)
 
 
 EMPHASIS = Stage(
@@ -92,9 +93,15 @@ EMPHASIS = Stage(
         part("weights one token late", weigh=_weights(lambda w: np.append(w[:1], w[:-1]))),
         part("weights one token early", weigh=_weights(lambda w: np.append(w[1:], w[-1:]))),
         part("weights squared", weigh=_weights(np.square)),
+        part("negative weights without their sign", weigh=_weights(np.abs)),
+        part("negative weights as 0", weigh=_weights(lambda w: np.maximum(w, 0))),
+        part("weight 0 taken for none, which is 1", weigh=_weights(lambda w: np.where(w == 0, 1, w))),
         part("weights count half", weigh=_weights(lambda w: 1 + (w - 1) / 2)),
     ),
-    cases=tuple(_emphasis_case(engine) for engine in ("sdcpp", "comfyui", "a1111", "diffusers")),
+    cases=(
+        *(_emphasis_case(engine) for engine in ("sdcpp", "comfyui", "a1111", "diffusers")),
+        *(_emphasis_case(engine, "-below-0", _BELOW) for engine in ("sdcpp", "comfyui", "a1111")),
+    ),
 )
 
 

@@ -560,8 +560,10 @@ def test_conditioning_of_other_families():
 
 
 def test_emphasis():
-    for engine in ("sdcpp", "a1111", "comfyui", "diffusers"):
-        t, p, found = _truth(f"emphasis/{engine}")
+    below = [f"{engine}-below-0" for engine in ("sdcpp", "a1111", "comfyui")]
+    for label in ("sdcpp", "a1111", "comfyui", "diffusers", *below):
+        t, p, found = _truth(f"emphasis/{label}")
+        engine = p["engine"]
         for hidden, empty, got in zip(t["hidden"], t["empty"], found["hidden"], strict=True):
             rows = [h * w for h, w in zip(hidden, p["weights"], strict=True)]
             want = {
