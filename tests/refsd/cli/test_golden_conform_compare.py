@@ -187,7 +187,7 @@ def test_each_glob_is_honoured(tmp_path):
 
 def test_the_first_part_of_names_suggests_each_of_them():
     said = str(_call("conform", "refsd", "--cases", "conv/*").exception)
-    assert 'no case matches \'conv/*\' (did you mean "conv2d/*" or "conv3d/*"?)' in said
+    assert 'no case matches \'conv/*\' (did you mean "conv2d/*" or "conv2d_int8/*" or "conv3d/*"?)' in said
 
 
 def test_a_glob_in_the_place_of_a_store_is_refused():
