@@ -140,7 +140,8 @@ def forced(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray
     shape = (len(expected), *y.latent.shape)
     expected, limits = expected.reshape(shape), limits.reshape(shape)
     expected[0] = first_shown(form, noise, y.sigmas[0])
-    limits[0] = gamma(2, u) * np.abs(expected[0])
+    drawn = noise[0] * y.sigmas[0]
+    limits[0] = gamma(2, u) * np.abs(drawn) + gamma(_ROUNDINGS, u) * np.abs(expected[0] - drawn)
     return expected, limits
 
 
