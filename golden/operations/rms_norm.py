@@ -1,7 +1,7 @@
 """Normalisation by the root of the mean square."""
 
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, EPS, EPS_IN_THE_ROW, NO_WEIGHT
+from refsd.golden.mutations import BATCH, EPS, EPS_IN_THE_ROW, NO_WEIGHT, other_input
 from refsd.golden.operation import ROWS, Mutant, Operation, optional, values
 from refsd.golden.operations.normalisation import SQUARES_IN_FLOAT16, normalised, row_norm, sums_of_blocks
 from refsd.golden.recipe import Recipe
@@ -30,6 +30,7 @@ RMS_NORM = Operation(
         *EPS,
         EPS_IN_THE_ROW,
         NO_WEIGHT,
+        Mutant("1 + weight for the weight, as Gemma's norms have it", other_input("weight", lambda w: 1 + w)),
         Mutant("mean subtracted", centred_rms),
         BATCH,
         *sums_of_blocks(centred=False),
