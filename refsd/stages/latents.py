@@ -341,8 +341,7 @@ def _case(label: str, family: str, channels: int, **params):
 
 def _by_channel(label: str, family: str, **params):
     """A case with means and spreads per channel; FLUX.2's latents are packed 2x2, and some variances are small."""
-    packed = family == "flux2"
-    channels = 12 if packed else 4
+    channels, packed = (12, True) if family == "flux2" else (4, False)
     spread = {"exponent": -23, "offset": 2.0**-10} if packed else {"exponent": -17, "offset": 0.25}
     statistics = _means(channels) | {"channel_spread": Recipe((channels,), data="positive", **spread)}
     return case("latents", label, sizes(channels, packed) | statistics, family=family, **params)

@@ -25,8 +25,6 @@ from refsd.stages.stage import (
 
 _JOINS = {"same": SAME, "rows": CONCAT, "pointwise": POINTWISE, "shift and scale": SWAP}
 _PARTS = "data", "second", "third"
-
-
 _FOUR_BITS = "nf4", "fp4"
 # Scales of a scale's codes, one for so many.
 _NESTED = 256
@@ -329,8 +327,7 @@ def _case(label: str, kind: str, ne: list[int], layer: list[int], parts: int = 1
     size = int(np.prod(ne))
     blocks = kind in ("q8_0", "q4_0")
     recipe = Recipe((size,), kind, exponent=-8 if blocks else -17)
-    inputs: dict[str, Recipe] = {}
-    inputs |= dict.fromkeys(_PARTS[:parts], recipe)
+    inputs: dict[str, Recipe] = dict.fromkeys(_PARTS[:parts], recipe)
     scales = more.pop("scales", None)
     if scales == ():
         inputs["scale"] = Recipe((), data="constant", offset=0.375)
@@ -344,8 +341,8 @@ def _case(label: str, kind: str, ne: list[int], layer: list[int], parts: int = 1
 
 def _four_bits(label: str, kind: str, ne: list[int], each: int, nested: bool = False):
     """nested: the scales are codes too, more than one scale's worth"""
-    groups = -(-int(np.prod(ne)) // each)
-    inputs = {"data": Recipe((-(-int(np.prod(ne)) // 2),), "i32", "token_ids", 0, n=256)}
+    groups, pairs = (-(-int(np.prod(ne)) // n) for n in (each, 2))
+    inputs = {"data": Recipe((pairs,), "i32", "token_ids", 0, n=256)}
     scale = lambda n: Recipe((n,), data="positive", exponent=-18, offset=0.125)
     inputs["absmax"] = Recipe((groups,), "i32", "token_ids", 0, n=256) if nested else scale(groups)
     if nested:
