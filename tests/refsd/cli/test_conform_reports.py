@@ -120,7 +120,7 @@ def test_a_waiver_of_cases_passes_the_run_until_its_day(folder):
     code, said = _conform("--cases", "silu/f32/wide*")
     assert code == 0 and "wrong, 1 case: the case waived until 9999-12-31: issue 8" in said
     (test,) = ElementTree.parse("refsd-report/junit.xml").iter("skipped")
-    assert test.get("message", "").startswith("the case waived until 9999-12-31: issue 8")
+    assert test.get("message", "").endswith("the case waived until 9999-12-31: issue 8")
     (folder / "refsd-waivers.toml").write_text(waiver.format("2020-01-01"))
     code, said = _conform("--cases", "silu/f32/wide*")
     assert code == 1 and "the waiver of the case expired on 2020-01-01" in said
