@@ -554,6 +554,9 @@ def test_conditioning_of_other_families():
     assert t["t5_mask"].sum(axis=1).tolist() == [9, 5] and found["mask"].sum(axis=1).tolist() == [9, 6]
     t, _, found = _truth("conditioning/zimage")
     assert found["mask"].sum(axis=1).tolist() == [9, 5] and not found["context"][1, 5:].any()
+    t, _, found = _truth("conditioning/wan")
+    assert 0 < t["t5_mask"].sum() < t["t5_mask"].size
+    np.testing.assert_array_equal(found["context"], t["t5_hidden"] * t["t5_mask"][..., None])
     for label, tokens in (("sd1", "image"), ("sd1-negative-image", "image_of_zeros")):
         t, _, found = _truth(f"conditioning/{label}")
         np.testing.assert_array_equal(found["context"], np.concatenate([t["clip_hidden"], t[tokens]], axis=1))
