@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 13_510,
+    "golden": 13_560,
     "kernels": 11_360,
     "numerics": 1_700,
     "refsd": 1_150,
@@ -59,7 +59,7 @@ BUDGETS = {
     "refsd/judges": 2_180,
     "refsd/models": 21_520,
     "refsd/networks": 1_430,
-    "refsd/onnx": 3_850,
+    "refsd/onnx": 3_860,
     "refsd/pipelines": 4_050,
     "refsd/profiling": 1_830,
     "refsd/progress": 250,

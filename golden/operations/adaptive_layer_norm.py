@@ -43,6 +43,7 @@ ADAPTIVE_LAYER_NORM = Operation(
         tokens_case("adaptive_layer_norm", "plain", (2, 33, 77), ("shift", "scale"), eps=1e-6),
         tokens_case("adaptive_layer_norm", "tiny", (3, 10, 320), ("shift", "scale"), "tiny", eps=1e-6),
         tokens_case("adaptive_layer_norm", "mean", (2, 10, 132), ("shift", "scale"), "shifted", eps=1e-6),
+        tokens_case("adaptive_layer_norm", "large-eps", (2, 7, 64), ("shift", "scale"), "tiny", eps=1e-4),
     ),
 )
 

@@ -127,6 +127,22 @@ def mask_of_the_first_query(op, inputs, params):
     return answer(op, {**inputs, "mask": stored(wide)}, params)
 
 
+def masked_afterwards(change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Wrong:
+    """Apply the mask to the softmax of all scores. change: its weights [B, H, L, J], the mask -> weights"""
+
+    def wrong(op, inputs, params):
+        if "mask" not in inputs or "sinks" in inputs or params["causal"]:
+            return None
+        q, k, v = (inputs[name].values().astype(np.float32) for name in "qkv")
+        k, v = (np.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
+        s = np.einsum("blhd,bjhd->bhlj", q, k) * np.float32(params["scale"] or q.shape[-1] ** -0.5)
+        e = np.exp(s - s.max(axis=-1, keepdims=True))
+        weights = change(e / e.sum(axis=-1, keepdims=True), inputs["mask"].values())
+        return np.einsum("bhlj,bjhe->blhe", weights, v)
+
+    return wrong
+
+
 def heads_of_padded_groups(op, inputs, params):
     """Head h is written to h p // r, with p the next power of two above the r heads of a group."""
     y = answer(op, inputs, params)
@@ -292,6 +308,10 @@ ATTENTION = Operation(
         Mutant("mask ignored", without("mask")),
         Mutant("mask scaled too", scaled_too("mask")),
         Mutant("mask transposed", other_input("mask", transposed)),
+        Mutant("mask added after the softmax", masked_afterwards(np.add)),
+        Mutant(
+            "mask applied after the softmax, whose sum has all keys", masked_afterwards(lambda p, m: p * np.exp(m))
+        ),
         Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -1e4))),
         Mutant(NO_MAXIMUM, without_maximum),
         Mutant("NaN where nothing is seen", nan_where_nothing_is_seen),

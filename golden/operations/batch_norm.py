@@ -74,6 +74,7 @@ BATCH_NORM = Operation(
     cases=(
         _case("flux2", (2, 128, 3, 5), 1e-4),
         _case("still", (2, 33, 4, 7), 1e-4, exponent=-30),
+        _case("small-eps", (2, 5, 4, 3), 1e-5, exponent=-30),
     ),
 )
 

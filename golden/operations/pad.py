@@ -85,6 +85,7 @@ PAD = Operation(
             Case(f"pad/f32/{mode}-n2-c5-h6-w8", "pad", {"x": _PICTURE}, {**_SIDES, "mode": mode})
             for mode in ("zero", "replicate", "reflect", "circular")
         ),
+        Case("pad/f32/before-n1-c3-h5-w7", "pad", {"x": Recipe((1, 3, 5, 7))}, {"padding": (1, 0, 3, 0)}),
     ),
 )
 

@@ -105,6 +105,7 @@ UNPATCHIFY = Operation(
     cases=(
         Case("unpatchify/f32/outer-n2-l12-d20", "unpatchify", {"x": Recipe((2, 12, 20))}, {"height": 3}),
         Case("unpatchify/f32/inner-n2-l12-d20", "unpatchify", {"x": Recipe((2, 12, 20))}, {"height": 4, **_INNER}),
+        Case("unpatchify/f32/three-n1-l6-d63", "unpatchify", {"x": Recipe((1, 6, 63))}, {"height": 2, "patch": 3}),
     ),
 )
 

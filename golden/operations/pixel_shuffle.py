@@ -64,7 +64,12 @@ PIXEL_UNSHUFFLE = Operation(
         BATCH,
         F16_INPUT,
     ),
-    cases=(Case("pixel_unshuffle/f32/n2-c5-h6-w8", "pixel_unshuffle", {"x": _PICTURE}),),
+    cases=(
+        Case("pixel_unshuffle/f32/n2-c5-h6-w8", "pixel_unshuffle", {"x": _PICTURE}),
+        Case(
+            "pixel_unshuffle/f32/three-n1-c2-h6-w9", "pixel_unshuffle", {"x": Recipe((1, 2, 6, 9))}, {"factor": 3}
+        ),
+    ),
 )
 
 PIXEL_SHUFFLE = Operation(
@@ -83,7 +88,10 @@ PIXEL_SHUFFLE = Operation(
         BATCH,
         F16_INPUT,
     ),
-    cases=(Case("pixel_shuffle/f32/n2-c20-h3-w5", "pixel_shuffle", {"x": Recipe((2, 20, 3, 5))}),),
+    cases=(
+        Case("pixel_shuffle/f32/n2-c20-h3-w5", "pixel_shuffle", {"x": Recipe((2, 20, 3, 5))}),
+        Case("pixel_shuffle/f32/three-n1-c18-h2-w5", "pixel_shuffle", {"x": Recipe((1, 18, 2, 5))}, {"factor": 3}),
+    ),
 )
 
 OPERATIONS = (PIXEL_UNSHUFFLE, PIXEL_SHUFFLE)

@@ -39,7 +39,10 @@ ROLL = Operation(
         SIDES_SWAPPED,
         BATCH,
     ),
-    cases=(Case("roll/f32/n2-c5-h6-w8", "roll", {"x": _PICTURE}, {"down": 2, "right": -3}),),
+    cases=(
+        Case("roll/f32/n2-c5-h6-w8", "roll", {"x": _PICTURE}, {"down": 2, "right": -3}),
+        Case("roll/f32/far-n1-c2-h5-w7", "roll", {"x": Recipe((1, 2, 5, 7))}, {"down": -4, "right": 2}),
+    ),
 )
 
 OPERATIONS = (ROLL,)

@@ -153,6 +153,17 @@ def maximum_of_some(count: int) -> Wrong:
     return wrong
 
 
+def masked_afterwards(change) -> Wrong:
+    """Apply the mask to the softmax of all scores. change: its weights, the mask -> weights"""
+    bare = without("mask")
+
+    def wrong(op, inputs, params):
+        y = bare(op, inputs, params)
+        return None if y is None else change(y, inputs["mask"].values())
+
+    return wrong
+
+
 SOFTMAX = Operation(
     "softmax",
     "Softmax over the last axis of scale * x + mask; -inf masks. A sink is one more score, left out again.",
@@ -177,6 +188,10 @@ SOFTMAX = Operation(
         Mutant("mask ignored", without("mask")),
         Mutant("scale missing", lambda op, i, p: answer(op, i, {**p, "scale": 1.0}) if p["scale"] != 1 else None),
         Mutant("mask scaled too", mask_before_scale),
+        Mutant("mask added after the softmax", masked_afterwards(np.add)),
+        Mutant(
+            "mask applied after the softmax, whose sum has all keys", masked_afterwards(lambda p, m: p * np.exp(m))
+        ),
         Mutant("scores silently float16", other_input("x", to_float16)),
         Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -20))),
         *(Mutant(f"rows from {rows} on not computed", rows_left_out(rows)) for rows in (512, 1024)),

@@ -104,7 +104,8 @@ def _is_explained(r: Result) -> bool:
 def next_command(report: Report, group: Group, arguments: Mapping[str, str], folder: Path) -> str:
     """Return the command that reduces the group's worst failure.
 
-    Of an answer that earlier requests spoil: one that asks the case after the one before it, for alone it conforms.
+    Of an answer that earlier requests spoil: one that asks all cases of its kind again, or those two of two kinds
+    that follow each other; for alone it conforms.
 
     arguments:  engine -> the argument that names it
     folder: of the report
@@ -113,8 +114,11 @@ def next_command(report: Report, group: Group, arguments: Mapping[str, str], fol
     if LEFT_OVER in first.causes:
         answered = [r.case for r in report.of(group.engine) if r.status != verdict.REFUSED]
         at = answered.index(first.case)  # the first one is asked again as the last
-        pair = (answered[at - 1], first.case) if at else (first.case, answered[-1])
-        cases = chain(*(("--cases", case) for case in dict.fromkeys(pair)))
+        asked = (answered[at - 1], first.case) if at else (first.case, answered[-1])
+        kinds = {case.partition("/")[0] for case in asked}
+        if at and len(kinds) == 1:  # any of its kind that was asked before may have left it
+            asked = (f"{kinds.pop()}/*",)
+        cases = chain(*(("--cases", case) for case in dict.fromkeys(asked)))
         return f"{shlex.join(('refsd', 'conform', arguments[group.engine], *cases))}  (alone it conforms)"
     where = () if folder == FOLDER else ("--report", str(folder))
     return shlex.join(("refsd", "shrink", arguments[group.engine], first.case, *where))

@@ -28,6 +28,14 @@ def test_every_operation_has_cases_and_keeps_the_storage_type(op):
         assert y.dtype == numerics.storage_dtype, numerics.name
 
 
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_every_parameter_has_two_values_among_the_cases(op):
+    """A parameter that is the same in all cases may be written into an engine as a constant, unseen."""
+    page = OPERATIONS[op]
+    for name in page.params:
+        assert len({repr({**page.params, **case.params}[name]) for case in page.cases}) > 1, name
+
+
 def test_at_least_sixty_cases_of_operations():
     assert sum(case.op in OPERATIONS for case in CASES.values()) >= 60
 

@@ -88,6 +88,18 @@ def conv(node: Node, x, weight, bias=None):
     return y if bias is None else y + bias.reshape(-1, *(1,) * (x.ndim - 2))
 
 
+@operator("ConvInteger")
+def conv_integer(node: Node, x, weight, x_zero=None, weight_zero=None):
+    """Padding is the zero point of x. Those of weight are of the whole, or of its filters."""
+    if weight_zero is not None and weight_zero.ndim:
+        weight_zero = weight_zero.reshape(-1, *(1,) * (weight.ndim - 1))
+    x, weight = (
+        t.astype(np.int32) - (0 if zero is None else zero.astype(np.int32))
+        for t, zero in ((x, x_zero), (weight, weight_zero))
+    )
+    return conv(node, x, weight)
+
+
 def _product(weight, x):
     """weight [G, K, C], x [N, G, C, ...] -> [N, G, K, ...]"""
     N, G, _ = x.shape[:3]
