@@ -31,7 +31,7 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
 def _refusal(case: Case, storage: str) -> str | None:
     if case.op == "conv2d_int8" and storage != "float32":
         return f"scales would be rounded to {storage}"
-    if case.op == "pad" and case.params["mode"] == "circular":
+    if case.op == "pad" and case.params.get("mode") == "circular":
         return "OpenVINO reads no Pad of mode wrap"
     smooth = case.params.get("antialias") and not _as_without_antialias(case)
     return "OpenVINO ignores antialias of Resize" if smooth else None
