@@ -204,15 +204,15 @@ def test_what_is_inside_the_bound_has_no_fitted_cause():
     assert "multiplied by" in _judge(Engine(lambda y, i: y * np.float32(1 + 2.0**-9)), case).causes[0]
 
 
-def _eps_outside(y, inputs):
+def _eps_outside(inputs, eps):
     x = inputs["x"].values().astype(np.float64)
-    y = x / (np.sqrt(np.mean(x**2, axis=-1, keepdims=True)) + 1e-6)
+    y = x / (np.sqrt(np.mean(x**2, axis=-1, keepdims=True)) + eps)
     return (y * inputs["weight"].values() if "weight" in inputs else y).astype(np.float32)
 
 
 @pytest.mark.parametrize("case", select("rms_norm/*"), ids=lambda case: case.name)
 def test_a_wrong_step_is_named_where_no_element_misses_its_bound(case):
-    result = _judge(Engine(_eps_outside), case)
+    result = _judge(Engine(lambda y, inputs: _eps_outside(inputs, case.params.get("eps", 1e-6))), case)
     assert result.status == verdict.PASS or result.causes == ("eps is added outside the root",)
     assert (result.status == verdict.PASS) == ("loud" in case.name)
 
