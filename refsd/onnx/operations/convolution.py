@@ -49,7 +49,10 @@ def _im2col(b, x, params):
 
 
 def _conv2d_int8(b, x, params):
-    """QuantizeLinear to unsigned codes around 128, as engines' ConvInteger takes them; both scales in float."""
+    """QuantizeLinear to unsigned codes around 128, which ConvInteger takes; both scales in float.
+
+    The filters' codes are unsigned, too: without VNNI onnxruntime adds products of signed ones up in 16 bits.
+    """
     if "x_scale" in x:
         scale = b.reshape(x["x_scale"], ())
     else:
@@ -58,9 +61,10 @@ def _conv2d_int8(b, x, params):
         scale = b.node("Where", b.node("Greater", scale, 0.0), scale, b.constant(np.ones((), b.dtype)))
     zero = b.constant(np.array(128, np.uint8))
     codes = b.node("QuantizeLinear", x["x"], scale, zero)
-    weight, sides = b.cast(x["weight"], np.int8), {"pads": pads(params["padding"])}
+    weight = b.cast(b.node("Add", b.cast(x["weight"], b.dtype), 128.0), np.uint8)
+    sides = {"pads": pads(params["padding"])}
     sides |= {"kernel_shape": list(weight.shape[2:]), "strides": _each(params["stride"], 2)}
-    y = b.cast(b.node("ConvInteger", codes, weight, zero, **sides), b.dtype)
+    y = b.cast(b.node("ConvInteger", codes, weight, zero, zero, **sides), b.dtype)
     y = b.node("Mul", y, b.node("Mul", scale, b.reshape(x["weight_scale"], (-1, 1, 1))))
     return y if x.get("bias") is None else b.node("Add", y, b.reshape(x["bias"], (-1, 1, 1)))
 
