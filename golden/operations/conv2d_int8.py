@@ -2,6 +2,8 @@
 
 q = round(x / s_x), s_x = max |x| / 127 over all pictures, or given; w and s_w as stored. Padding is q = 0. It is
 linear_int8 of the pixels under the filter, and is computed, bounded and broken as such.
+
+Source: ONNX operators QuantizeLinear and ConvInteger, with zero point 0 of signed codes.
 """
 
 from typing import Any
@@ -33,15 +35,16 @@ def _fits(shapes, params) -> bool:
     """Return whether the filters see every pixel, so that the scale of what they see is that of x."""
     if not window_fits(shapes, {**params, "dilation": 1, "groups": 1}):
         return False
-    taps, sizes, padding = shapes["weight"][2:], shapes["x"][2:], params["padding"]
-    counts = positions(sizes, padding, taps, each(params["stride"], 2), (1, 1))
-    strides = each(params["stride"], 2)
-    ends = [
-        step * (count - 1) + tap - padding[2 * i]
-        for i, (step, count, tap) in enumerate(zip(strides, counts, taps, strict=True))
-    ]
-    return all(step <= tap for step, tap in zip(strides, taps, strict=True)) and all(
-        end >= size for end, size in zip(ends, sizes, strict=True)
+    taps, sizes, padding, strides = (
+        shapes["weight"][2:],
+        shapes["x"][2:],
+        params["padding"],
+        each(params["stride"], 2),
+    )
+    counts = positions(sizes, padding, taps, strides, (1, 1))
+    along = zip(sizes, padding[::2], taps, strides, counts, strict=True)
+    return all(
+        step <= tap and step * (count - 1) + tap - before >= size for size, before, tap, step, count in along
     )
 
 

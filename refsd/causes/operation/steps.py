@@ -273,7 +273,8 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     for n in _TILES if params["causal"] else ():
         tiled = np.where(j // n > i // n, -np.inf, 0.0)
         yield f"keys are hidden by whole tiles of {n}", made(masked=lambda s, w=tiled: scale * s + mask + w)
-    for ranks, first in ((r, n) for r in (2, 4) for n in range(q.shape[2] * (q.shape[2] == k.shape[2] < 129))):
+    shared = q.shape[2] if q.shape[2] == k.shape[2] < 129 else 0
+    for ranks, first in ((ranks, first) for ranks in (2, 4) for first in range(shared)):
         own = np.concatenate([np.arange(n) * ranks // max(n, 1) for n in (first, q.shape[2] - first)])
         words = f"the first {first} and the others" if first else "all"
         label = f"tokens see their own share alone, as {ranks} devices cut {words}"

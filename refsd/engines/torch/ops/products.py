@@ -39,7 +39,7 @@ def _linear_int8(torch, x, params):
 
 
 def _conv2d_int8(torch, x, params):
-    """The pixels under the filter as rows of a product, as SDNQ does it: torch has no convolution of int8."""
+    """The pixels under the filter as rows of a product: torch has no convolution of int8."""
     codes, scale = _codes(torch, x["x"], "int8", "tensor", x.get("x_scale"))
     top, bottom, left, right = params["padding"]
     padded = torch.nn.functional.pad(codes.reshape(x["x"].shape).float(), (left, right, top, bottom))
