@@ -17,14 +17,13 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 from refsd.weights.adapter_names import split
 from refsd.weights.adapter_settings import PREFIX, of_module, read_settings
+from refsd.weights.adapters import OTHERS
 from refsd.weights.checkpoint import Checkpoint
 from refsd.weights.culprits import Finding
 from refsd.weights.name_groups import few
 
 # alpha / rank beyond which nobody trains. kohya's default alpha of 1 at rank 128 is 0.008, PEFT's 2 rank is 2.
 _LARGEST, _SMALLEST = 32.0, 1 / 2048
-# An alpha is lost if so many times as many layers have one.
-_OTHERS = 4
 # Part -> axis of its shape that is the rank.
 _RANKS = {
     "down": 0,
@@ -185,7 +184,7 @@ def _without_alpha(modules: list[Module]) -> list[Finding]:
     """Find the few layers without an alpha: engines take the rank for it, a factor of 1."""
     lost = [m for m in modules if m.rank and m.alpha is None]
     usual = Counter(round(m.scale, 6) for m in modules if m.scale is not None).most_common(1)
-    if not lost or not usual or usual[0][1] < _OTHERS * len(lost) or usual[0][0] == 1:
+    if not lost or not usual or usual[0][1] < OTHERS * len(lost) or usual[0][0] == 1:
         return []
     (scale, n), more = usual[0], f" and {len(lost) - 1} more" if len(lost) > 1 else ""
     text = f"no alpha: {printable(lost[0].name, 120)}{more} counts 1, the {counted(n, 'other layer')} {scale:g}"

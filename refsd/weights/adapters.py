@@ -22,6 +22,8 @@ from refsd.weights.culprits import NO_WEIGHTS
 from refsd.weights.name_groups import few
 
 _INTEGERS = ("on_input", "alpha", "scaled_oft")
+# An alpha is lost if so many times as many layers have one.
+OTHERS = 4
 
 
 class AdapterFile(NamedTuple):
@@ -78,6 +80,11 @@ def open_adapters(path: str | Path, checkpoint: Checkpoint, rule: str = TRAINER)
             raise BadInput(f"{path}: {len(names)} of {len(weights)} tensors {what}: {few(names)}")
     if not targets:
         raise BadInput(f"{path}: no tensors; an adapter of {title} expected")
+    having = sum("alpha" in parts for parts in targets.values())
+    lost = [parts["down"] for parts in targets.values() if "down" in parts and "alpha" not in parts]
+    if lost and having >= OTHERS * len(lost):
+        what = f"no alpha beside {few([shown(name) for name in lost])}; the {having} other layers have one"
+        warnings.warn(f"{path}: {what}: `refsd info` says what that changes", stacklevel=2)
     return AdapterFile(weights, targets, settings, rule)
 
 

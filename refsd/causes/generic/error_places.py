@@ -71,6 +71,9 @@ def places(evidence: Evidence, channel: int) -> Places:
     rest, mask = _flat_rest(evidence)
     if rest and len(phrases) != 1:
         return Places(rest[:1], tuple(box), rest, mask)
+    rows = _rows(evidence, int(np.prod([wrong.size for wrong in box[:-1]])))
+    if rows and (not phrases or box[-1].size == shape[-1]):
+        return Places((rows[0],), tuple(box), rest, rows[1])
     tail = flat_tail(evidence)
     start = int(np.argmax(evidence.wrong()))
     if tail and not rest and start != np.ravel_multi_index([int(wrong[0]) for wrong in box], shape):
@@ -201,6 +204,24 @@ def _wrong_slices(evidence: Evidence, axis: int) -> np.ndarray | None:
     # An engine's own rounding may be near the limit in every slice: then a wrong one stands far above it.
     right = score <= max(_WRONG / 2, score[wrong].min() / _APART if wrong.any() else 0.0)
     return np.flatnonzero(wrong) if (wrong | right).all() else None
+
+
+def _rows(evidence: Evidence, boxed: int) -> tuple[str, np.ndarray] | None:
+    """Find periodic wrong rows of the last axis, counted through all the others: their phrase, their elements.
+
+    boxed: rows of the smallest box that holds them, which is said if it has no others
+    """
+    shape = evidence.truth.shape
+    if len(shape) < 3 or shape[0] == 1 == shape[1]:
+        return None
+    flat = (-1, shape[-1])
+    merged = Evidence(*(y.reshape(flat) for y in (evidence.actual, evidence.truth, evidence.run)))
+    wrong, n = _wrong_slices(merged, 0), len(merged.truth)
+    if wrong is None or not 0 < wrong.size < boxed:
+        return None
+    phrase = _periodic(wrong, n, f"axes 0 to {len(shape) - 2} taken as one")
+    among = np.isin(np.arange(n), wrong)[:, None]
+    return (phrase, np.broadcast_to(among, merged.truth.shape).reshape(shape)) if phrase else None
 
 
 def _mean_square(z: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:

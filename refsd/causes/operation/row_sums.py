@@ -150,20 +150,23 @@ def key_counts(
     """Yield (phrase, wrong answer) if an attention counts keys otherwise than once, with their values.
 
     With weights p_j before a mask, sum_j c_j p_j (v_j - y) = 0 in every row: the counts c_j are the only direction
-    in which all these sums vanish. A key that is hidden counts 0 times.
+    in which all these sums vanish. A key that is hidden from all rows counts 0 times; what a mask hides from some
+    alone has no weight there.
     """
     if op.name not in ("attention", "attention_softcap") or "sinks" in inputs or not np.isfinite(actual).all():
         return
     B, J = inputs["k"].shape[:2]
-    mask = inputs["mask"].values() if "mask" in inputs else np.zeros((1, 1, 1, 1))
-    alike = (mask == mask[:, :1, :1]).all() and np.isin(mask, (0, -np.inf)).all()
-    if J > _MOST_KEYS or params.get("causal") or not alike:
+    mask = inputs["mask"].values() if "mask" in inputs else np.zeros(1)
+    mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    if J > _MOST_KEYS or params.get("causal") or not np.isin(mask, (0, -np.inf)).all():
         return
     bare = {name: tensor for name, tensor in inputs.items() if name != "mask"}
     weights, _, y = attention_weights(op, bare, params)
     weights = weights.reshape(*y.shape[:3], J)
+    if (mask != mask[:, :1, :1]).any():
+        weights = weights * (mask == 0).swapaxes(1, 2)
     v = np.repeat(inputs["v"].values().astype(np.float64), y.shape[2] // inputs["v"].shape[2], axis=2)
-    seen = np.broadcast_to(mask[:, 0, 0] == 0, (B, J))
+    seen = np.broadcast_to((mask == 0).any(axis=(1, 2)), (B, J))
     counts = np.stack([_null(*t) for t in zip(weights, v, np.asarray(actual, np.float64), strict=True)])
     counts /= np.array([[np.median(c[s]) if s.any() else 1.0] for c, s in zip(counts, seen, strict=True)])
     near = np.rint(counts)

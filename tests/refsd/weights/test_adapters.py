@@ -122,6 +122,17 @@ def test_textual_inversions_in_the_file_are_left_out_and_named(read):
         assert list(read(tensors)) == [TO_Q]
 
 
+def test_an_alpha_that_few_layers_lack_is_told(read):
+    block = "diffusion_model.input_blocks.1.1.transformer_blocks.0"
+    tensors = {}
+    for layer in ("attn1.to_q", "attn1.to_k", "attn1.to_v", "attn2.to_q", "attn1.to_out.0", "attn2.to_out.0"):
+        tensors |= lora(f"{block}.{layer}")
+    first = next(name for name in tensors if name.endswith(".alpha"))
+    del tensors[first]
+    with pytest.warns(UserWarning, match="no alpha beside .*to_q.lora_down.*; the 5 other layers have one"):
+        read(tensors)
+
+
 def test_every_part_of_a_name_is_split_off():
     for end, part in PARTS.items():
         assert split(f"lora_unet_x{end}") == ("lora_unet_x", part)

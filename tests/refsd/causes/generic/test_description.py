@@ -266,6 +266,15 @@ def test_where_the_error_is(index, shape, place, noise):
     assert _said(_put(None, *index), noise, shape) == [f"the error is only in {place}"]
 
 
+def test_the_rows_of_every_fourth_thread_are_told_through_the_batch():
+    truth, noise = _truth((2, 7, 40)), 2.0**-24
+    honest = truth + noise * np.random.default_rng(2).standard_normal(truth.shape)
+    found = honest.copy()
+    found.reshape(14, 40)[3::4] *= 1.3
+    place = "every 4th index from 3 on of 14 along axes 0 to 1 taken as one"
+    assert describe(found, truth, honest, 2) == [f"the error is only in {place}", "there y = 1.3 truth"]
+
+
 def test_an_error_in_an_engine_that_rounds_more_than_the_honest_run():
     truth, noise = _truth((77, 40)), 3 * 2.0**-24
     rng = np.random.default_rng(2)

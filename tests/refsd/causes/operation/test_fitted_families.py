@@ -135,11 +135,13 @@ def test_a_sum_with_more_by_no_whole_number_of_keys_has_another_cause():
         (np.repeat([1, 0], [6, 3]), "the last 3 of 9 along the keys are not summed"),
     ],
 )
-def test_keys_count_otherwise_than_once(count, says):
-    """A tile of keys that is read twice, with its values; a tile that is lost."""
-    call = _call("attention", q=_normal(2, 7, 2, 8), k=_normal(2, 9, 2, 8), v=_normal(2, 9, 2, 8))
+@pytest.mark.parametrize("mask", [None, np.where(np.tri(9, dtype=bool), 0, -np.inf)], ids=["all", "causal"])
+def test_keys_count_otherwise_than_once(count, says, mask):
+    """A tile of keys that is read twice, with its values; a tile that is lost; also under a mask of two axes."""
+    masked = {} if mask is None else {"mask": mask.astype(np.float32)}
+    call = _call("attention", q=_normal(2, 9, 2, 8), k=_normal(2, 9, 2, 8), v=_normal(2, 9, 2, 8), **masked)
     q, k, v = (call[1][name].values().astype(np.float64) for name in "qkv")
-    powers = count * np.exp(np.einsum("blhd,bjhd->bhlj", q, k) / math.sqrt(8))
+    powers = count * np.exp(0 if mask is None else mask) * np.exp(np.einsum("blhd,bjhd->bhlj", q, k) / math.sqrt(8))
     found = np.einsum("bhlj,bjhe->blhe", powers / powers.sum(-1, keepdims=True), v)
     ((phrase, y),) = _named(key_counts, call, found)
     assert phrase == says
