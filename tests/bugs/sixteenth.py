@@ -145,7 +145,7 @@ _TABLE = {
         _model(
             Bug(patched=_patch(language_model, "mlp", _summed_over_whole_ranks)),
             "mlp|layers|down_proj",
-            r"twice|double|two times|\b2\b|times 2|factor",
+            "twice|double|(two|2) times|times (two|2)",
             "qwen3-4b/qwen3/whole",
             "qwen3-4b/qwen3/quiet",
         ),

@@ -187,7 +187,7 @@ _TABLE = {
             ("dequantize/q5_k/*",),
             Bug(answer=_nibbles_and_bits_in_a_row),
             "dequantize",
-            "nibble|neighbour|by turns|interleav|fifth|high bit|order",
+            "nibble|neighbour|by turns|interleav|fifth|high bit|order|one (behind|after) the other",
         ),
     ),
     "xv-op-07": (
