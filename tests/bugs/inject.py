@@ -21,6 +21,7 @@
     uv run python tests/bugs/inject.py --held-out thirteenth
     uv run python tests/bugs/inject.py --held-out fourteenth
     uv run python tests/bugs/inject.py --held-out fifteenth
+    uv run python tests/bugs/inject.py --held-out sixteenth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -72,6 +73,7 @@ from second_models import SECOND_MODELS
 from second_operations import SECOND_OPERATIONS
 from second_stages import SECOND_STAGES
 from seventh import SEVENTH
+from sixteenth import SIXTEENTH
 from sixth import SIXTH
 from tenth import TENTH
 from third_models import THIRD_MODELS
@@ -122,6 +124,7 @@ HELD_OUT_SETS = {
     "thirteenth": THIRTEENTH,
     "fourteenth": FOURTEENTH,
     "fifteenth": FIFTEENTH,
+    "sixteenth": SIXTEENTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -146,6 +149,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(THIRTEENTH),
     **injections(FOURTEENTH),
     **injections(FIFTEENTH),
+    **injections(SIXTEENTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
