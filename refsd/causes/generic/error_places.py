@@ -219,7 +219,7 @@ def _rows(evidence: Evidence, boxed: int) -> tuple[str, np.ndarray] | None:
     wrong, n = _wrong_slices(merged, 0), len(merged.truth)
     if wrong is None or not 0 < wrong.size < boxed:
         return None
-    phrase = _periodic(wrong, n, f"axes 0 to {len(shape) - 2} taken as one")
+    phrase = _periodic(wrong, n, "the rows")
     among = np.isin(np.arange(n), wrong)[:, None]
     return (phrase, np.broadcast_to(among, merged.truth.shape).reshape(shape)) if phrase else None
 

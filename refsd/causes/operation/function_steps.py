@@ -91,13 +91,31 @@ def ranges(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) ->
             continue
         start = float(along[wrong].min())
         before, inside = float(along[along < start].max()), along >= start
-        number = float(np.median(actual[inside]))
-        plain = {"0": 0 * x, "x": x, "-x": -x, "1": 0 * x + 1, "-1": 0 * x - 1}
-        for what, there in (plain | {f"{number:.6g}": 0 * x + number}).items():
+        for what, there, bound in _in_range(op.name, x, actual, value, inside, (before, start)):
             y = np.where(inside, there * value, right)
             if np.allclose(actual[inside], y[inside], near, near):
-                yield f"it is {what} where {words.format(_between(before, start))}", y.astype(np.float32)
+                yield f"it is {what} where {words.format(bound)}", y.astype(np.float32)
                 break
+
+
+def _in_range(name, x, actual, value, inside, ends) -> Iterator[tuple[str, np.ndarray, str]]:
+    """Yield (phrase, what stands for the activation, where its range begins).
+
+    ends: the last number before the range, the first in it
+    """
+    bound = _between(*ends)
+    number = float(np.median(actual[inside]))
+    plain = {"0": 0 * x, "x": x, "-x": -x, "1": 0 * x + 1, "-1": 0 * x - 1, f"{number:.6g}": 0 * x + number}
+    yield from ((what, there, bound) for what, there in plain.items())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = float(np.median((actual / (value * x))[inside]))
+        yield f"{factor:.6g} x", factor * x, bound
+        # What is limited near a round number may not be seen before the next one.
+        for limit in (bound, str(math.floor(ends[1]))):
+            limited = np.clip(x, -float(limit), float(limit))
+            its_own = FUNCTIONS[_OWN[name]](limited)
+            yield f"its value at {limit}", its_own, limit
+            yield f"x by its gate at {limit}", its_own / limited * x, limit
 
 
 def _between(low: float, high: float) -> str:

@@ -271,7 +271,7 @@ def test_the_rows_of_every_fourth_thread_are_told_through_the_batch():
     honest = truth + noise * np.random.default_rng(2).standard_normal(truth.shape)
     found = honest.copy()
     found.reshape(14, 40)[3::4] *= 1.3
-    place = "every 4th index from 3 on of 14 along axes 0 to 1 taken as one"
+    place = "every 4th index from 3 on of 14 along the rows"
     assert describe(found, truth, honest, 2) == [f"the error is only in {place}", "there y = 1.3 truth"]
 
 

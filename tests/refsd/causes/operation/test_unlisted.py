@@ -756,6 +756,16 @@ INSIDE = {
         _where(lambda x: abs(x) > 2, lambda x: 0.25),
         r"^it is 0\.25 where \|x\| > 2$",
     ),
+    "a limited sigmoid": (
+        "silu/f32/far-x20x77",
+        lambda op, inputs, params: (x := inputs["x"].values()) / (1 + np.exp(-np.clip(x, -8, 8))),
+        r"^it is x by its gate at 8 where \|x\| > 8$",
+    ),
+    "a limited argument": (
+        "sigmoid/f32/wide-x2x320",
+        lambda op, inputs, params: 1 / (1 + np.exp(-np.clip(inputs["x"].values(), -6, 6))),
+        r"^it is its value at 6 where \|x\| > 6$",
+    ),
     "a border repeated on one side": (
         "conv2d/f32/3x3-n2-c33-k20-h9-w14",
         _clamped_behind,
