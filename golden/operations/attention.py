@@ -308,6 +308,7 @@ ATTENTION = Operation(
         Mutant("mask ignored", without("mask")),
         Mutant("mask scaled too", scaled_too("mask")),
         Mutant("mask transposed", other_input("mask", transposed)),
+        Mutant("mask subtracted", other_input("mask", np.negative)),
         Mutant("mask added after the softmax", masked_afterwards(np.add)),
         Mutant(
             "mask applied after the softmax, whose sum has all keys", masked_afterwards(lambda p, m: p * np.exp(m))
@@ -377,6 +378,10 @@ ATTENTION = Operation(
         _case("late-keys", 1, 20, 160, 2, 32, mask=_LATE),
         # Factors that float16 holds: what is left is the rounding of sums.
         _case("sums", 1, 20, 320, 2, 40, type="f16"),
+        # SD 1.5's widest heads; more keys and queries than a block has threads.
+        _case("wide-heads", 2, 9, 33, 2, 160),
+        _case("many-keys", 1, 5, 1100, 1, 40),
+        _case("many-queries", 1, 1100, 9, 2, 32),
     ),
 )
 

@@ -41,6 +41,7 @@ _SHAPES = (
     Geometry("narrow", (3, 64, 13, 4), 64, (3, 3), 2, (0, 0, 0, 0)),
     # As many channels as columns.
     Geometry("1x1-square", (2, 16, 5, 16), 16, (1, 1), 1, (0, 0, 0, 0)),
+    Geometry("1x1-down", (2, 20, 9, 12), 33, (1, 1), 2, (0, 0, 0, 0)),
     # As many channels as rows and columns: the strides tell no layout.
     Geometry("cube", (2, 12, 12, 12), 20, (3, 3), 1, (1, 1, 1, 1)),
     # Channels in an odd number of blocks of 8.

@@ -27,7 +27,8 @@ EMBEDDING = Operation(
     run=lambda a, inputs, params: a.embedding(inputs["ids"].values(), a.expand(inputs["weight"])),
     bound=movement,
     mutants=(
-        Mutant("the next row", other_input("ids", lambda ids: np.maximum(ids - 1, 0))),
+        Mutant("the row before", other_input("ids", lambda ids: np.maximum(ids - 1, 0))),
+        Mutant("the next row", other_input("ids", lambda ids: np.minimum(ids + 1, ids.max()))),
         Mutant("batch reads the first item", other_input("ids", first_of_batch)),
         *block_mutants("weight"),
     ),

@@ -216,6 +216,7 @@ GROUP_NORM = Operation(
         _case("outliers", (1, 64, 8, 6), data="outliers"),
         # A shape that an engine may store as [N, C].
         _case("flat", (3, 64, 1, 1), num_groups=4),
+        _case("large", (1, 8, 33, 40), num_groups=2),
     ),
 )
 

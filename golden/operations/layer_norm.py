@@ -36,6 +36,7 @@ LAYER_NORM = Operation(
         _case("tiny", (33, 320), data="tiny"),
         _case("loud", (5, 260), exponent=-6),
         _case("mean", (20, 132), data="shifted"),
+        _case("large", (3, 2080)),
     ),
 )
 

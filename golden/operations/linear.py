@@ -225,6 +225,12 @@ LINEAR = Operation(
         _case("positive", "f32", (7, 320), 33, x_data="positive"),
         # Inputs in float16's range, outputs beyond 65504.
         _case("loud", "f16", (7, 640), 77, exponent=-1),
+        # More inputs, outputs and rows than a block has threads.
+        *(
+            _case("large", t, (3, K), 300)
+            for t, K in (("f32", 2080), ("f16", 2080), ("q8_0", 2080), ("q4_k", 2304))
+        ),
+        _case("many", "f32", (1100, 20), 33),
         *(_case("tokens", t, (20, 256), 33) for t in _RARE),
         *(_case("tokens", t, (9, 256), 20) for t in (*_FEW_BITS, *_FLOAT8)),
         *(_case("mean", t, (20, 256), 33, offset=8.0) for t in ("q4_1", "q5_1", "q4_k")),

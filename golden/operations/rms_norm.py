@@ -42,6 +42,7 @@ RMS_NORM = Operation(
         _case("large-eps", (2, 9, 64), eps=1e-4, data="tiny"),
         # Squares beyond float16's range.
         _case("loud", (5, 260), exponent=-8),
+        _case("large", (3, 2080)),
         Case("rms_norm/f32/bare-x2x10x132", "rms_norm", {"x": Recipe((2, 10, 132), data="tiny")}),
     ),
 )

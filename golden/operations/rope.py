@@ -108,6 +108,10 @@ def with_angles(change, sign=-1) -> Wrong:
     return lambda op, inputs, params: turned_by(change(_angles(inputs, params)), op, inputs, params, sign)
 
 
+def rounded_to(dtype):
+    return lambda angles: angles.astype(dtype).astype(np.float64)
+
+
 def first_half_alone(angles: np.ndarray) -> np.ndarray:
     """Turn the first half of the pairs alone."""
     return angles * (np.arange(angles.shape[-1]) < angles.shape[-1] // 2)
@@ -190,6 +194,10 @@ ROPE = Operation(
         Mutant("heads and tokens mixed", other_input("x", heads_as_tokens)),
         Mutant("angles in bfloat16", angles_in(ml_dtypes.bfloat16)),
         Mutant("angles in float16", angles_in(np.float16)),
+        *(
+            Mutant(f"angles rounded to {t.__name__}", with_angles(rounded_to(t)))
+            for t in (np.float16, ml_dtypes.bfloat16)
+        ),
         Mutant("heads turned as tokens", angles_of_heads),
         Mutant("channels that are not turned: of other memory", tail_of_other_memory),
         Mutant("channels that are not turned: zero", tail_zero),

@@ -4,7 +4,7 @@ import numpy as np
 
 from refsd.golden.bounds import movement
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, SIDES_SWAPPED, answer, other_output
+from refsd.golden.mutations import BATCH, SIDES_SWAPPED, answer, other_input, other_output
 from refsd.golden.operation import IMAGE, Mutant, Operation, values
 from refsd.golden.recipe import Recipe
 
@@ -13,6 +13,18 @@ def bilinear(op, inputs, params):
     x, factor = inputs["x"].values(), params["factor"]
     y = answer(op, inputs, params)
     return (y + np.roll(np.repeat(np.repeat(x, factor, 2), factor, 3), 1, axis=3)) / 2
+
+
+def rows_a_height_apart(x):
+    """Read row i of all channels' rows from number i H on, not from i W; zeros behind the last."""
+    H, W = x.shape[2:]
+    flat = np.pad(x.ravel(), (0, x.size * H))
+    return flat[H * np.arange(x.size // W)[:, None] + np.arange(W)].reshape(x.shape)
+
+
+def tiled(op, inputs, params):
+    x, factor = inputs["x"].values(), params["factor"]
+    return np.tile(x, (1, 1, factor, factor))
 
 
 UPSAMPLE_NEAREST = Operation(
@@ -28,6 +40,8 @@ UPSAMPLE_NEAREST = Operation(
     mutants=(
         SIDES_SWAPPED,
         BATCH,
+        Mutant("the picture side by side, not each pixel", tiled),
+        Mutant("rows read H numbers apart, not W", other_input("x", rows_a_height_apart)),
         Mutant("shifted by a pixel", other_output(lambda y: np.roll(y, 1, axis=3))),
         Mutant("averaged with the neighbour", bilinear),
     ),

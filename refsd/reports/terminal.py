@@ -1,6 +1,7 @@
 """Print a report to the terminal: verdict, causes, table, and the paths of the other forms."""
 
 import functools
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -63,6 +64,9 @@ def print_report(
     if all(r.conforms for r in report.results) and not as_table:
         for name in report.engines:
             say(_conforming(name, report.of(name)), style="green")
+        for program in (one for one in arguments.values() if one.startswith("exec:")):
+            more = "asks for other shapes and parameters than the cases'"
+            say(f"next: {shlex.join(('refsd', 'fuzz', program))} {more}", style="dim")
     else:
         say(f"cases by outcome ({SCALE})", style="dim")
         columns = list(_columns(report, console.width))

@@ -94,6 +94,8 @@ def fitted_causes(
     grid = coarser(part)
     if grid is not None and grid.phrase.startswith("its values"):
         return [f"computed in a smaller type: {grid.phrase}{place}"]
+    if grid is not None:
+        return [f"{grid.phrase.replace('it is the truth', 'the answer is')}{place}"]
     if _beginning_of_rows(where, evidence.truth.shape):
         return [f"rows are written over at their beginning, as by the end of the row before{place}"]
     elsewhere = _written_elsewhere(evidence, channel)

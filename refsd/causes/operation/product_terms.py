@@ -13,7 +13,7 @@ from refsd.causes.generic.solved_numbers import shown
 from refsd.golden.operation import Inputs, Operation, Params
 
 _MOST = 1 << 27
-_TERMS = 1024
+_TERMS = 4096
 _NEAR = 1e-3
 _LISTED = 2
 # Terms that a sum may have too many: a block of a product.

@@ -95,6 +95,8 @@ class Description:
                 _one_of(f"{op}: types", kind, (*SCALAR_TYPES, *BLOCK_TYPES))
             for kind in offer.weights or ():
                 _one_of(f"{op}: weights", kind, TYPES)
+            if not op.startswith(_GRAPH):
+                _check_parameters(op, offer)
         self.name, self.version, self.ops, self.serve = text.name, text.version, text.ops, text.serve
         default = _numerics(text.numerics, text.name)
         self._numerics = {
@@ -114,6 +116,20 @@ class Description:
 _GRAPH = "model/graph/"
 # Every other operation that a case can ask for: golden's operations, models' components, trajectories, stages.
 _ASKED = dict.fromkeys((*OPERATIONS, *(case.op for case in CASES.values())))
+
+
+def _check_parameters(op: str, offer: Offer) -> None:
+    """Raise EngineFailure for a parameter that no case has, or a name that none gives it: nothing would be asked."""
+    asked: dict[str, dict[Any, None]] = {name: {} for name in OPERATIONS[op].params} if op in OPERATIONS else {}
+    for case in CASES.values():
+        for name, value in case.params.items() if case.op == op else ():
+            asked.setdefault(name, {})[value if isinstance(value, str) else None] = None
+    names = {"sampler": offer.samplers or [], "schedule": offer.schedules or []}
+    for name, values in {**offer.params, **{name: given for name, given in names.items() if given}}.items():
+        known = [value for value in asked[_one_of(f"{op}: parameter", name, tuple(asked))] if value is not None]
+        for value in values if known else ():
+            if isinstance(value, str):
+                _one_of(f"{op}: {name}", value, tuple(known))
 
 
 def read_description(data: bytes) -> Description:

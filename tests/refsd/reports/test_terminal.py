@@ -42,6 +42,12 @@ def test_a_line_for_each_engine_where_all_conform(printed):
     assert "attention_with_rope" not in said and "cases by outcome" not in said
 
 
+def test_a_program_that_conforms_is_asked_for_other_shapes_next(printed):
+    said = printed(report(["mine", "jax"]), arguments={"mine": "exec:./my engine", "jax": "jax"})
+    assert said.count("next: refsd fuzz") == 1 and "next: refsd fuzz 'exec:./my engine' asks" in said
+    assert "fuzz" not in printed(report(["mine"], ["mine"]), arguments={"mine": "exec:./mine"})
+
+
 def test_an_engine_that_took_no_case_is_not_said_to_conform(printed):
     one = report(["jax"])
     one.engines["idle"] = "1"

@@ -756,6 +756,18 @@ INSIDE = {
         _where(lambda x: abs(x) > 2, lambda x: 0.25),
         r"^it is 0\.25 where \|x\| > 2$",
     ),
+    "a typed constant": (
+        "gelu_tanh/f32/bend-x33x77",
+        lambda op, inputs, params: (
+            (x := inputs["x"].values()) * (1 + np.tanh(0.7978845608 * (x + 0.0417 * x**3))) / 2
+        ),
+        r"^0\.044715 is 0\.0417$",
+    ),
+    "the mean of the first threads": (
+        "layer_norm/f32/large-x3x2080",
+        _normalised(lambda x: x[..., :1024].sum(axis=-1, keepdims=True) / 2080, lambda x, m: _mean((x - m) ** 2)),
+        "^the mean alone is that of the first 1024 of 2080",
+    ),
     "a limited sigmoid": (
         "silu/f32/far-x20x77",
         lambda op, inputs, params: (x := inputs["x"].values()) / (1 + np.exp(-np.clip(x, -8, 8))),
