@@ -134,6 +134,22 @@ def dilation_ignored(op, inputs, params):
     return answer(op, inputs, {**params, "dilation": 1, "padding": tuple(padding)})
 
 
+def dilation_ignored_along(axis: int) -> Wrong:
+    """Put the filter's taps of one axis side by side, from the window's beginning on. axis: -1 across, -2 down"""
+
+    def change(op, inputs, params):
+        n = len(inputs["weight"].shape) - 2
+        dilation, at = [*each(params["dilation"], n)], n + axis
+        spare = (dilation[at] - 1) * (inputs["weight"].shape[2 + at] - 1)
+        padding, dilation[at] = [*params["padding"]], 1
+        padding[2 * at + 1] -= spare
+        if not spare or min(padding) < 0:
+            return None
+        return answer(op, inputs, {**params, "dilation": tuple(dilation), "padding": tuple(padding)})
+
+    return change
+
+
 def groups_interleaved(op, inputs, params):
     """Take every groups-th channel for a group, instead of neighbouring channels."""
     x, groups = inputs["x"].values(), params["groups"]
@@ -280,6 +296,8 @@ MUTANTS = (
     Mutant("padding on the other side", padding_mirrored),
     Mutant("padding of rows and columns swapped", padding_transposed),
     Mutant("dilation ignored", dilation_ignored),
+    Mutant("dilation ignored across", dilation_ignored_along(-1)),
+    Mutant("dilation ignored down", dilation_ignored_along(-2)),
     Mutant("groups of interleaved channels", groups_interleaved),
     Mutant("filters dealt to the groups in turn", groups_in_turn),
     Mutant("bias read by the number inside the group", bias_within_groups),
