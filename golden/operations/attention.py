@@ -92,6 +92,18 @@ def without_maximum(op, inputs, params):
         return np.einsum("bhlj,bjhe->blhe", e / e.sum(axis=-1, keepdims=True), v)
 
 
+def maximum_from(start: float) -> Wrong:
+    """Search the maximum of the products q.k from `start` on: zeros for a query whose products are all below."""
+
+    def wrong(op, inputs, params):
+        q, k = (inputs[name].values().astype(np.float32) for name in "qk")
+        products = np.einsum("blhd,bjhd->blhj", q, np.repeat(k, q.shape[2] // k.shape[2], axis=2))
+        below = products.max(axis=-1, keepdims=True) < start
+        return np.where(below, np.float32(0), answer(op, inputs, params)) if below.any() else None
+
+    return wrong
+
+
 def nan_where_nothing_is_seen(op, inputs, params):
     """A query that sees no key gives NaN, by exp(-inf + inf) or 0 / 0."""
     y = answer(op, inputs, params)
@@ -267,12 +279,17 @@ def _case(
     sinks=False,
     exponent=-15,
     type="f32",
+    data="bell",
+    offset=0.0,
     **params,
 ) -> Case:
-    """Make a case of G heads of keys (0: H) and values of width E (0: D); the mask's shape is set here."""
+    """Make a case of G heads of keys (0: H) and values of width E (0: D); the mask's shape is set here.
+
+    offset: the mean of q; that of k is as far below 0
+    """
     inputs = {
-        "q": Recipe((B, L, H, D), type, exponent=exponent),
-        "k": Recipe((B, J, G or H, D), type, exponent=exponent),
+        "q": Recipe((B, L, H, D), type, data, exponent, offset),
+        "k": Recipe((B, J, G or H, D), type, data, exponent, -offset),
         "v": Recipe((B, J, G or H, E or D), type),
     }
     if mask is not None:
@@ -315,6 +332,7 @@ ATTENTION = Operation(
         ),
         Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -1e4))),
         Mutant(NO_MAXIMUM, without_maximum),
+        Mutant("the maximum is sought from -50000 on, not from -inf", maximum_from(-5e4)),
         Mutant("NaN where nothing is seen", nan_where_nothing_is_seen),
         Mutant(
             "future not hidden", lambda op, i, p: answer(op, i, {**p, "causal": False}) if p["causal"] else None
@@ -354,6 +372,8 @@ ATTENTION = Operation(
         _case("self", 2, 35, 35, 2, 40),
         _case("cross", 2, 20, 77, 2, 40),
         _case("causal", 1, 77, 77, 2, 64, causal=True),
+        # Whole tiles of queries and keys.
+        _case("causal", 1, 128, 128, 2, 32, causal=True),
         _case("masked", 2, 33, 33, 3, 32, mask=_BELL),
         _case("hidden", 2, 33, 33, 3, 32, mask=_HIDDEN),
         _case("unseen", 2, 20, 77, 2, 40, mask=_UNSEEN),
@@ -373,6 +393,8 @@ ATTENTION = Operation(
         _case("loud", 2, 20, 33, 2, 64, exponent=-8, scale=5e-6),
         # Scores beyond 88, whose exponential float32 cannot hold.
         _case("steep", 2, 33, 77, 2, 64, exponent=-13, scale=0.25),
+        # Products below -50,000 and scores below -30,000, where a search for the maximum may begin too high.
+        _case("low", 1, 20, 33, 2, 64, mask=_KEYS, data="integers", exponent=-6, offset=30.0, scale=0.6),
         _case("keys-masked", 2, 33, 77, 2, 32, mask=_KEYS),
         # The first 64 keys or more are hidden from the later queries.
         _case("late-keys", 1, 20, 160, 2, 32, mask=_LATE),

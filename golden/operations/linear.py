@@ -233,6 +233,8 @@ LINEAR = Operation(
         _case("many", "f32", (1100, 20), 33),
         *(_case("tokens", t, (20, 256), 33) for t in _RARE),
         *(_case("tokens", t, (9, 256), 20) for t in (*_FEW_BITS, *_FLOAT8)),
+        # Three scales a row and more than 32 rows: memory of scales in pieces of 32 rows by 8.
+        _case("narrow", "mxfp4", (5, 96), 64),
         *(_case("mean", t, (20, 256), 33, offset=8.0) for t in ("q4_1", "q5_1", "q4_k")),
     ),
 )
