@@ -76,8 +76,11 @@ def _churned(sampler: str) -> Case:
     return Case(case.name, case.op, case.inputs, {**case.params, **_CHURN})
 
 
-def _case(sampler: str, schedule: str, steps: int, draws: int, eta: float | None, label: str = "") -> Case:
-    guidance = _GUIDANCE if "cfg_pp" not in sampler else _INTERPOLATED
+def _case(
+    sampler: str, schedule: str, steps: int, draws: int, eta: float | None, label: str = "", guidance: float = 0.0
+) -> Case:
+    """guidance: 0: the usual one of the sampler"""
+    guidance = guidance or (_GUIDANCE if "cfg_pp" not in sampler else _INTERPOLATED)
     params = {"sampler": sampler, "schedule": schedule, "steps": steps, "guidance": guidance}
     if eta is not None:
         params["eta"] = eta
@@ -95,6 +98,8 @@ CASES = [
     # From 20 steps on it restarts.
     _case("restart", "karras", 20, 1, None, "-20"),
     *(_churned(sampler) for sampler in ("euler", "heun", "dpm2", "heunpp2")),
+    # The answer without the prompt is needed at scale 1, too.
+    _case("euler_cfg_pp", "karras", 5, 0, None, "-scale-1", 1.0),
     # Without noise it rescales, as stable-diffusion.cpp does.
     _case("tcd", "karras", 5, 0, 0.0, "-eta-0"),
     *(_case("dpm++2m", schedule, 7, 0, None) for schedule in _SCHEDULES[::2]),
