@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 13_560,
+    "golden": 13_580,
     "kernels": 11_360,
     "numerics": 1_700,
     "refsd": 1_150,
@@ -57,7 +57,7 @@ BUDGETS = {
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 2_180,
-    "refsd/models": 21_520,
+    "refsd/models": 21_530,
     "refsd/networks": 1_430,
     "refsd/onnx": 3_860,
     "refsd/pipelines": 4_050,
@@ -67,7 +67,7 @@ BUDGETS = {
     "refsd/requests": 210,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_740,
-    "refsd/stages": 8_380,
+    "refsd/stages": 8_510,
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_600,
     "refsd/trajectory": 600,

@@ -19,6 +19,8 @@ CASES = (
     _case("sd-discrete-nearest-n6", "comfyui", "sd", "normal", 6),
     _case("sd-karras-n5", "k-diffusion", "sd", "karras", 5, options={"rho": 7.0}),
     _case("sd-karras-nearest-n5", "forge", "sd", "karras", 5),
+    # Its last three timesteps are 1, 1 and 0.
+    _case("sd-karras-nearest-n45", "forge", "sd", "karras", 45),
     _case("sd-exponential-n6", "a1111", "sd", "exponential", 6),
     _case("sd-sgm-uniform-n7", "comfyui", "sd", "sgm_uniform", 7),
     _case("sd-simple-n6", "comfyui", "sd", "simple", 6),
@@ -33,6 +35,7 @@ CASES = (
     _case("sd-linspace-multistep-n7", "diffusers", "sd", "linspace_multistep", 7),
     _case("sd-ays-n10", "sdcpp", "sd", "ays", 10),
     _case("sd-n1", "sdcpp", "sd", "discrete", 1),
+    _case("sd-given-n4", "sdcpp", "sd", "given", 4, options={"sigmas": [14.5, 5.25, 1.375, 0.4375, 0.0]}),
     _case("sd-zero-snr-trailing-n5", "diffusers", "sd-zero-snr", "trailing", 5),
     _case("sd-zero-snr-normal-n6", "comfyui", "sd-zero-snr", "normal", 6),
     _case("flow-discrete-n6", "sdcpp", "flow", "discrete", 6),
@@ -42,10 +45,14 @@ CASES = (
     _case("flow-below-one-n6", "diffusers", "flow", "flow_below_one", 6),
     _case("flow-sgm-uniform-n6", "comfyui", "flow", "sgm_uniform", 6, shift=5.0),
     _case("flow-ltx-n6", "comfyui", "flow", "ltx2", 6, options={"tokens": 1500, "terminal": 0.1}),
+    # As users of distilled models give them: no shift moves them.
+    _case("flow-given-n4", "comfyui", "flow", "given", 4, options={"sigmas": [1.0, 0.96875, 0.75, 0.375, 0.0]}),
     # Between a flow's lowest and highest level, of which the shift moves one.
     _case("flow-karras-n6", "comfyui", "flow", "karras", 6, shift=5.0),
     _case("flux-n5", "sdcpp", "flux", "flow_uniform", 5, tokens=3072),
     _case("flux-simple-n6", "comfyui", "flux", "simple", 6, tokens=1024),
+    # Trained without a shift.
+    _case("flux-schnell-n4", "diffusers", "flux-schnell", "flow_uniform", 4),
     _case("flux2-n7", "diffusers", "flux2", "flow_uniform", 7, tokens=3072),
     _case("flux2-large-n7", "diffusers", "flux2", "flow_uniform", 7, tokens=8192),
     _case(

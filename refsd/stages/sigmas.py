@@ -35,7 +35,7 @@ from refsd.stages.sigma_cases import CASES, LOWEST, ZERO
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, param, part
 
 # flow-10000: FLUX.1's and Qwen-Image's in ComfyUI
-_LEVELS = "sd", "sd-zero-snr", "flow", "flow-10000", "flux", "flux2", "qwen-image", "edm"
+_LEVELS = "sd", "sd-zero-snr", "flow", "flow-10000", "flux", "flux-schnell", "flux2", "qwen-image", "edm"
 
 
 class SigmaRule(NamedTuple):
@@ -70,7 +70,8 @@ class SigmaRule(NamedTuple):
 
 
 def _mu(levels: str, tokens: int, steps: int) -> float:
-    rows = {"flux": flux_mu(tokens), "flux2": flux2_mu(tokens, steps), "qwen-image": qwen_image_mu(tokens)}
+    flux = {"flux": flux_mu(tokens), "flux-schnell": 0.0, "flux2": flux2_mu(tokens, steps)}
+    rows = {**flux, "qwen-image": qwen_image_mu(tokens)}
     return rows[levels]
 
 
@@ -80,6 +81,7 @@ def _spacing(params: Params, card: Card, levels: Levels, name: str | None = None
     rules["flow_terminal"] = lambda n, levels, terminal=TERMINAL: (
         flow_terminal(n, levels.shift, terminal) if terminal else flow_uniform(n, levels.shift)
     )
+    rules["given"] = lambda n, levels, sigmas: np.array(sigmas, np.float64)
     rules["ltx2"] = lambda n, levels, tokens=4096, terminal=0.1: ltx2(n, tokens, terminal)
     if name not in rules:
         raise BadInput(f"stage/sigmas: schedule {name!r}: expected one of {', '.join(rules)}")
@@ -120,7 +122,7 @@ def levels_of(rule: SigmaRule, params: Params) -> Levels:
     if kind == "flow-10000":
         levels = rule.flow(params["shift"], 1.0)
         return FlowLevels(levels.shift, levels.multiplier, 10000) if isinstance(levels, FlowLevels) else levels
-    if kind in ("flux", "flux2", "qwen-image"):
+    if kind in ("flux", "flux-schnell", "flux2", "qwen-image"):
         return rule.flow(math.exp(rule.mu(kind, params["tokens"], params["steps"])), 1.0)
     if kind == "edm":
         return rule.edm()
@@ -217,6 +219,13 @@ def _unshifted_linspace(params: Params, card: Card, levels: Levels) -> Callable[
     return lambda n: np.append(shift_snr(np.linspace(1, 1 / levels.steps, n), levels.shift), 0.0)
 
 
+def _given_shifted(params: Params, card: Card, levels: Levels) -> Callable[[int], np.ndarray]:
+    if params["schedule"] != "given" or not isinstance(levels, FlowLevels):
+        raise NoDifference
+    right = _spacing(params, card, levels)
+    return lambda n: shift_snr(right(n), levels.shift)
+
+
 def _whole_strides(params: Params, card: Card, levels: Levels) -> Callable[[int], np.ndarray]:
     """Timesteps of 1000 and downwards, a whole number apart, are looked up in the table of 1000 levels."""
     if not isinstance(levels, FlowLevels):
@@ -296,6 +305,7 @@ _KNOWN = (
     part("timestep 1 - t", to_t=lambda levels, sigma: 1 - levels.to_t(sigma)),
     part("ln sigma, not a quarter of it", to_t=lambda levels, sigma: 4 * levels.to_t(sigma)),
     part("a redundant last step to 0", spacing=_redundant_zero),
+    part("given sigmas are shifted again", spacing=_given_shifted),
     part("an unshifted linspace is shifted", spacing=_unshifted_linspace),
     part("a flow's timesteps a whole number apart, from 1000 on down", spacing=_whole_strides),
     part("the last sigma above 0 left out", spacing=_discarding),

@@ -61,10 +61,19 @@ class WeightsRule(NamedTuple):
     along: Callable[[np.ndarray, int, tuple[int, ...]], np.ndarray]
 
 
-def spread(scale: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Repeat a scale of the whole tensor, of rows, of columns, or of blocks to the tensor's shape."""
+def _side(n: int, scales: int) -> int:
+    """Return the side of blocks: a power of two if one gives so many scales."""
+    return next((1 << i for i in range(n.bit_length() + 1) if -(-n >> i) == scales), n // scales)
+
+
+def spread(scale: np.ndarray, shape: tuple[int, ...], side: Callable[[int, int], int] = _side) -> np.ndarray:
+    """Repeat a scale of the whole tensor, of rows, of columns, or of blocks to the tensor's shape.
+
+    side: numbers along an axis, scales along it -> numbers that share a scale; the last block may have fewer
+    """
     for axis in range(scale.ndim):
-        scale = np.repeat(scale, shape[axis] // scale.shape[axis], axis=axis)
+        n = shape[axis]
+        scale = np.repeat(scale, side(n, scale.shape[axis]), axis=axis).take(np.arange(n), axis)
     return scale
 
 
@@ -162,7 +171,7 @@ def _along_the_other(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def _in_turn(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    if scale.size == 1:
+    if scale.size == 1 or any(n % m for n, m in zip(values.shape, scale.shape, strict=True)):
         raise NoDifference
     return values * np.tile(scale, [n // m for n, m in zip(values.shape, scale.shape, strict=True)])
 
@@ -301,6 +310,10 @@ _KNOWN = (
     ),
     part("rows' scales along the inputs, or the other way round", scaled=_along_the_other),
     part("scales in turn, not for neighbours", scaled=_in_turn),
+    part(
+        "blocks of as many rows as there are for a scale, rounded up",
+        scaled=lambda values, scale: values * spread(scale, values.shape, lambda n, scales: -(-n // scales)),
+    ),
     part("joined in reverse order", join=_joined(lambda parts: parts[::-1])),
     part(
         "queries and keys swapped",
@@ -359,7 +372,8 @@ STAGES = (
             "data": "flat, in the file's order; of a kind of 4 bits its bytes, two codes each",
             "second?": "flat: what is joined to it",
             "third?": "flat",
-            "scale?": "[] of all, [O, 1] of rows, [1, I] of columns, or [O / P, I / Q] of blocks",
+            "scale?": "[] of all, [O, 1] of rows, [1, I] of columns, or [O / P, I / Q] of blocks of P x Q, "
+            "rounded up if P and Q are powers of two",
             "added?": "[N, E]: rows of added tokens",
             "absmax?": "scales of `each` codes of 4 bits; if nested codes, too",
             "nested_absmax?": "scales of 256 of those codes each",
@@ -389,6 +403,8 @@ STAGES = (
             _case("fp8-scaled-rows", "f8_e4m3", [24, 24], [24, 24], scales=(24, 1)),
             _case("fp8-scaled-inputs", "f8_e4m3", [24, 24], [24, 24], scales=(1, 24)),
             _case("fp8-scaled-blocks", "f8_e4m3", [48, 48], [48, 48], scales=(3, 3)),
+            # Blocks of 16 x 16, the last rows' and columns' cut short.
+            _case("fp8-scaled-blocks-cut", "f8_e4m3", [24, 40], [40, 24], scales=(3, 2)),
             _case("fp8-scaled-blocks-of-rows", "f8_e5m2", [64, 24], [24, 64], scales=(24, 4)),
             # A row is no whole number of blocks.
             _four_bits("nf4", "nf4", [40, 24], 32),

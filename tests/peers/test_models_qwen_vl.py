@@ -15,6 +15,7 @@ from transformers import (
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLTextModel
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 
+from refsd.judges.stage import StageJudge
 from refsd.models.qwen3.network import Qwen3Size
 from refsd.models.qwen_vl import QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl, text_and_image_positions
 from refsd.models.qwen_vl.network import (
@@ -29,7 +30,10 @@ from refsd.models.qwen_vl.network import (
     qwen3_vl_shapes,
 )
 from refsd.module import Module, Taps
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import stored
+from refsd.stages import STAGES
 
 pytestmark = pytest.mark.peer
 
@@ -185,6 +189,23 @@ def test_positions_of_words_and_images(run, left):
         attention_mask=torch.from_numpy(mask),
     )
     got = text_and_image_positions(ids, mask, IMAGE, grids)
+    np.testing.assert_array_equal(got, want.numpy().transpose(1, 2, 0))
+
+
+@pytest.mark.parametrize("case", STAGES["stage/positions"].cases, ids=lambda case: case.name)
+@pytest.mark.parametrize("run", PEERS)
+def test_positions_of_the_stage(run, case):
+    size = Qwen25Size(72, *_SMALL[1:]) if run is qwen2_5_vl else Qwen3Size(*_SMALL)
+    peer = PEERS[run][1](peer_config(run, size, (2, 2, 2), 1e6)).model
+    p = case.params
+    ids = torch.tensor(p["ids"])
+    want, _ = peer.get_rope_index(
+        ids,
+        (ids == p["image"]).int(),
+        image_grid_thw=torch.tensor([[1, 2 * rows, 2 * columns] for rows, columns in p["grids"]]),
+        attention_mask=(ids != p["padding"]).int(),
+    )
+    got = StageJudge().answer(case, case.realize(), Arithmetic(FLOAT64))["positions"]
     np.testing.assert_array_equal(got, want.numpy().transpose(1, 2, 0))
 
 

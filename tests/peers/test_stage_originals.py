@@ -3,10 +3,12 @@
 import itertools
 from types import SimpleNamespace
 
+import diffusers
 import k_diffusion_alone
 import numpy as np
 import pytest
 import torch
+from diffusers_steps import SD, set_to, sigmas_of
 
 from refsd.judges.stage import StageJudge
 from refsd.numerics.arithmetic import Arithmetic
@@ -16,6 +18,8 @@ from refsd.samplers.schedules import SCHEDULES
 from refsd.stages import STAGES
 
 pytestmark = pytest.mark.peer
+# NumPy 2 warns where diffusers takes a tensor for an array.
+_COPIES = "ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"
 JUDGE = StageJudge()
 
 
@@ -80,3 +84,29 @@ def test_flux2s_latents_are_torchs_batch_norm():
     packed = torch.nn.functional.pixel_unshuffle(z, 2)
     normed = torch.nn.functional.batch_norm(packed, mean, variance, eps=1e-4)
     np.testing.assert_allclose(found["latent"], normed.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.filterwarnings(_COPIES)
+@pytest.mark.parametrize(
+    ("levels", "scheduler", "config", "listed"),
+    [
+        ("sd", diffusers.EulerDiscreteScheduler, SD, 5),
+        # diffusers shifts a flow's list, which a shift of 1 leaves alone, and adds its 0.
+        ("flow", diffusers.FlowMatchEulerDiscreteScheduler, {"shift": 1.0}, 4),
+    ],
+)
+def test_given_sigmas_and_their_timesteps_are_diffusers(levels, scheduler, config, listed):
+    (case,) = _of("sigmas", schedule="given", levels=levels)
+    _, p, found = _answered(case)
+    set_up = set_to(scheduler, None, config, sigmas=p["options"]["sigmas"][:listed])
+    np.testing.assert_allclose(found["sigmas"], sigmas_of(set_up), rtol=1e-12)
+    np.testing.assert_allclose(found["timesteps"], set_up.timesteps, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings(_COPIES)
+def test_equal_timesteps_are_diffusers_karras():
+    (case,) = _of("sigmas", steps=45)
+    _, p, found = _answered(case)
+    set_up = set_to(diffusers.DPMSolverMultistepScheduler, p["steps"], {**SD, "use_karras_sigmas": True})
+    np.testing.assert_array_equal(found["timesteps"], set_up.timesteps)
+    np.testing.assert_allclose(found["sigmas"], sigmas_of(set_up), rtol=1e-9)

@@ -120,6 +120,8 @@ def _sigmas(program: Program, args: list[str], params: Params) -> Outputs:
     autoencoder's input, and the last sigma is taken to be 0: the residual of the first equation tells if it is not.
     """
     wanted = ["--scheduler", params["schedule"], "--steps", str(params["steps"]), "--sampling-method", "euler"]
+    if params["schedule"] == "given":
+        wanted[:2] = ["--sigmas", ",".join(map(str, params["options"]["sigmas"]))]
     with scratch() as folder:
         if params["strength"] != 1:
             picture = Path(folder) / "in.png"

@@ -7,6 +7,9 @@ Bai et al. 2025, "Qwen2.5-VL", section 2.1; Bai et al. 2025, "Qwen3-VL", section
 as in the released models: Qwen2.5-VL's under `model.`, Qwen3-VL's under `model.language_model.`.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 from refsd.models.language_model import hidden_states
@@ -142,7 +145,21 @@ def mrope_angles(m: Module, positions, axis, theta):
     return np.choose(axis, [m.rope_angles(positions[..., i, None], (2 * len(axis),), theta) for i in range(3)])
 
 
-def text_and_image_positions(input_ids, attention_mask, image_token, grids):
+class ImageRule(NamedTuple):
+    """How an image is numbered.
+
+    patches: number of its first token, rows, columns -> [rows * columns, 3]
+    step:    rows, columns -> how much later the next word's number is
+    """
+
+    patches: Callable[[int, int, int], np.ndarray]
+    step: Callable[[int, int], int]
+
+
+IMAGE_RULE = ImageRule(lambda number, rows, columns: number + np.indices((1, rows, columns)).reshape(3, -1).T, max)
+
+
+def text_and_image_positions(input_ids, attention_mask, image_token, grids, rule=IMAGE_RULE):
     """Return the positions of the tokens of prompts with images.
 
     A word's three positions are its number, counted from the word before it. An image's patches have the next
@@ -152,6 +169,7 @@ def text_and_image_positions(input_ids, attention_mask, image_token, grids):
     input_ids:      [N, L]; each image is a run of `image_token`
     attention_mask: [N, L], 0 for padding, which is not counted; None: no padding
     grids:          (rows, columns) of the merged patches of each image, in the order of the prompts
+    rule:           of images; another than the default is a known bug's
     -> positions:   [N, L, 3]; 0 for padding
 
     Raises BadInput unless each run of image tokens has the length of its image.
@@ -165,15 +183,14 @@ def text_and_image_positions(input_ids, attention_mask, image_token, grids):
         (tokens,) = np.nonzero(seen[n])
         number = at = 0
         while at < len(tokens):
-            patches = np.zeros((1, 3), np.int64)
-            step = 1
+            patches, step = np.full((1, 3), number), 1
             if ids[n, tokens[at]] == image_token:
                 rows, columns = left.pop(0) if left else (0, 0)
-                patches, step = np.indices((1, rows, columns)).reshape(3, -1).T, max(rows, columns)
                 run = tokens[at : at + rows * columns]
-                if step == 0 or len(run) < rows * columns or (ids[n, run] != image_token).any():
+                if rows * columns == 0 or len(run) < rows * columns or (ids[n, run] != image_token).any():
                     raise BadInput(f"prompt {n}: token {at} begins an image that its tokens do not fit")
-            positions[n, tokens[at : at + len(patches)]] = patches + number
+                patches, step = rule.patches(number, rows, columns), rule.step(rows, columns)
+            positions[n, tokens[at : at + len(patches)]] = patches
             number, at = number + step, at + len(patches)
     if left:
         raise BadInput(f"the prompts have no tokens for {len(left)} of {len(grids)} images")

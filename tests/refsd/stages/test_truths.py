@@ -72,6 +72,9 @@ _FLUX = naive_sigmas.flux_shift(3072)
         ("flow-discrete-n6", naive_sigmas.flow_discrete(6, 3.0), "thousand"),
         ("flow-uniform-n8", naive_sigmas.flow_uniform(8, 3.0), "thousand"),
         ("flow-linspace-n7", naive_sigmas.flow_linspace(7, 2.5), "thousand"),
+        ("sd-given-n4", [14.5, 5.25, 1.375, 0.4375, 0.0], None),
+        ("flow-given-n4", [1.0, 0.96875, 0.75, 0.375, 0.0], "thousand"),
+        ("flux-schnell-n4", [1.0, 0.75, 0.5, 0.25, 0.0], "one"),
         ("flux-n5", naive_sigmas.flow_uniform(5, _FLUX), "one"),
         ("edm-karras-n6", naive_sigmas.edm_karras(6), None),
         ("strength-sdcpp-n7", _at([999 - 166.5 * i for i in range(7)])[2:], None),
@@ -88,12 +91,22 @@ def test_sigmas(label, sigmas, timesteps):
 
 
 def test_nearest_timesteps_and_real_ones():
-    for label, nearest in (("sd-karras-nearest-n5", True), ("sd-karras-n5", False)):
+    for label, nearest in (
+        *(("sd-karras-nearest-n5", True), ("sd-karras-nearest-n45", True)),
+        *(("sd-karras-n5", False), ("sd-given-n4", False)),
+    ):
         _, _, found = _truth(f"sigmas/{label}")
         for sigma, t in zip(found["sigmas"], found["timesteps"], strict=False):
             apart = [abs(math.log(sigma / level)) for level in _LEVELS]
             assert abs(t - apart.index(min(apart))) <= (0 if nearest else 0.5)
             assert nearest or naive_schedules.t_to_sigma(t, _LEVELS) == pytest.approx(sigma)
+
+
+def test_equal_timesteps_have_levels_of_their_own():
+    _, _, found = _truth("sigmas/sd-karras-nearest-n45")
+    want = naive_schedules.karras(45, _LEVELS[0], _LEVELS[-1])
+    np.testing.assert_allclose(found["sigmas"], want, rtol=1e-12)
+    assert found["timesteps"][-3:].tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -183,13 +183,24 @@ def test_latents_with_statistics_of_channels():
 
 @pytest.mark.parametrize(
     ("label", "rows", "columns"),
-    [("rows", 1, 24), ("inputs", 24, 1), ("blocks", 16, 16), ("blocks-of-rows", 1, 16)],
+    [("rows", 1, 24), ("inputs", 24, 1), ("blocks", 16, 16), ("blocks-cut", 16, 16), ("blocks-of-rows", 1, 16)],
 )
 def test_scales_of_rows_columns_and_blocks(label, rows, columns):
     t, p, found = _truth(f"weights/fp8-scaled-{label}")
     stored = t["data"].reshape(p["layer"])
     for i, j in np.ndindex(stored.shape):
         assert found["weight"][i, j] == stored[i, j] * t["scale"][i // rows, j // columns]
+
+
+def test_positions_of_words_and_patches():
+    word, patch = lambda n: [n, n, n], lambda n, row, column: [n, n + row, n + column]
+    first, second = ([patch(n, r, c) for r in range(R) for c in range(C)] for n, R, C in ((1, 3, 2), (5, 2, 5)))
+    found = _truth("positions/images")[2]["positions"]
+    assert found.tolist() == [[word(0), *first, word(4), *second, word(10), word(11), word(12)]]
+    first, second = ([patch(2, r, c) for r in range(R) for c in range(2)] for R in (2, 1))
+    found = _truth("positions/padded-left")[2]["positions"].tolist()
+    assert found[0] == [word(0), word(1), *first, *map(word, (4, 5, 6))]
+    assert found[1] == [*map(word, (0, 0, 0, 0, 0, 1)), *second, word(4)]
 
 
 def test_noise_of_a_step():
