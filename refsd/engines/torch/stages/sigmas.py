@@ -10,7 +10,7 @@ from refsd.engines.torch.stages.torch_stage import SD, Params, TorchStage
 _SPACINGS = "leading", "trailing", "linspace", "leading_multistep", "linspace_multistep"
 _LAST = {"zero": "zero", "lowest": "sigma_min"}
 _FLOWS = "flow_uniform", "flow_linspace"
-_SHIFTS = "flux", "flux2", "qwen-image"
+_SHIFTS = "flux", "flux-schnell", "flux2", "qwen-image"
 # Of Qwen/Qwen-Image's scheduler_config.json.
 _QWEN_IMAGE = {"base_image_seq_len": 256, "max_image_seq_len": 8192, "base_shift": 0.5, "max_shift": 0.9}
 
@@ -49,8 +49,9 @@ def _of_a_flow(torch, p: Params):
 
     n = p["steps"]
     evenly = {"sigmas": np.linspace(1.0, 1 / n, n)} if p["schedule"] in ("flow_uniform", "flow_terminal") else {}
-    if p["levels"] == "flow":
-        scheduler = FlowMatchEulerDiscreteScheduler(shift=p["shift"])
+    if p["levels"] in ("flow", "flux-schnell"):
+        shift = p["shift"] if p["levels"] == "flow" else 1.0  # FLUX.1-schnell's scheduler_config.json
+        scheduler = FlowMatchEulerDiscreteScheduler(shift=shift)
         scheduler.set_timesteps(n, **evenly)
         return scheduler
     terminal = {"shift_terminal": p["options"]["terminal"]} if p["levels"] == "qwen-image" else {}
