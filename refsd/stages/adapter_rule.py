@@ -20,29 +20,6 @@ Tensors = dict[str, np.ndarray]
 _LAYER = "weight", "bias"  # names of the layer's own tensors
 
 
-class AdapterRule(NamedTuple):
-    """The parts of the rule. In the right rule modules, parts and adapter return their first argument.
-
-    strength: parameters -> strength of the file on this component
-    rows:     parameters, module -> first row and number of rows that it changes; None: all
-    fits:     number of a module's rows, of the weight's rows -> True if the module is applied
-    modules:  {module: parts} in the file's order -> {module: parts}
-    parts:    a module's parts -> parts
-    adapter:  the adapter built from the parts, the parts -> adapter
-    joined:   weight, (rows, change) of each module in the file's order -> merged weight
-    bias:     adapter, the layer's bias, strength -> change of the bias; None: none
-    """
-
-    strength: Callable[[Params], float]
-    rows: Callable[[Params, str], tuple[int, int] | None]
-    fits: Callable[[int, int], bool]
-    modules: Callable[[dict[str, Tensors]], dict[str, Tensors]]
-    parts: Callable[[Tensors], Tensors]
-    adapter: Callable[[Adapter, Tensors], Adapter]
-    joined: Callable[[np.ndarray, list[tuple[Any, np.ndarray]]], np.ndarray]
-    bias: Callable[[Any, np.ndarray, float], np.ndarray | None]
-
-
 _TAG = re.compile(r"<lora:[^:>]+(?::([-+.\d]+))?(?::([-+.\d]+))?>")
 
 
@@ -67,16 +44,32 @@ def joined_changes(weight: np.ndarray, changes: list[tuple[Any, np.ndarray]]) ->
     return merged
 
 
-RULE = AdapterRule(
-    strength=strength_of,
-    rows=lambda params, module: params["rows"].get(module),
-    fits=lambda rows, whole: True,
-    modules=lambda modules: modules,
-    parts=lambda parts: parts,
-    adapter=lambda adapter, parts: adapter,
-    joined=joined_changes,
-    bias=lambda adapter, bias, strength: adapter.bias_delta(bias, strength),
-)
+class AdapterRule(NamedTuple):
+    """The parts of the rule. In the right rule modules, parts and adapter return their first argument.
+
+    strength: parameters -> strength of the file on this component
+    rows:     parameters, module -> first row and number of rows that it changes; None: all
+    fits:     number of a module's rows, of the weight's rows -> True if the module is applied
+    modules:  {module: parts} in the file's order -> {module: parts}
+    parts:    a module's parts -> parts
+    adapter:  the adapter built from the parts, the parts -> adapter
+    joined:   weight, (rows, change) of each module in the file's order -> merged weight
+    bias:     adapter, the layer's bias, strength -> change of the bias; None: none
+    """
+
+    strength: Callable[[Params], float] = strength_of
+    rows: Callable[[Params, str], tuple[int, int] | None] = lambda params, module: params["rows"].get(module)
+    fits: Callable[[int, int], bool] = lambda rows, whole: True
+    modules: Callable[[dict[str, Tensors]], dict[str, Tensors]] = lambda modules: modules
+    parts: Callable[[Tensors], Tensors] = lambda parts: parts
+    adapter: Callable[[Adapter, Tensors], Adapter] = lambda adapter, parts: adapter
+    joined: Callable[[np.ndarray, list[tuple[Any, np.ndarray]]], np.ndarray] = joined_changes
+    bias: Callable[[Any, np.ndarray, float], np.ndarray | None] = lambda adapter, bias, strength: (
+        adapter.bias_delta(bias, strength)
+    )
+
+
+RULE = AdapterRule()
 
 
 def _modules(tensors: Mapping[str, np.ndarray]) -> dict[str, Tensors]:

@@ -24,27 +24,6 @@ _SOLVERS = "heun", "dpm2", "dpm++2m"
 _SPACINGS = "leading", "trailing", "linspace", "leading_multistep", "linspace_multistep", "discrete", "karras"
 
 
-class CallsRule(NamedTuple):
-    """The parts of the rule.
-
-    whole:   engine, solver, schedule -> the schedule that the engine takes with this solver
-    share:   engine -> how strength truncates the schedule
-    calls:   solver -> (sigmas of the steps -> sigmas of the calls)
-    index:   skipped steps, calls per step -> index of the first call in the whole schedule
-    made:    sigmas of the remaining calls -> sigmas of the calls that are made
-    begin:   sigmas of all calls, index of the first -> level to which the picture is noised
-    lowered: step, number of steps -> True if the multistep solver's step is of first order
-    """
-
-    whole: Callable[[str, str, Schedule], Schedule]
-    share: Callable[[str], Truncation]
-    calls: Callable[[str], Callable[[np.ndarray], np.ndarray]]
-    index: Callable[[int, int], int]
-    made: Callable[[np.ndarray], np.ndarray]
-    begin: Callable[[np.ndarray, int], float]
-    lowered: Callable[[int, int], bool]
-
-
 def _calls(solver: str) -> Callable[[np.ndarray], np.ndarray]:
     """Heun's second call is at the step's end, DPM2's at its geometric middle; the last step has one call."""
 
@@ -69,15 +48,25 @@ def _whole(engine: str, solver: str, schedule: Schedule) -> Schedule:
     return without_penultimate(schedule) if solver in CARDS[engine].discarding else schedule
 
 
-RULE = CallsRule(
-    whole=_whole,
-    share=lambda engine: CARDS[engine].truncation,
-    calls=_calls,
-    index=lambda steps, each: steps * each,
-    made=lambda calls: calls,
-    begin=lambda calls, first: float(calls[first]),
-    lowered=_lowered,
-)
+class CallsRule(NamedTuple):
+    """The parts of the rule.
+
+    whole:   engine, solver, schedule -> the schedule that the engine takes with this solver
+    share:   engine -> how strength truncates the schedule
+    calls:   solver -> (sigmas of the steps -> sigmas of the calls)
+    index:   skipped steps, calls per step -> index of the first call in the whole schedule
+    made:    sigmas of the remaining calls -> sigmas of the calls that are made
+    begin:   sigmas of all calls, index of the first -> level to which the picture is noised
+    lowered: step, number of steps -> True if the multistep solver's step is of first order
+    """
+
+    whole: Callable[[str, str, Schedule], Schedule] = _whole
+    share: Callable[[str], Truncation] = lambda engine: CARDS[engine].truncation
+    calls: Callable[[str], Callable[[np.ndarray], np.ndarray]] = _calls
+    index: Callable[[int, int], int] = lambda steps, each: steps * each
+    made: Callable[[np.ndarray], np.ndarray] = lambda calls: calls
+    begin: Callable[[np.ndarray, int], float] = lambda calls, first: float(calls[first])
+    lowered: Callable[[int, int], bool] = _lowered
 
 
 def _run(rule: CallsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
@@ -238,7 +227,7 @@ STAGES = (
             "begin": Output(("picture",), _size, 1200),
             "order": Output(("step",)),
         },
-        rule=RULE,
+        rule=CallsRule(),
         run=_run,
         known=_KNOWN,
         cases=(

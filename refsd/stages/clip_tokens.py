@@ -26,29 +26,6 @@ from refsd.tokenizers.vocabulary import Vocabulary
 Encode = Callable[[str], list[int]]
 
 
-class ClipRule(NamedTuple):
-    """The parts of the rule. In the right rule clean, encode, ends and weigh return their argument.
-
-    clean:  prompt -> prompt, before anything else
-    parse:  engine -> (prompt -> parts with weights)
-    encode: the vocabulary's encode -> (text -> ids)
-    chunk:  engine -> (vocabulary, parts -> chunks of 77)
-    keep:   the family's text rule, chunks -> chunks that are used
-    ends:   a chunk's 77 ids -> ids; bugs change BOS and EOS
-    pad:    ids, the family's text rule -> ids with the family's padding
-    weigh:  weights of a chunk's 77 tokens -> weights
-    """
-
-    clean: Callable[[str], str]
-    parse: Callable[[str], Callable[[str], Parts]]
-    encode: Callable[[Encode], Encode]
-    chunk: Callable[[str], Callable[[Tokenizer, Parts], list[Chunk]]]
-    keep: Callable[[TextRule, list[Chunk]], list[Chunk]]
-    ends: Callable[[np.ndarray], np.ndarray]
-    pad: Callable[[np.ndarray, TextRule], np.ndarray]
-    weigh: Callable[[np.ndarray], np.ndarray]
-
-
 class _Vocabulary:
     """A vocabulary with another `encode`."""
 
@@ -75,16 +52,30 @@ def _pad(ids: np.ndarray, rule: TextRule) -> np.ndarray:
     return ids if rule.pad is None else np.where(behind, rule.pad, ids)
 
 
-RULE = ClipRule(
-    clean=lambda prompt: prompt,
-    parse=lambda engine: PROMPT_CARDS[engine].parse,
-    encode=lambda encode: encode,
-    chunk=lambda engine: PROMPT_CARDS[engine].chunk,
-    keep=_keep,
-    ends=lambda ids: ids,
-    pad=_pad,
-    weigh=lambda weights: weights,
-)
+class ClipRule(NamedTuple):
+    """The parts of the rule. In the right rule clean, encode, ends and weigh return their argument.
+
+    clean:  prompt -> prompt, before anything else
+    parse:  engine -> (prompt -> parts with weights)
+    encode: the vocabulary's encode -> (text -> ids)
+    chunk:  engine -> (vocabulary, parts -> chunks of 77)
+    keep:   the family's text rule, chunks -> chunks that are used
+    ends:   a chunk's 77 ids -> ids; bugs change BOS and EOS
+    pad:    ids, the family's text rule -> ids with the family's padding
+    weigh:  weights of a chunk's 77 tokens -> weights
+    """
+
+    clean: Callable[[str], str] = lambda prompt: prompt
+    parse: Callable[[str], Callable[[str], Parts]] = lambda engine: PROMPT_CARDS[engine].parse
+    encode: Callable[[Encode], Encode] = lambda encode: encode
+    chunk: Callable[[str], Callable[[Tokenizer, Parts], list[Chunk]]] = lambda engine: PROMPT_CARDS[engine].chunk
+    keep: Callable[[TextRule, list[Chunk]], list[Chunk]] = _keep
+    ends: Callable[[np.ndarray], np.ndarray] = lambda ids: ids
+    pad: Callable[[np.ndarray, TextRule], np.ndarray] = _pad
+    weigh: Callable[[np.ndarray], np.ndarray] = lambda weights: weights
+
+
+RULE = ClipRule()
 
 
 def text_rule(params: Params) -> TextRule:

@@ -18,27 +18,6 @@ from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, St
 _ENCODERS = "clip", "clip_g", "t5", "qwen3"
 
 
-class JoinRule(NamedTuple):
-    """The parts of the rule. In the right rule size, encoders, empty and mask return their argument.
-
-    size:     height and width of the picture -> those that the network receives
-    told:     parameters -> what SDXL is told: the picture's size, the original's or None, the crop's top and left
-    encoders: {component: Encoded} -> {component: Encoded}
-    join:     variant -> (encoded prompt -> Condition)
-    empty:    True if the negative prompt is empty -> True if it is treated as empty
-    image:    negative, tokens of the image, tokens of an image of zeros -> tokens appended to the text's
-    mask:     mask of the text -> mask
-    """
-
-    size: Callable[[tuple[int, int]], tuple[int, int]]
-    told: Callable[[Params], "Told"]
-    encoders: Callable[[dict[str, Encoded]], dict[str, Encoded]]
-    join: Callable[[str], Callable[[EncodedPrompt], Condition]]
-    empty: Callable[[bool], bool]
-    image: Callable[[bool, np.ndarray, np.ndarray], np.ndarray]
-    mask: Callable[[np.ndarray], np.ndarray]
-
-
 class Told(NamedTuple):
     """The numbers that SDXL is told beside the text."""
 
@@ -57,15 +36,27 @@ def _told(p: Params) -> Told:
     return Told(tuple(size), original and tuple(original), tuple(crop))
 
 
-JOIN = JoinRule(
-    size=lambda size: size,
-    told=_told,
-    encoders=lambda encoders: encoders,
-    join=lambda variant: VARIANTS[variant].join,
-    empty=lambda empty: empty,
-    image=lambda negative, image, zero: zero if negative else image,
-    mask=lambda mask: mask,
-)
+class JoinRule(NamedTuple):
+    """The parts of the rule. In the right rule size, encoders, empty and mask return their argument.
+
+    size:     height and width of the picture -> those that the network receives
+    told:     parameters -> what SDXL is told: the picture's size, the original's or None, the crop's top and left
+    encoders: {component: Encoded} -> {component: Encoded}
+    join:     variant -> (encoded prompt -> Condition)
+    empty:    True if the negative prompt is empty -> True if it is treated as empty
+    image:    negative, tokens of the image, tokens of an image of zeros -> tokens appended to the text's
+    mask:     mask of the text -> mask
+    """
+
+    size: Callable[[tuple[int, int]], tuple[int, int]] = lambda size: size
+    told: Callable[[Params], "Told"] = _told
+    encoders: Callable[[dict[str, Encoded]], dict[str, Encoded]] = lambda encoders: encoders
+    join: Callable[[str], Callable[[EncodedPrompt], Condition]] = lambda variant: VARIANTS[variant].join
+    empty: Callable[[bool], bool] = lambda empty: empty
+    image: Callable[[bool, np.ndarray, np.ndarray], np.ndarray] = lambda negative, image, zero: (
+        zero if negative else image
+    )
+    mask: Callable[[np.ndarray], np.ndarray] = lambda mask: mask
 
 
 def _joined(rule: JoinRule, inputs: StageInputs) -> dict[str, np.ndarray]:
@@ -254,7 +245,7 @@ CONDITIONING = Stage(
         "y": Output(("item", "channel"), _y_size, 12),
         "mask": Output(("item", "token")),
     },
-    rule=JOIN,
+    rule=JoinRule(),
     run=_joined,
     known=(
         part("height and width swapped", size=lambda size: size[::-1]),

@@ -13,31 +13,6 @@ from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInput
 _MODES = "balanced", "guess", "soft"
 
 
-class ControlRule(NamedTuple):
-    """The parts of the rule. A batch has two halves: N entries without the prompt, then N with it.
-
-    acts:    engine -> (step, steps, start, end -> True if the ControlNet acts at this step)
-    hints:   pictures, number of prompts, images per prompt -> picture of each entry of one half
-    texts:   texts of one half, images per prompt -> text of each entry
-    layers:  mode, number of layers, scale -> factor of each layer
-    unasked: residuals with the prompt -> residuals without it, if the ControlNet ran only with the prompt
-    halves:  [2 N, ...], mode -> the entries on which the ControlNet runs
-    told:    texts of both halves, mode -> texts that it receives
-    shown:   pictures of both halves, mode -> pictures that it receives
-    scale:   strength -> factor
-    """
-
-    acts: Callable[[str], Callable[[int, int, float, float], bool]]
-    hints: Callable[[np.ndarray, int, int], np.ndarray]
-    texts: Callable[[np.ndarray, int], np.ndarray]
-    layers: Callable[[str, int, float], np.ndarray]
-    unasked: Callable[[np.ndarray], np.ndarray]
-    halves: Callable[[np.ndarray, str], np.ndarray]
-    told: Callable[[np.ndarray, str], np.ndarray]
-    shown: Callable[[np.ndarray, str], np.ndarray]
-    scale: Callable[[float], float]
-
-
 def _whole_step(i: int, steps: int, start: float, end: float) -> bool:
     """True if the whole step lies in the window.
 
@@ -91,17 +66,32 @@ def _halves(y: np.ndarray, mode: str) -> np.ndarray:
     return y[len(y) // 2 :] if mode == "guess" else y
 
 
-RULE = ControlRule(
-    acts=lambda engine: ENGINES[engine],
-    hints=_hints,
-    texts=lambda text, each: np.repeat(text, each, axis=0),
-    layers=_layers,
-    unasked=np.zeros_like,
-    halves=_halves,
-    told=_halves,
-    shown=_halves,
-    scale=lambda strength: strength,
-)
+class ControlRule(NamedTuple):
+    """The parts of the rule. A batch has two halves: N entries without the prompt, then N with it.
+
+    acts:    engine -> (step, steps, start, end -> True if the ControlNet acts at this step)
+    hints:   pictures, number of prompts, images per prompt -> picture of each entry of one half
+    texts:   texts of one half, images per prompt -> text of each entry
+    layers:  mode, number of layers, scale -> factor of each layer
+    unasked: residuals with the prompt -> residuals without it, if the ControlNet ran only with the prompt
+    halves:  [2 N, ...], mode -> the entries on which the ControlNet runs
+    told:    texts of both halves, mode -> texts that it receives
+    shown:   pictures of both halves, mode -> pictures that it receives
+    scale:   strength -> factor
+    """
+
+    acts: Callable[[str], Callable[[int, int, float, float], bool]] = lambda engine: ENGINES[engine]
+    hints: Callable[[np.ndarray, int, int], np.ndarray] = _hints
+    texts: Callable[[np.ndarray, int], np.ndarray] = lambda text, each: np.repeat(text, each, axis=0)
+    layers: Callable[[str, int, float], np.ndarray] = _layers
+    unasked: Callable[[np.ndarray], np.ndarray] = np.zeros_like
+    halves: Callable[[np.ndarray, str], np.ndarray] = _halves
+    told: Callable[[np.ndarray, str], np.ndarray] = _halves
+    shown: Callable[[np.ndarray, str], np.ndarray] = _halves
+    scale: Callable[[float], float] = lambda strength: strength
+
+
+RULE = ControlRule()
 
 
 def _run(rule: ControlRule, inputs: StageInputs) -> dict[str, np.ndarray]:

@@ -26,24 +26,15 @@ class DenoisedRule(NamedTuple):
     deviation:  the same without the percentile
     """
 
-    zero_star: Callable[..., np.ndarray]
-    rescaled: Callable[..., np.ndarray]
-    tangential: Callable[..., np.ndarray]
-    nested: Callable[..., np.ndarray]
-    limited: Callable[..., np.ndarray]
-    mimic: Callable[..., np.ndarray]
-    deviation: Callable[..., np.ndarray]
+    zero_star: Callable[..., np.ndarray] = comfyui_zero_star
+    rescaled: Callable[..., np.ndarray] = rescale_in_v
+    tangential: Callable[..., np.ndarray] = tangential
+    nested: Callable[..., np.ndarray] = nested
+    limited: Callable[..., np.ndarray] = dynamic_threshold
+    mimic: Callable[..., np.ndarray] = mimic_threshold
+    deviation: Callable[..., np.ndarray] = mimic_deviation
 
 
-RULE = DenoisedRule(
-    zero_star=comfyui_zero_star,
-    rescaled=rescale_in_v,
-    tangential=tangential,
-    nested=nested,
-    limited=dynamic_threshold,
-    mimic=mimic_threshold,
-    deviation=mimic_deviation,
-)
 _FORMS = {
     "zero-star": ("x",),
     "rescale-v": ("x",),
@@ -253,7 +244,7 @@ STAGES = (
             "from_zero": False,
         },
         outputs={"guided": Output(("item", "channel", "row", "column"), _size, 160)},
-        rule=RULE,
+        rule=DenoisedRule(),
         run=_run,
         known=_KNOWN,
         cases=(

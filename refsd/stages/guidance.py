@@ -37,33 +37,24 @@ class GuidanceRule(NamedTuple):
     skipped:   guided, cond, skipped, scale
     """
 
-    scale: Callable[[str, float], float]
-    on: Callable[[float], bool]
-    plain: Callable[..., np.ndarray]
-    by_image: Callable[..., np.ndarray]
-    rescaled: Callable[..., np.ndarray]
-    tokens: Callable[..., np.ndarray]
-    projected: Callable[..., np.ndarray]
-    threshold: Callable[[str, float, int], float]
-    negative: Callable[..., np.ndarray]
-    zero_star: Callable[..., np.ndarray]
-    skipped: Callable[..., np.ndarray]
-
-
-RULE = GuidanceRule(
     # Z-Image's is pos + g (pos - neg). Source: diffusers ZImagePipeline.
-    scale=lambda form, scale: scale + 1 if form == "zimage" else scale,
-    on=lambda scale: True,
-    plain=guide,
-    by_image=guide_image,
-    rescaled=rescale,
-    tokens=rescale_tokens,
-    projected=lambda *told: adaptive_projected(*told)[0],
-    threshold=lambda engine, limit, values: sdcpp_norm_threshold(limit, values) if engine == "sdcpp" else limit,
-    negative=perpendicular_negative,
-    zero_star=zero_star,
-    skipped=skip_layer,
-)
+    scale: Callable[[str, float], float] = lambda form, scale: scale + 1 if form == "zimage" else scale
+    on: Callable[[float], bool] = lambda scale: True
+    plain: Callable[..., np.ndarray] = guide
+    by_image: Callable[..., np.ndarray] = guide_image
+    rescaled: Callable[..., np.ndarray] = rescale
+    tokens: Callable[..., np.ndarray] = rescale_tokens
+    projected: Callable[..., np.ndarray] = lambda *told: adaptive_projected(*told)[0]
+    threshold: Callable[[str, float, int], float] = lambda engine, limit, values: (
+        sdcpp_norm_threshold(limit, values) if engine == "sdcpp" else limit
+    )
+    negative: Callable[..., np.ndarray] = perpendicular_negative
+    zero_star: Callable[..., np.ndarray] = zero_star
+    skipped: Callable[..., np.ndarray] = skip_layer
+
+
+RULE = GuidanceRule()
+
 _FORMS = {
     "cfg": (),
     "zimage": (),

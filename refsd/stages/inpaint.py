@@ -20,6 +20,11 @@ from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInput
 _PIXELS, _FACTOR = 4, 0.25
 
 
+def _keep_unmasked(denoised: np.ndarray, mask: np.ndarray, latent: np.ndarray) -> np.ndarray:
+    start = InitialLatent(denoised, Philox(0), latent, mask)
+    return unmasked_kept(lambda x, sigma: x, start)(denoised, 1.0)
+
+
 class InpaintRule(NamedTuple):
     """The parts of the rule.
 
@@ -31,27 +36,15 @@ class InpaintRule(NamedTuple):
     kept:     denoised, mask, the picture's latent -> denoised
     """
 
-    shown: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    pooled: Callable[[str], Callable[[np.ndarray, int], np.ndarray]]
-    widened: Callable[[np.ndarray], np.ndarray]
-    channels: Callable[[str], Callable[..., Any]]
-    extra: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-    kept: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+    shown: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda picture, mask: picture
+    pooled: Callable[[str], Callable[[np.ndarray, int], np.ndarray]] = lambda engine: MASKS[engine].pooled
+    widened: Callable[[np.ndarray], np.ndarray] = widened
+    channels: Callable[[str], Callable[..., Any]] = lambda kind: EXTRA_CHANNELS[kind]
+    extra: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] = lambda cond, uncond: (cond, uncond)
+    kept: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] = _keep_unmasked
 
 
-def _keep_unmasked(denoised: np.ndarray, mask: np.ndarray, latent: np.ndarray) -> np.ndarray:
-    start = InitialLatent(denoised, Philox(0), latent, mask)
-    return unmasked_kept(lambda x, sigma: x, start)(denoised, 1.0)
-
-
-RULE = InpaintRule(
-    shown=lambda picture, mask: picture,
-    pooled=lambda engine: MASKS[engine].pooled,
-    widened=widened,
-    channels=lambda kind: EXTRA_CHANNELS[kind],
-    extra=lambda cond, uncond: (cond, uncond),
-    kept=_keep_unmasked,
-)
+RULE = InpaintRule()
 
 
 class _Encoder:

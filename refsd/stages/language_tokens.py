@@ -46,35 +46,6 @@ Encode = Callable[[str], list[int]]
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
-class LanguageRule(NamedTuple):
-    """The parts of the rule. In the right rule cut, pieces, ends, clean and weigh return theirs.
-
-    cut:     how a vocabulary of bytes cuts a text into words -> the same
-    pieces:  a vocabulary of pieces -> the same
-    ends:    ids of BOS, EOS and padding, and its side -> the same
-    text:    variant, encoder, engine -> text rule
-    clean:   prompt -> prompt, before anything else
-    parse:   engine -> (prompt -> parts with weights; None for a BREAK)
-    whole:   the parts and the template's words -> texts that are encoded separately
-    encode:  tokenizer, one text -> ids
-    weigh:   weights of a row's tokens -> weights
-    later:   weights of a row behind the first -> weights
-    mask:    1 for tokens and 0 for padding, text rule -> the encoder's attention mask
-    """
-
-    cut: Callable[[Cut], Cut]
-    pieces: Callable[[Pieces], Pieces]
-    ends: Callable[[Ends], Ends]
-    text: Callable[[str, str, str], TextRule]
-    clean: Callable[[str], str]
-    parse: Callable[[str], Callable[[str], Parts]]
-    whole: Callable[[list[tuple[str, float]]], list[tuple[str, float]]]
-    encode: Callable[[TextTokenizer, str], list[int]]
-    weigh: Callable[[np.ndarray], np.ndarray]
-    later: Callable[[np.ndarray], np.ndarray]
-    mask: Callable[[np.ndarray, TextRule], np.ndarray]
-
-
 def _text(variant: str, encoder: str, engine: str) -> TextRule:
     if variant not in VARIANTS or encoder not in VARIANTS[variant].encoders:
         raise BadInput(f"stage/language_tokens: {variant!r} has no encoder {encoder!r}")
@@ -95,19 +66,38 @@ def _whole(parts: list[tuple[str, float]]) -> list[tuple[str, float]]:
     return joined
 
 
-RULE = LanguageRule(
-    cut=lambda cut: cut,
-    pieces=lambda pieces: pieces,
-    ends=lambda ends: ends,
-    text=_text,
-    clean=lambda prompt: prompt,
-    parse=lambda engine: PROMPT_CARDS[engine].parse,
-    whole=_whole,
-    encode=lambda tokenizer, text: tokenizer.encode(text),
-    weigh=lambda weights: weights,
-    later=lambda weights: weights,
-    mask=lambda seen, rule: seen if rule.mask else np.ones_like(seen),
-)
+class LanguageRule(NamedTuple):
+    """The parts of the rule. In the right rule cut, pieces, ends, clean and weigh return theirs.
+
+    cut:     how a vocabulary of bytes cuts a text into words -> the same
+    pieces:  a vocabulary of pieces -> the same
+    ends:    ids of BOS, EOS and padding, and its side -> the same
+    text:    variant, encoder, engine -> text rule
+    clean:   prompt -> prompt, before anything else
+    parse:   engine -> (prompt -> parts with weights; None for a BREAK)
+    whole:   the parts and the template's words -> texts that are encoded separately
+    encode:  tokenizer, one text -> ids
+    weigh:   weights of a row's tokens -> weights
+    later:   weights of a row behind the first -> weights
+    mask:    1 for tokens and 0 for padding, text rule -> the encoder's attention mask
+    """
+
+    cut: Callable[[Cut], Cut] = lambda cut: cut
+    pieces: Callable[[Pieces], Pieces] = lambda pieces: pieces
+    ends: Callable[[Ends], Ends] = lambda ends: ends
+    text: Callable[[str, str, str], TextRule] = _text
+    clean: Callable[[str], str] = lambda prompt: prompt
+    parse: Callable[[str], Callable[[str], Parts]] = lambda engine: PROMPT_CARDS[engine].parse
+    whole: Callable[[list[tuple[str, float]]], list[tuple[str, float]]] = _whole
+    encode: Callable[[TextTokenizer, str], list[int]] = lambda tokenizer, text: tokenizer.encode(text)
+    weigh: Callable[[np.ndarray], np.ndarray] = lambda weights: weights
+    later: Callable[[np.ndarray], np.ndarray] = lambda weights: weights
+    mask: Callable[[np.ndarray, TextRule], np.ndarray] = lambda seen, rule: (
+        seen if rule.mask else np.ones_like(seen)
+    )
+
+
+RULE = LanguageRule()
 
 
 @functools.cache

@@ -16,27 +16,6 @@ from refsd.stages.stage import Change, Mutant, NoDifference, Output, Params, Sta
 _KINDS = "vae", "tae"
 
 
-class LatentsRule(NamedTuple):
-    """The parts of the rule.
-
-    scale:     family, kind -> scale and shift; None: the denoiser takes the autoencoder's latents as they are
-    own:       scale and shift that the case has of its own -> scale and shift
-    channels:  scale and shift, mean and spread of each channel -> scale and shift per channel
-    split:     moments [N, 2 C, H, W] -> mean, logvar
-    deviation: logvar, noise -> noise that is multiplied by exp(clipped logvar / 2) and added to the mean
-    tiny:      kind -> True if pixels are 0..1
-    scaled:    True if the case asks for scaled latents -> True if they are scaled
-    """
-
-    scale: Callable[[str, str], LatentScale | None]
-    own: Callable[[LatentScale], LatentScale | None]
-    channels: Callable[[LatentScale | None, np.ndarray, np.ndarray], LatentScale | None]
-    split: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-    deviation: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    tiny: Callable[[str], bool]
-    scaled: Callable[[bool], bool]
-
-
 def _scale(family: str, kind: str) -> LatentScale | None:
     return None if kind == "tae" else LATENT_SCALES.get(family)
 
@@ -55,15 +34,30 @@ def _deviations(scale: LatentScale | None, mean: np.ndarray, spread: np.ndarray)
     return LatentScale(scale.factor / spread, mean, "")  # type: ignore[arg-type]
 
 
-RULE = LatentsRule(
-    scale=_scale,
-    own=lambda scale: scale,
-    channels=_deviations,
-    split=lambda moments: tuple(np.split(moments, 2, axis=1)),  # type: ignore[return-value]
-    deviation=lambda logvar, noise: noise,
-    tiny=lambda kind: kind == "tae",
-    scaled=lambda scaled: scaled,
-)
+class LatentsRule(NamedTuple):
+    """The parts of the rule.
+
+    scale:     family, kind -> scale and shift; None: the denoiser takes the autoencoder's latents as they are
+    own:       scale and shift that the case has of its own -> scale and shift
+    channels:  scale and shift, mean and spread of each channel -> scale and shift per channel
+    split:     moments [N, 2 C, H, W] -> mean, logvar
+    deviation: logvar, noise -> noise that is multiplied by exp(clipped logvar / 2) and added to the mean
+    tiny:      kind -> True if pixels are 0..1
+    scaled:    True if the case asks for scaled latents -> True if they are scaled
+    """
+
+    scale: Callable[[str, str], LatentScale | None] = _scale
+    own: Callable[[LatentScale], LatentScale | None] = lambda scale: scale
+    channels: Callable[[LatentScale | None, np.ndarray, np.ndarray], LatentScale | None] = _deviations
+    split: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] = lambda moments: tuple(
+        np.split(moments, 2, axis=1)
+    )  # type: ignore[return-value]
+    deviation: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda logvar, noise: noise
+    tiny: Callable[[str], bool] = lambda kind: kind == "tae"
+    scaled: Callable[[bool], bool] = lambda scaled: scaled
+
+
+RULE = LatentsRule()
 
 
 class _Half:

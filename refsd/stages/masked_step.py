@@ -18,6 +18,14 @@ def in_turn(y: np.ndarray, count: int) -> np.ndarray:
     return y[np.arange(count) % len(y)]
 
 
+def _noised(latent: np.ndarray, noise: np.ndarray, sigma: float, space: str) -> np.ndarray:
+    return (1 - sigma if space == "flow" else 1.0) * latent + sigma * noise
+
+
+def _mixed(new: np.ndarray, given: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return new * mask + given * (1 - mask)
+
+
 class MaskedRule(NamedTuple):
     """The parts of the rule.
 
@@ -29,30 +37,12 @@ class MaskedRule(NamedTuple):
     mixed:      new latent, given latent, mask -> new where the mask is 1, given where it is 0
     """
 
-    convention: Callable[[str], MaskCard]
-    masks: Callable[[np.ndarray, int], np.ndarray]
-    pictures: Callable[[np.ndarray, int], np.ndarray]
-    noised: Callable[[np.ndarray, np.ndarray, float, str], np.ndarray]
-    level: Callable[[float, float], float]
-    mixed: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-
-
-def _noised(latent: np.ndarray, noise: np.ndarray, sigma: float, space: str) -> np.ndarray:
-    return (1 - sigma if space == "flow" else 1.0) * latent + sigma * noise
-
-
-def _mixed(new: np.ndarray, given: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    return new * mask + given * (1 - mask)
-
-
-RULE = MaskedRule(
-    convention=lambda engine: MASKS[engine],
-    masks=in_turn,
-    pictures=in_turn,
-    noised=_noised,
-    level=lambda sigma, sigma_next: sigma_next,
-    mixed=_mixed,
-)
+    convention: Callable[[str], MaskCard] = lambda engine: MASKS[engine]
+    masks: Callable[[np.ndarray, int], np.ndarray] = in_turn
+    pictures: Callable[[np.ndarray, int], np.ndarray] = in_turn
+    noised: Callable[[np.ndarray, np.ndarray, float, str], np.ndarray] = _noised
+    level: Callable[[float, float], float] = lambda sigma, sigma_next: sigma_next
+    mixed: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] = _mixed
 
 
 def _run(rule: MaskedRule, inputs: StageInputs) -> dict[str, np.ndarray]:
@@ -220,7 +210,7 @@ STAGES = (
             "denoised": Output(_IMAGE, _size, 16),
             "left": Output(_IMAGE, _size, 32),
         },
-        rule=RULE,
+        rule=MaskedRule(),
         run=_run,
         known=_KNOWN,
         cases=(

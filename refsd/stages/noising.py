@@ -22,25 +22,6 @@ class Statistics(NamedTuple):
 _EPS = 1e-4
 
 
-class NoisingRule(NamedTuple):
-    """The parts of the rule.
-
-    seed:    the first picture's seed, index in the batch -> seed of this picture
-    streams: params, seeds -> a generator for each picture; a shared one draws all pictures at once
-    later:   the generators, params, seeds -> generators of the steps' noise
-    factor:  sigma, space -> factor of the noise
-    kept:    sigma, space -> factor of a given picture's latent
-    start:   latent, noise, their factors, means and deviations of the latent's channels -> the first step's latent
-    """
-
-    seed: Callable[[int, int], int]
-    streams: Callable[[Params, list[int]], list[Noise]]
-    later: Callable[[list[Noise], Params, list[int]], list[Noise]]
-    factor: Callable[[float, str], float]
-    kept: Callable[[float, str], float]
-    start: Callable[[np.ndarray, np.ndarray, float, float, Statistics], np.ndarray]
-
-
 # torch's generator on a GPU, whose numbers depend on how many threads it runs at once.
 _GPU = "torch-cuda"
 
@@ -63,14 +44,26 @@ def _start(latent: np.ndarray, noise: np.ndarray, kept: float, factor: float, of
     return kept * (latent - of.mean) / of.deviation + factor * noise
 
 
-RULE = NoisingRule(
-    seed=lambda seed, b: seed + b,
-    streams=_streams,
-    later=lambda streams, params, seeds: streams,
-    factor=_factor,
-    kept=_signal_share,
-    start=_start,
-)
+class NoisingRule(NamedTuple):
+    """The parts of the rule.
+
+    seed:    the first picture's seed, index in the batch -> seed of this picture
+    streams: params, seeds -> a generator for each picture; a shared one draws all pictures at once
+    later:   the generators, params, seeds -> generators of the steps' noise
+    factor:  sigma, space -> factor of the noise
+    kept:    sigma, space -> factor of a given picture's latent
+    start:   latent, noise, their factors, means and deviations of the latent's channels -> the first step's latent
+    """
+
+    seed: Callable[[int, int], int] = lambda seed, b: seed + b
+    streams: Callable[[Params, list[int]], list[Noise]] = _streams
+    later: Callable[[list[Noise], Params, list[int]], list[Noise]] = lambda streams, params, seeds: streams
+    factor: Callable[[float, str], float] = _factor
+    kept: Callable[[float, str], float] = _signal_share
+    start: Callable[[np.ndarray, np.ndarray, float, float, Statistics], np.ndarray] = _start
+
+
+RULE = NoisingRule()
 
 
 def _statistics(inputs: StageInputs) -> Statistics:

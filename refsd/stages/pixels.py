@@ -24,20 +24,18 @@ class PixelRule(NamedTuple):
     bytes:   [1, 3, H, W] in -1..1 -> bytes [H, W, 3]
     """
 
-    colours: Callable[[np.ndarray], np.ndarray]
-    shown: Callable[[np.ndarray, str], np.ndarray]
-    blocks: Callable[[np.ndarray, int], np.ndarray]
-    back: Callable[[np.ndarray, str], np.ndarray]
-    bytes: Callable[[np.ndarray], np.ndarray]
+    colours: Callable[[np.ndarray], np.ndarray] = lambda pixels: pixels
+    shown: Callable[[np.ndarray, str], np.ndarray] = lambda pixels, range_: (
+        pixels / 255 if range_ == "0..1" else pixels / 255 * 2 - 1
+    )
+    blocks: Callable[[np.ndarray, int], np.ndarray] = lambda x, factor: (
+        pixel_unshuffle(np.ascontiguousarray(x), factor) if factor > 1 else x
+    )
+    back: Callable[[np.ndarray, str], np.ndarray] = lambda y, range_: y * 2 - 1 if range_ == "0..1" else y
+    bytes: Callable[[np.ndarray], np.ndarray] = to_bytes
 
 
-RULE = PixelRule(
-    colours=lambda pixels: pixels,
-    shown=lambda pixels, range_: pixels / 255 if range_ == "0..1" else pixels / 255 * 2 - 1,
-    blocks=lambda x, factor: pixel_unshuffle(np.ascontiguousarray(x), factor) if factor > 1 else x,
-    back=lambda y, range_: y * 2 - 1 if range_ == "0..1" else y,
-    bytes=to_bytes,
-)
+RULE = PixelRule()
 
 
 def _run(rule: PixelRule, inputs: StageInputs) -> dict[str, np.ndarray]:

@@ -24,25 +24,6 @@ TIMES: dict[str, Callable[[float], float]] = {
 _PREDICTIONS = {**PREDICTIONS, TO_DATA.name: TO_DATA, "edm": edm(0.5)}
 
 
-class PredictionRule(NamedTuple):
-    """The parts of the rule.
-
-    prediction: name -> prediction type: how the network's output is read
-    shown:      x, c_in -> the network's input
-    joined:     the network's input, the channels behind it, c_in -> both
-    control:    x, c_in -> the ControlNet's input
-    read:       x, c_in -> the x to which the output is added
-    to_t:       levels, sigma -> timestep that the network receives
-    """
-
-    prediction: Callable[[str], Prediction]
-    shown: Callable[[np.ndarray, float], np.ndarray]
-    joined: Callable[[np.ndarray, np.ndarray, float], np.ndarray]
-    control: Callable[[np.ndarray, float], np.ndarray]
-    read: Callable[[np.ndarray, float], np.ndarray]
-    to_t: Callable[[Levels, float], float]
-
-
 class _Timed:
     """Levels whose timestep is another function of sigma. unit: its name in TIMES"""
 
@@ -63,14 +44,26 @@ def _joined(shown: np.ndarray, extra: np.ndarray, c_in: float) -> np.ndarray:
     return np.concatenate([shown, extra], axis=1)
 
 
-RULE = PredictionRule(
-    prediction=lambda name: _PREDICTIONS[name],
-    shown=_scaled,
-    joined=_joined,
-    control=_scaled,
-    read=lambda x, c_in: x,
-    to_t=lambda levels, sigma: levels.to_t(sigma),
-)
+class PredictionRule(NamedTuple):
+    """The parts of the rule.
+
+    prediction: name -> prediction type: how the network's output is read
+    shown:      x, c_in -> the network's input
+    joined:     the network's input, the channels behind it, c_in -> both
+    control:    x, c_in -> the ControlNet's input
+    read:       x, c_in -> the x to which the output is added
+    to_t:       levels, sigma -> timestep that the network receives
+    """
+
+    prediction: Callable[[str], Prediction] = lambda name: _PREDICTIONS[name]
+    shown: Callable[[np.ndarray, float], np.ndarray] = _scaled
+    joined: Callable[[np.ndarray, np.ndarray, float], np.ndarray] = _joined
+    control: Callable[[np.ndarray, float], np.ndarray] = _scaled
+    read: Callable[[np.ndarray, float], np.ndarray] = lambda x, c_in: x
+    to_t: Callable[[Levels, float], float] = lambda levels, sigma: levels.to_t(sigma)
+
+
+RULE = PredictionRule()
 
 
 def _run(rule: PredictionRule, inputs: StageInputs) -> dict[str, np.ndarray]:

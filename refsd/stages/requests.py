@@ -42,26 +42,14 @@ class RequestsRule(NamedTuple):
     draws:    number of all earlier requests' steps -> draws discarded before the noise of the first step
     """
 
-    adapters: Callable[[Mapping[str, float], Merged | None], Mapping[str, float]]
-    base: Callable[[np.ndarray, Merged | None], np.ndarray]
-    merge: Callable[[np.ndarray, Merged | None], np.ndarray]
-    stream: Callable[[int, Noise, Noise | None], Noise]
-    prompt: Callable[[Request, Request | None], Request]
-    size: Callable[[Request, Request | None], Request]
-    step: Callable[[int, int], int]
-    draws: Callable[[int], int]
-
-
-RULE = RequestsRule(
-    adapters=lambda asked, before: asked,
-    base=lambda file, before: file,
-    merge=lambda added, before: added,
-    stream=lambda seed, new, before: new,
-    prompt=lambda request, before: request,
-    size=lambda request, before: request,
-    step=lambda step, earlier: step,
-    draws=lambda earlier: 0,
-)
+    adapters: Callable[[Mapping[str, float], Merged | None], Mapping[str, float]] = lambda asked, before: asked
+    base: Callable[[np.ndarray, Merged | None], np.ndarray] = lambda file, before: file
+    merge: Callable[[np.ndarray, Merged | None], np.ndarray] = lambda added, before: added
+    stream: Callable[[int, Noise, Noise | None], Noise] = lambda seed, new, before: new
+    prompt: Callable[[Request, Request | None], Request] = lambda request, before: request
+    size: Callable[[Request, Request | None], Request] = lambda request, before: request
+    step: Callable[[int, int], int] = lambda step, earlier: step
+    draws: Callable[[int], int] = lambda earlier: 0
 
 
 def _positions(size: list[int]) -> np.ndarray:
@@ -240,7 +228,7 @@ STAGES = (
         # requests: adapters {name: strength}, seed, size [height, width] in pixels, tokens, steps
         params={"requests": REQUIRED, "rng": "cuda"},
         outputs={f"{name}_{i}": output for i in range(1, _MOST + 1) for name, output in _OUTPUTS.items()},
-        rule=RULE,
+        rule=RequestsRule(),
         run=_run,
         known=_KNOWN,
         cases=(

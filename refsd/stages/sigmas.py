@@ -38,37 +38,6 @@ from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, St
 _LEVELS = "sd", "sd-zero-snr", "flow", "flow-10000", "flux", "flux-schnell", "flux2", "qwen-image", "edm"
 
 
-class SigmaRule(NamedTuple):
-    """The parts of the rule.
-
-    betas:     trained steps, first, last -> betas
-    kept:      betas -> cumulative products of 1 - beta: share of the signal after each step
-    zero_snr:  these shares -> shares with zero terminal SNR
-    no_signal: engine -> replaces a final share of 0
-    flow:      shift, multiplier -> levels of a rectified flow
-    mu:        name of levels, tokens, steps -> logarithm of the shift
-    edm:       -> levels of EDM
-    to_t:      levels, sigma -> timestep that the network receives
-    spacing:   params, card, levels -> (steps -> sigmas)
-    last:      "zero" or "lowest", levels -> the last sigma; None: the schedule's own, 0
-    ending:    sigmas -> sigmas; bugs change how the schedule ends
-    share:     card, levels -> how strength truncates the schedule
-    """
-
-    betas: Callable[[int, float, float], np.ndarray]
-    kept: Callable[[np.ndarray], np.ndarray]
-    zero_snr: Callable[[np.ndarray], np.ndarray]
-    no_signal: Callable[[str], float]
-    flow: Callable[[float, float], Levels]
-    mu: Callable[[str, int, int], float]
-    edm: Callable[[], Levels]
-    to_t: Callable[[Levels, float], float]
-    spacing: Callable[[Params, Card, Levels], Callable[[int], np.ndarray]]
-    last: Callable[[str, Levels], float | None]
-    ending: Callable[[np.ndarray], np.ndarray]
-    share: Callable[[Card, Levels], Truncation]
-
-
 def _mu(levels: str, tokens: int, steps: int) -> float:
     flux = {"flux": flux_mu(tokens), "flux-schnell": 0.0, "flux2": flux2_mu(tokens, steps)}
     rows = {**flux, "qwen-image": qwen_image_mu(tokens)}
@@ -97,20 +66,38 @@ def _last(which: str, levels: Levels) -> float | None:
     return float(levels.sigmas[0])
 
 
-RULE = SigmaRule(
-    betas=scaled_linear,
-    kept=lambda betas: np.cumprod(1 - betas),
-    zero_snr=zero_terminal_snr,
-    no_signal=lambda engine: CARDS[engine].no_signal,
-    flow=FlowLevels,
-    mu=_mu,
-    edm=EdmLevels,
-    to_t=lambda levels, sigma: levels.to_t(sigma),
-    spacing=_spacing,
-    last=_last,
-    ending=lambda sigmas: sigmas,
-    share=lambda card, levels: card.truncation_of(levels),
-)
+class SigmaRule(NamedTuple):
+    """The parts of the rule.
+
+    betas:     trained steps, first, last -> betas
+    kept:      betas -> cumulative products of 1 - beta: share of the signal after each step
+    zero_snr:  these shares -> shares with zero terminal SNR
+    no_signal: engine -> replaces a final share of 0
+    flow:      shift, multiplier -> levels of a rectified flow
+    mu:        name of levels, tokens, steps -> logarithm of the shift
+    edm:       -> levels of EDM
+    to_t:      levels, sigma -> timestep that the network receives
+    spacing:   params, card, levels -> (steps -> sigmas)
+    last:      "zero" or "lowest", levels -> the last sigma; None: the schedule's own, 0
+    ending:    sigmas -> sigmas; bugs change how the schedule ends
+    share:     card, levels -> how strength truncates the schedule
+    """
+
+    betas: Callable[[int, float, float], np.ndarray] = scaled_linear
+    kept: Callable[[np.ndarray], np.ndarray] = lambda betas: np.cumprod(1 - betas)
+    zero_snr: Callable[[np.ndarray], np.ndarray] = zero_terminal_snr
+    no_signal: Callable[[str], float] = lambda engine: CARDS[engine].no_signal
+    flow: Callable[[float, float], Levels] = FlowLevels
+    mu: Callable[[str, int, int], float] = _mu
+    edm: Callable[[], Levels] = EdmLevels
+    to_t: Callable[[Levels, float], float] = lambda levels, sigma: levels.to_t(sigma)
+    spacing: Callable[[Params, Card, Levels], Callable[[int], np.ndarray]] = _spacing
+    last: Callable[[str, Levels], float | None] = _last
+    ending: Callable[[np.ndarray], np.ndarray] = lambda sigmas: sigmas
+    share: Callable[[Card, Levels], Truncation] = lambda card, levels: card.truncation_of(levels)
+
+
+RULE = SigmaRule()
 
 
 def levels_of(rule: SigmaRule, params: Params) -> Levels:

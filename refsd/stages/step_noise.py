@@ -16,6 +16,14 @@ from refsd.stages.stage import REQUIRED, Output, Params, Stage, StageInputs, cas
 _KINDS = "churn", "ancestral"
 
 
+def _churn(p: Params) -> Churn:
+    return Churn(p["s_churn"], p["s_tmin"], p["s_tmax"] or math.inf, p["s_noise"])
+
+
+def _split(sigma: float, sigma_next: float, eta: float) -> tuple[float, float]:
+    return ancestral_step(sigma, sigma_next, eta)[:2]
+
+
 class StepNoiseRule(NamedTuple):
     """The parts of the rule.
 
@@ -25,26 +33,13 @@ class StepNoiseRule(NamedTuple):
     share:  s_noise -> factor of the added noise
     """
 
-    churn: Callable[[Params], Churn]
-    steps: Callable[[int], int]
-    split: Callable[[float, float, float], tuple[float, float]]
-    share: Callable[[float], float]
+    churn: Callable[[Params], Churn] = _churn
+    steps: Callable[[int], int] = lambda steps: steps
+    split: Callable[[float, float, float], tuple[float, float]] = _split
+    share: Callable[[float], float] = lambda s_noise: s_noise
 
 
-def _churn(p: Params) -> Churn:
-    return Churn(p["s_churn"], p["s_tmin"], p["s_tmax"] or math.inf, p["s_noise"])
-
-
-def _split(sigma: float, sigma_next: float, eta: float) -> tuple[float, float]:
-    return ancestral_step(sigma, sigma_next, eta)[:2]
-
-
-RULE = StepNoiseRule(
-    churn=_churn,
-    steps=lambda steps: steps,
-    split=_split,
-    share=lambda s_noise: s_noise,
-)
+RULE = StepNoiseRule()
 
 
 def _run(rule: StepNoiseRule, inputs: StageInputs) -> dict[str, np.ndarray]:

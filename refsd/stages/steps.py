@@ -17,6 +17,14 @@ _KEPT = 1 / (1 + SD_LEVELS.sigmas**2)
 _SPACINGS = "leading", "trailing", "linspace_multistep"
 
 
+def _variance(least: np.ndarray, most: np.ndarray, share: float | None) -> np.ndarray:
+    """Interpolate between the logarithms. Source: Nichol & Dhariwal 2021, eq. 15."""
+    if share is None:
+        return least
+    # `least` is 0 at the last step; diffusers clamps it to 1e-20.
+    return np.exp(share * np.log(most) + (1 - share) * np.log(np.maximum(least, 1e-20)))
+
+
 class StepRule(NamedTuple):
     """The parts of the rule. kept: share of the signal (alpha-bar); previous: where a step goes, as in diffusers.
 
@@ -30,34 +38,19 @@ class StepRule(NamedTuple):
     around:    timesteps, previous timesteps -> timestep of the noised picture that is put around a mask
     """
 
-    previous: Callable[[np.ndarray, int], np.ndarray]
-    kept_at: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    final: float
-    least: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    most: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    variance: Callable[[np.ndarray, np.ndarray, float | None], np.ndarray]
-    put_back: Callable[[float, np.ndarray], np.ndarray]
-    around: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    previous: Callable[[np.ndarray, int], np.ndarray] = lambda t, steps: np.append(t[1:], -1)
+    kept_at: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda t, previous: previous
+    final: float = 1.0
+    least: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda kept, before: (
+        (1 - before) / (1 - kept) * (1 - kept / before)
+    )
+    most: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda kept, before: 1 - kept / before
+    variance: Callable[[np.ndarray, np.ndarray, float | None], np.ndarray] = _variance
+    put_back: Callable[[float, np.ndarray], np.ndarray] = lambda eta, variance: eta * np.sqrt(variance)
+    around: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda t, previous: previous
 
 
-def _variance(least: np.ndarray, most: np.ndarray, share: float | None) -> np.ndarray:
-    """Interpolate between the logarithms. Source: Nichol & Dhariwal 2021, eq. 15."""
-    if share is None:
-        return least
-    # `least` is 0 at the last step; diffusers clamps it to 1e-20.
-    return np.exp(share * np.log(most) + (1 - share) * np.log(np.maximum(least, 1e-20)))
-
-
-RULE = StepRule(
-    previous=lambda t, steps: np.append(t[1:], -1),
-    kept_at=lambda t, previous: previous,
-    final=1.0,
-    least=lambda kept, before: (1 - before) / (1 - kept) * (1 - kept / before),
-    most=lambda kept, before: 1 - kept / before,
-    variance=_variance,
-    put_back=lambda eta, variance: eta * np.sqrt(variance),
-    around=lambda t, previous: previous,
-)
+RULE = StepRule()
 
 
 def _run(rule: StepRule, inputs: StageInputs) -> dict[str, np.ndarray]:
@@ -146,6 +139,9 @@ STEPS = Stage(
 # --- prompts that switch on the way ------------------------------------------------------------------------------
 
 
+_SWITCH = re.compile(r"\[([^:\]]*):([^:\]]*):\s*([.\d]+)\s*\]")
+
+
 class SwitchRule(NamedTuple):
     """The parts of the rule. Steps are counted from 1.
 
@@ -155,20 +151,13 @@ class SwitchRule(NamedTuple):
     at:    index of a call, calls per step -> its step
     """
 
-    when: Callable[[str, int], int]
-    first: Callable[[int, int], bool]
-    steps: Callable[[int, int], int]
-    at: Callable[[int, int], int]
-
-
-_SWITCH = re.compile(r"\[([^:\]]*):([^:\]]*):\s*([.\d]+)\s*\]")
-SWITCH = SwitchRule(
     # Source: A1111 modules/prompt_parser.py, collect_steps and at_step.
-    when=lambda number, steps: min(steps, int(float(number) * steps if "." in number else float(number))),
-    first=lambda step, when: step <= when,
-    steps=lambda steps, calls: steps,
-    at=lambda call, calls: call // calls + 1,
-)
+    when: Callable[[str, int], int] = lambda number, steps: min(
+        steps, int(float(number) * steps if "." in number else float(number))
+    )
+    first: Callable[[int, int], bool] = lambda step, when: step <= when
+    steps: Callable[[int, int], int] = lambda steps, calls: steps
+    at: Callable[[int, int], int] = lambda call, calls: call // calls + 1
 
 
 def _prompts(rule: SwitchRule, inputs: StageInputs) -> dict[str, np.ndarray]:
@@ -193,7 +182,7 @@ PROMPT_SWITCH = Stage(
     inputs={},
     params={"prompt": REQUIRED, "steps": REQUIRED, "calls": 1},
     outputs={"second": Output(("call", "bracket"))},
-    rule=SWITCH,
+    rule=SwitchRule(),
     run=_prompts,
     known=(
         part("steps counted in calls", at=lambda call, calls: call + 1),

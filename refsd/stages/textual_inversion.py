@@ -29,6 +29,10 @@ Encode = Callable[[str], list[int]]
 Files = Mapping[str, Mapping[str, np.ndarray]]
 
 
+def _read(file: str, tensors: Mapping[str, np.ndarray], encoders: Mapping[str, int], engine: str) -> Embedding:
+    return read_embedding(file, tensors, encoders, by_token=engine == "diffusers")
+
+
 class InversionRule(NamedTuple):
     """The parts of the rule.
 
@@ -38,22 +42,10 @@ class InversionRule(NamedTuple):
     weight: weights of a chunk, its ids -> weights
     """
 
-    read: Callable[[str, Mapping[str, np.ndarray], Mapping[str, int], str], Embedding]
-    find: Callable[[str], Find]
-    place: Callable[[np.ndarray], np.ndarray]
-    weight: Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
-def _read(file: str, tensors: Mapping[str, np.ndarray], encoders: Mapping[str, int], engine: str) -> Embedding:
-    return read_embedding(file, tensors, encoders, by_token=engine == "diffusers")
-
-
-RULE = InversionRule(
-    read=_read,
-    find=lambda engine: PROMPT_CARDS[engine].find,
-    place=lambda ids: ids,
-    weight=lambda weights, ids: weights,
-)
+    read: Callable[[str, Mapping[str, np.ndarray], Mapping[str, int], str], Embedding] = _read
+    find: Callable[[str], Find] = lambda engine: PROMPT_CARDS[engine].find
+    place: Callable[[np.ndarray], np.ndarray] = lambda ids: ids
+    weight: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda weights, ids: weights
 
 
 def _files(tensors: Mapping[str, np.ndarray]) -> Files:
@@ -270,7 +262,7 @@ STAGES = (
             "clip": Output(("chunk", "token", "number"), magnitude, 2),
             "clip_g": Output(("chunk", "token", "number"), magnitude, 2),
         },
-        rule=RULE,
+        rule=InversionRule(),
         run=_run,
         known=_KNOWN,
         lacks=_lacks,

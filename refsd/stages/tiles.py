@@ -16,12 +16,6 @@ from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, St
 Tiled = Callable[[Run, np.ndarray, Params], np.ndarray]
 
 
-class TilesRule(NamedTuple):
-    """The rule. tiled: engine -> function that cuts, decodes and blends the tiles"""
-
-    tiled: Callable[[str], Tiled]
-
-
 def _sdcpp(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
     wraps = CircularAxes(x="x" in p["wraps"], y="y" in p["wraps"]) if p["wraps"] else None
     return tiled_sdcpp(run, z, (p["size"][0], p["size"][1]), p["overlap"], p["up"], p["down"], wraps)
@@ -32,7 +26,15 @@ def _diffusers(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
 
 
 _ENGINES: dict[str, Tiled] = {"sdcpp": _sdcpp, "diffusers": _diffusers}
-RULE = TilesRule(tiled=lambda engine: _ENGINES[engine])
+
+
+class TilesRule(NamedTuple):
+    """The rule. tiled: engine -> function that cuts, decodes and blends the tiles"""
+
+    tiled: Callable[[str], Tiled] = lambda engine: _ENGINES[engine]
+
+
+RULE = TilesRule()
 
 
 def _run(rule: TilesRule, inputs: StageInputs) -> dict[str, np.ndarray]:

@@ -15,25 +15,6 @@ from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, St
 Mix = Callable[[float, np.ndarray, np.ndarray], np.ndarray]
 
 
-class VariationRule(NamedTuple):
-    """The parts of the rule.
-
-    seed:    parameters, index in the batch -> seed
-    subseed: parameters, index in the batch -> the variation's seed
-    mix:     share, noise, the variation's noise -> mixed noise
-    inner:   parameters -> height and width of the latent whose noise is placed in this one
-    whole:   noise of that size, noise of this size -> noise of this size
-    later:   parameters, index in the batch -> seed of the steps' noise, number of draws to skip first
-    """
-
-    seed: Callable[[Params, int], int]
-    subseed: Callable[[Params, int], int]
-    mix: Mix
-    inner: Callable[[Params], tuple[int, int]]
-    whole: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    later: Callable[[Params, int], tuple[int, int]]
-
-
 def _seed(p: Params, i: int) -> int:
     """With a variation only the variation's seed counts up. Source: A1111 modules/processing.py."""
     return p["seed"] + (0 if p["strength"] else i)
@@ -49,14 +30,23 @@ def _later(p: Params, i: int) -> tuple[int, int]:
     return _seed(p, i) + p["seed_delta"], 0 if p["seed_delta"] else 1
 
 
-RULE = VariationRule(
-    seed=_seed,
-    subseed=lambda p, i: p["subseed"] + i,
-    mix=slerp,
-    inner=_inner,
-    whole=placed,
-    later=_later,
-)
+class VariationRule(NamedTuple):
+    """The parts of the rule.
+
+    seed:    parameters, index in the batch -> seed
+    subseed: parameters, index in the batch -> the variation's seed
+    mix:     share, noise, the variation's noise -> mixed noise
+    inner:   parameters -> height and width of the latent whose noise is placed in this one
+    whole:   noise of that size, noise of this size -> noise of this size
+    later:   parameters, index in the batch -> seed of the steps' noise, number of draws to skip first
+    """
+
+    seed: Callable[[Params, int], int] = _seed
+    subseed: Callable[[Params, int], int] = lambda p, i: p["subseed"] + i
+    mix: Mix = slerp
+    inner: Callable[[Params], tuple[int, int]] = _inner
+    whole: Callable[[np.ndarray, np.ndarray], np.ndarray] = placed
+    later: Callable[[Params, int], tuple[int, int]] = _later
 
 
 def _run(rule: VariationRule, inputs: StageInputs) -> dict[str, np.ndarray]:
@@ -166,7 +156,7 @@ VARIATION = Stage(
         "noise": Output(_IMAGE, _mixed_size, 24),
         "step_noise": Output(("step", *_IMAGE), normal_size, 8),
     },
-    rule=RULE,
+    rule=VariationRule(),
     run=_run,
     known=(
         part("the seed counts up beside the variation's", seed=lambda p, i: p["seed"] + i),

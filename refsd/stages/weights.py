@@ -38,29 +38,6 @@ class Nested(NamedTuple):
     values: np.ndarray | None
 
 
-class WeightsRule(NamedTuple):
-    """The parts of the rule.
-
-    scaled: stored values, scale -> scaled values
-    join:   name of the join -> (parts -> the network's tensor)
-    fits:   tensor, the layer's shape -> the tensor in this shape
-    table:  embedding table, rows of added tokens -> the whole table
-    codes:  bytes, two codes each -> codes
-    values: kind -> the values of the 16 codes
-    absmax: scales, or their codes with the scales of those and the values of codes, offset -> scales
-    along:  scales, number of codes that have one, shape -> the scale of each code, flat
-    """
-
-    scaled: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    join: Callable[[str], Callable[[list[np.ndarray]], np.ndarray]]
-    fits: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
-    table: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    codes: Callable[[np.ndarray], np.ndarray]
-    values: Callable[[str], np.ndarray]
-    absmax: Callable[[Nested, float], np.ndarray]
-    along: Callable[[np.ndarray, int, tuple[int, ...]], np.ndarray]
-
-
 def _side(n: int, scales: int) -> int:
     """Return the side of blocks: a power of two if one gives so many scales."""
     return next((1 << i for i in range(n.bit_length() + 1) if -(-n >> i) == scales), n // scales)
@@ -102,16 +79,32 @@ def _high_first(codes: np.ndarray) -> np.ndarray:
     return np.stack([codes >> 4, codes & 15], axis=-1).reshape(-1)
 
 
-RULE = WeightsRule(
-    scaled=lambda values, scale: values * spread(scale, values.shape),
-    join=_join,
-    fits=_fits,
-    table=lambda table, rows: np.concatenate([table, rows]),
-    codes=_high_first,
-    values=lambda kind: np.asarray(GROUPED_TYPES[kind], np.float64),
-    absmax=_absmax,
-    along=_along,
-)
+class WeightsRule(NamedTuple):
+    """The parts of the rule.
+
+    scaled: stored values, scale -> scaled values
+    join:   name of the join -> (parts -> the network's tensor)
+    fits:   tensor, the layer's shape -> the tensor in this shape
+    table:  embedding table, rows of added tokens -> the whole table
+    codes:  bytes, two codes each -> codes
+    values: kind -> the values of the 16 codes
+    absmax: scales, or their codes with the scales of those and the values of codes, offset -> scales
+    along:  scales, number of codes that have one, shape -> the scale of each code, flat
+    """
+
+    scaled: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda values, scale: (
+        values * spread(scale, values.shape)
+    )
+    join: Callable[[str], Callable[[list[np.ndarray]], np.ndarray]] = _join
+    fits: Callable[[np.ndarray, tuple[int, ...]], np.ndarray] = _fits
+    table: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda table, rows: np.concatenate([table, rows])
+    codes: Callable[[np.ndarray], np.ndarray] = _high_first
+    values: Callable[[str], np.ndarray] = lambda kind: np.asarray(GROUPED_TYPES[kind], np.float64)
+    absmax: Callable[[Nested, float], np.ndarray] = _absmax
+    along: Callable[[np.ndarray, int, tuple[int, ...]], np.ndarray] = _along
+
+
+RULE = WeightsRule()
 
 
 def _expanded(rule: WeightsRule, t: Tensors, p: Params) -> np.ndarray:
