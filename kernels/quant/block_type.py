@@ -55,6 +55,23 @@ def room(blocks: np.ndarray, block: int, out: np.ndarray | None) -> np.ndarray:
     return out
 
 
+def expander(block: int, *tables: np.ndarray, **how: bool) -> Callable[[Callable], Callable[..., np.ndarray]]:
+    """Decorate the loop of a type's `dequantize`, (blocks, *tables, y) -> y, compiled as `kernel` does with `how`.
+
+    The decorated function is (blocks, out=None) -> y; out: as in BlockType
+    """
+
+    def decorate(loop: Callable) -> Callable[..., np.ndarray]:
+        expand = kernel(loop, **how)
+
+        def dequantize(blocks: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+            return expand(frozen(blocks), *tables, room(blocks, block, out))
+
+        return dequantize
+
+    return decorate
+
+
 @kernel(parallel=False)
 def word16(blocks, b, at):
     """Read the little-endian uint16 at byte `at` of block b. -> uint32"""

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, half_of, room, word16
+from refsd.kernels.quant.block_type import BlockType, Importance, expander, frozen, half_bytes, half_of, word16
 from refsd.kernels.quant.grid_table import grid_table
 from refsd.kernels.quant.grids import IQ1 as GRID
 from refsd.kernels.quant.group_scales import odd_scales
@@ -26,23 +26,18 @@ BYTES = 56
 assert BYTES == BLOCK // 8 + BLOCK // 16 + 4 * 2
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, GRID, slp=True, loops=False)
+def dequantize(blocks, grid, y):
     """Expand IQ1_M blocks.
 
         y = (d (2 scale + 1)) (grid +- 1/8)
 
     blocks: uint8 [n, 56]
-    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Error: none; bit-exact with ggml and gguf-py.
     Source: ggml-quants.c, dequantize_row_iq1_m.
     """
-    return _dequantize(frozen(blocks), GRID, room(blocks, BLOCK, out))
-
-
-@kernel(slp=True, loops=False)
-def _dequantize(blocks, grid, y):
     for b in numba.prange(blocks.shape[0]):
         bits = np.uint32(0)
         for w in range(4):

@@ -11,8 +11,7 @@ import functools
 import numba
 import numpy as np
 
-from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room, word16
+from refsd.kernels.quant.block_type import BlockType, Importance, expander, frozen, half, half_bytes, word16
 from refsd.kernels.quant.grid_table import grid_table
 from refsd.kernels.quant.grids import IQ1 as GRID
 from refsd.kernels.quant.group_scales import odd_scales
@@ -24,23 +23,18 @@ BYTES = 50
 assert BYTES == 2 + BLOCK // 8 + 2 * BLOCK // 32
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, GRID, slp=True, loops=False)
+def dequantize(blocks, grid, y):
     """Expand IQ1_S blocks.
 
         y = (d (2 scale + 1)) (grid +- 1/8)
 
     blocks: uint8 [n, 50]
-    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Error: none; bit-exact with ggml and gguf-py.
     Source: ggml-quants.c, dequantize_row_iq1_s.
     """
-    return _dequantize(frozen(blocks), GRID, room(blocks, BLOCK, out))
-
-
-@kernel(slp=True, loops=False)
-def _dequantize(blocks, grid, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 0)
         for g in range(8):

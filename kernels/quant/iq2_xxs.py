@@ -11,8 +11,7 @@ import functools
 import numba
 import numpy as np
 
-from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room, word32
+from refsd.kernels.quant.block_type import BlockType, Importance, expander, frozen, half, half_bytes, word32
 from refsd.kernels.quant.grid_blocks import assembled, sign_words
 from refsd.kernels.quant.grid_search import GridRule, grid_search
 from refsd.kernels.quant.grid_table import grid_table
@@ -27,23 +26,18 @@ BYTES = 66
 assert BYTES == 2 + (BLOCK // 32) * (4 + 4)
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, GRID, EVEN_SIGNS, slp=True, loops=False)
+def dequantize(blocks, grid, signs, y):
     """Expand IQ2_XXS blocks.
 
         y = (d (scale + 1/2) / 4) sign grid
 
     blocks: uint8 [n, 66]
-    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Error: none; bit-exact with ggml and gguf-py.
     Source: ggml-quants.c, dequantize_row_iq2_xxs.
     """
-    return _dequantize(frozen(blocks), GRID, EVEN_SIGNS, room(blocks, BLOCK, out))
-
-
-@kernel(slp=True, loops=False)
-def _dequantize(blocks, grid, signs, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 0)
         for g in range(8):

@@ -12,8 +12,7 @@ import functools
 import numba
 import numpy as np
 
-from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
+from refsd.kernels.quant.block_type import BlockType, Importance, expander, frozen, half, half_bytes
 from refsd.kernels.quant.grid_blocks import grid_blocks, nibbles
 from refsd.kernels.quant.grid_search import GridRule
 from refsd.kernels.quant.grid_table import grid_table
@@ -28,23 +27,18 @@ BYTES = 110
 assert BYTES == 2 + BLOCK // 4 + BLOCK // 32 + BLOCK // 8 + BLOCK // 64
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, GRID, SIGNS, slp=True, loops=False)
+def dequantize(blocks, grid, signs, y):
     """Expand IQ3_S blocks.
 
         y = (d (2 scale + 1)) sign grid
 
     blocks: uint8 [n, 110]
-    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Error: none; bit-exact with ggml and gguf-py.
     Source: ggml-quants.c, dequantize_row_iq3_s.
     """
-    return _dequantize(frozen(blocks), GRID, SIGNS, room(blocks, BLOCK, out))
-
-
-@kernel(slp=True, loops=False)
-def _dequantize(blocks, grid, signs, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 0)
         for g in range(8):

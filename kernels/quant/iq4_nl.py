@@ -7,8 +7,7 @@ byte  2 .. 17  qs  low nibbles: weights 0 .. 15; high nibbles: weights 16 .. 31
 import numba
 import numpy as np
 
-from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
+from refsd.kernels.quant.block_type import BlockType, Importance, expander, frozen, half, half_bytes
 from refsd.kernels.quant.importance import columns, error_weights
 from refsd.kernels.quant.nonlinear_search import LEVELS, nonlinear_codes, nonlinear_search
 from refsd.kernels.quant.packing import split_nibbles
@@ -22,23 +21,18 @@ assert BYTES == 2 + BLOCK // 2
 VALUES = frozen(np.array(LEVELS, np.int8))
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, VALUES, slp=True, loops=False)
+def dequantize(blocks, values, y):
     """Expand IQ4_NL blocks.
 
         y = d VALUES[q]
 
     blocks: uint8 [n, 18]
-    out:    float32 [n, 32], or None
     -> y:   float32 [n, 32]
 
     Error: none; bit-exact with ggml and gguf-py.
     Source: ggml-quants.c, dequantize_row_iq4_nl.
     """
-    return _dequantize(frozen(blocks), VALUES, room(blocks, BLOCK, out))
-
-
-@kernel(slp=True, loops=False)
-def _dequantize(blocks, values, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 0)
         for j in range(16):

@@ -10,7 +10,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room, word16
+from refsd.kernels.quant.block_type import BlockType, Importance, expander, frozen, half, half_bytes, word16
 from refsd.kernels.quant.importance import columns, error_weights
 from refsd.kernels.quant.iq4_nl import VALUES
 from refsd.kernels.quant.nonlinear_search import nonlinear_codes, nonlinear_search
@@ -23,23 +23,18 @@ BYTES = 136
 assert BYTES == 2 + 2 + BLOCK // 64 + BLOCK // 2
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, VALUES, slp=True, loops=False)
+def dequantize(blocks, values, y):
     """Expand IQ4_XS blocks.
 
         y = (d (scale - 32)) VALUES[q]
 
     blocks: uint8 [n, 136]
-    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Error: none; bit-exact with ggml and gguf-py.
     Source: ggml-quants.c, dequantize_row_iq4_xs.
     """
-    return _dequantize(frozen(blocks), VALUES, room(blocks, BLOCK, out))
-
-
-@kernel(slp=True, loops=False)
-def _dequantize(blocks, values, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 0)
         high = word16(blocks, b, 2)

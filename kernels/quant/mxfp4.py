@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, room
+from refsd.kernels.quant.block_type import BlockType, expander, frozen
 from refsd.kernels.quant.packing import split_nibbles
 
 BLOCK = 32
@@ -22,23 +22,18 @@ VALUES = frozen(np.array(_DOUBLED, np.int8))
 HALF_SCALES = frozen(np.ldexp(np.float32(1), np.arange(256) - 128).astype(np.float32))
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, VALUES, HALF_SCALES, slp=True, loops=False)
+def dequantize(blocks, values, scales, y):
     """Expand MXFP4 blocks.
 
         y = 2^(e - 128) VALUES[q]
 
     blocks: uint8 [n, 17]
-    out:    float32 [n, 32], or None
     -> y:   float32 [n, 32]
 
     Error: none; bit-exact with ggml and gguf-py.
     Source: OCP Microscaling Formats 1.0, 5.3.3 and 5.4; ggml-quants.c, dequantize_row_mxfp4.
     """
-    return _dequantize(frozen(blocks), VALUES, HALF_SCALES, room(blocks, BLOCK, out))
-
-
-@kernel(slp=True, loops=False)
-def _dequantize(blocks, values, scales, y):
     for b in numba.prange(blocks.shape[0]):
         d = scales[blocks[b, 0]]
         for j in range(16):

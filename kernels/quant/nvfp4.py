@@ -7,8 +7,7 @@ byte 4 .. 35  qs  8 bytes a group: low nibbles weights 0 .. 7, high nibbles weig
 import numba
 import numpy as np
 
-from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, room
+from refsd.kernels.quant.block_type import BlockType, expander, frozen
 from refsd.kernels.quant.mxfp4 import VALUES, nearest_values
 
 BLOCK = 64
@@ -28,24 +27,19 @@ def _half_scales() -> np.ndarray:
 HALF_SCALES = _half_scales()
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, VALUES, HALF_SCALES, slp=True, loops=False)
+def dequantize(blocks, values, scales, y):
     """Expand NVFP4 blocks.
 
         y = (d / 2) VALUES[q]
 
     blocks: uint8 [n, 36]
-    out:    float32 [n, 64], or None
     -> y:   float32 [n, 64]
 
     The tensor's own float32 scale, which NVIDIA's format has besides, is another tensor's matter.
     Error: none; bit-exact with ggml.
     Source: ggml-quants.c, dequantize_row_nvfp4; ggml-impl.h, ggml_ue4m3_to_fp32.
     """
-    return _dequantize(frozen(blocks), VALUES, HALF_SCALES, room(blocks, BLOCK, out))
-
-
-@kernel(slp=True, loops=False)
-def _dequantize(blocks, values, scales, y):
     for b in numba.prange(blocks.shape[0]):
         for g in range(4):
             d = scales[blocks[b, g]]

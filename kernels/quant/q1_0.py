@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, half_bytes, room
+from refsd.kernels.quant.block_type import BlockType, expander, frozen, half, half_bytes
 from refsd.kernels.quant.grids import SIGNS
 
 BLOCK = 128
@@ -16,23 +16,18 @@ BYTES = 18
 assert BYTES == 2 + BLOCK // 8
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, SIGNS, slp=True, loops=False)
+def dequantize(blocks, signs, y):
     """Expand Q1_0 blocks.
 
         y = d (2 q - 1)
 
     blocks: uint8 [n, 18]
-    out:    float32 [n, 128], or None
     -> y:   float32 [n, 128]
 
     Error: none; bit-exact with ggml.
     Source: ggml-quants.c, dequantize_row_q1_0.
     """
-    return _dequantize(frozen(blocks), SIGNS, room(blocks, BLOCK, out))
-
-
-@kernel(slp=True, loops=False)
-def _dequantize(blocks, signs, y):
     for b in numba.prange(blocks.shape[0]):
         minus_d = -half(blocks, b, 0)
         for j in range(16):

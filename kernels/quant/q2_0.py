@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, half_bytes, room
+from refsd.kernels.quant.block_type import BlockType, expander, frozen, half, half_bytes
 from refsd.kernels.quant.rounding import half_away
 
 BLOCK = 64
@@ -16,23 +16,18 @@ BYTES = 18
 assert BYTES == 2 + BLOCK // 4
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, slp=True)
+def dequantize(blocks, y):
     """Expand Q2_0 blocks.
 
         y = d (q - 1)
 
     blocks: uint8 [n, 18]
-    out:    float32 [n, 64], or None
     -> y:   float32 [n, 64]
 
     Error: none; bit-exact with ggml.
     Source: ggml-quants.c, dequantize_row_q2_0.
     """
-    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
-
-
-@kernel(slp=True)
-def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 0)
         for j in range(16):

@@ -9,9 +9,8 @@ byte 82 .. 83  dmin    float16, scale of the minimums
 import numba
 import numpy as np
 
-from refsd.kernels._jit import kernel
 from refsd.kernels.quant.affine_search import Steps
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
+from refsd.kernels.quant.block_type import BlockType, Importance, expander, frozen, half, half_bytes
 from refsd.kernels.quant.group_scales import affine_blocks, magnitudes, weighted_affine_blocks
 from refsd.kernels.quant.packing import two_bit_planes
 
@@ -20,23 +19,18 @@ BYTES = 84
 assert BYTES == 16 + BLOCK // 4 + 2 + 2
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK)
+def dequantize(blocks, y):
     """Expand Q2_K blocks.
 
         y = (d scale) q - (dmin minimum)
 
     blocks: uint8 [n, 84]
-    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Both products and the difference are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q2_K.
     """
-    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
-
-
-@kernel
-def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
         d, dmin = half(blocks, b, 80), half(blocks, b, 82)
         for h in range(2):

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, read_back, room
+from refsd.kernels.quant.block_type import BlockType, Importance, expander, frozen, half, half_bytes, read_back
 from refsd.kernels.quant.group_scales import signed_scale
 from refsd.kernels.quant.importance import columns, error_weights, row_sums
 from refsd.kernels.quant.packing import two_bit_planes
@@ -23,21 +23,6 @@ BYTES = 110
 assert BYTES == BLOCK // 8 + BLOCK // 4 + 12 + 2
 
 
-def dequantize(blocks, out=None):
-    """Expand Q3_K blocks.
-
-        y = (d (scale - 32)) (q - 4)
-
-    blocks: uint8 [n, 110]
-    out:    float32 [n, 256], or None
-    -> y:   float32 [n, 256]
-
-    Both products are rounded to float32. Error: none; bit-exact with gguf-py.
-    Source: ggml-quants.c, dequantize_row_q3_K.
-    """
-    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
-
-
 @kernel(parallel=False)
 def _scale(block, group):
     low = block[96 + group % 8] >> (4 * (group // 8)) & 0xF
@@ -45,8 +30,18 @@ def _scale(block, group):
     return np.float32(low | high << 4) - np.float32(32)
 
 
-@kernel
-def _dequantize(blocks, y):
+@expander(BLOCK)
+def dequantize(blocks, y):
+    """Expand Q3_K blocks.
+
+        y = (d (scale - 32)) (q - 4)
+
+    blocks: uint8 [n, 110]
+    -> y:   float32 [n, 256]
+
+    Both products are rounded to float32. Error: none; bit-exact with gguf-py.
+    Source: ggml-quants.c, dequantize_row_q3_K.
+    """
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 108)
         for h in range(2):

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
+from refsd.kernels.quant.block_type import BlockType, Importance, expander, frozen, half, half_bytes
 from refsd.kernels.quant.importance import columns, error_weights
 from refsd.kernels.quant.packing import split_nibbles
 from refsd.kernels.quant.symmetric_search import symmetric_search
@@ -18,23 +18,18 @@ BYTES = 18
 assert BYTES == 2 + BLOCK // 2
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, slp=True)
+def dequantize(blocks, y):
     """Expand Q4_0 blocks.
 
         y = d (q - 8)
 
     blocks: uint8 [n, 18]
-    out:    float32 [n, 32], or None
     -> y:   float32 [n, 32]
 
     Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q4_0.
     """
-    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
-
-
-@kernel(slp=True)
-def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 0)
         for j in range(16):

@@ -10,7 +10,7 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.affine_search import WEIGHTED_STEPS, affine_search
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
+from refsd.kernels.quant.block_type import BlockType, Importance, expander, frozen, half, half_bytes
 from refsd.kernels.quant.importance import columns, error_weights
 from refsd.kernels.quant.packing import split_nibbles
 
@@ -19,23 +19,18 @@ BYTES = 20
 assert BYTES == 2 + 2 + BLOCK // 2
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, slp=True)
+def dequantize(blocks, y):
     """Expand Q4_1 blocks.
 
         y = d q + m
 
     blocks: uint8 [n, 20]
-    out:    float32 [n, 32], or None
     -> y:   float32 [n, 32]
 
     The product and the sum are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q4_1.
     """
-    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
-
-
-@kernel(slp=True)
-def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
         d, m = half(blocks, b, 0), half(blocks, b, 2)
         for j in range(16):

@@ -15,7 +15,7 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.affine_search import Steps
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
+from refsd.kernels.quant.block_type import BlockType, Importance, expander, frozen, half, half_bytes
 from refsd.kernels.quant.group_scales import affine_blocks, magnitudes, weighted_affine_blocks
 from refsd.kernels.quant.packing import nibble_pairs, six_bit_pairs
 
@@ -36,23 +36,18 @@ def scale_and_min(block, group):
     return np.float32(scale), np.float32(minimum)
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK)
+def dequantize(blocks, y):
     """Expand Q4_K blocks.
 
         y = (d scale) q - (dmin minimum)
 
     blocks: uint8 [n, 144]
-    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Both products and the difference are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q4_K and get_scale_min_k4.
     """
-    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
-
-
-@kernel
-def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
         d, dmin = half(blocks, b, 0), half(blocks, b, 2)
         for pair in range(4):

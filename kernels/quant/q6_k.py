@@ -9,8 +9,7 @@ byte 208 .. 209  d       float16, scale of the scales
 import numba
 import numpy as np
 
-from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, read_back, room
+from refsd.kernels.quant.block_type import BlockType, Importance, expander, frozen, half, half_bytes, read_back
 from refsd.kernels.quant.group_scales import signed_scale
 from refsd.kernels.quant.importance import columns, every_row
 from refsd.kernels.quant.packing import two_bit_planes
@@ -22,23 +21,18 @@ assert BYTES == BLOCK // 2 + BLOCK // 4 + 16 + 2
 _NOTHING = np.float32(1e-15)
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK)
+def dequantize(blocks, y):
     """Expand Q6_K blocks.
 
         y = (d scale) (q - 32)
 
     blocks: uint8 [n, 210]
-    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Both products are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q6_K.
     """
-    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
-
-
-@kernel
-def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 208)
         for h in range(2):

@@ -8,30 +8,25 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, half_bytes, room
+from refsd.kernels.quant.block_type import BlockType, expander, frozen, half, half_bytes
 
 BLOCK = 32
 BYTES = 34
 assert BYTES == 2 + BLOCK
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, slp=True)
+def dequantize(blocks, y):
     """Expand Q8_0 blocks.
 
         y = d q
 
     blocks: uint8 [n, 34]
-    out:    float32 [n, 32], or None
     -> y:   float32 [n, 32]
 
     Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q8_0.
     """
-    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
-
-
-@kernel(slp=True)
-def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 0)
         for j in range(BLOCK):

@@ -10,32 +10,26 @@ gguf-py counts 40 bytes, with d and s in float32, as ggml had it in 2023. No fil
 import numba
 import numpy as np
 
-from refsd.kernels._jit import kernel
 from refsd.kernels.quant import q8_0
-from refsd.kernels.quant.block_type import BlockType, frozen, half, half_bytes, room
+from refsd.kernels.quant.block_type import BlockType, expander, half, half_bytes
 
 BLOCK = 32
 BYTES = 36
 assert BYTES == 2 + 2 + BLOCK
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, slp=True)
+def dequantize(blocks, y):
     """Expand Q8_1 blocks.
 
         y = d q
 
     blocks: uint8 [n, 36]
-    out:    float32 [n, 32], or None
     -> y:   float32 [n, 32]
 
     Error: none. ggml has no such function: it only multiplies with these blocks.
     Source: ggml-common.h, block_q8_1.
     """
-    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
-
-
-@kernel(slp=True)
-def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 0)
         for j in range(BLOCK):

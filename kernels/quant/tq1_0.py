@@ -13,27 +13,12 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, half_bytes, room
+from refsd.kernels.quant.block_type import BlockType, expander, frozen, half, half_bytes
 from refsd.kernels.quant.rounding import half_away
 
 BLOCK = 256
 BYTES = 54
 assert BYTES == 32 + 16 + 4 + 2 and BLOCK == 5 * 32 + 5 * 16 + 4 * 4
-
-
-def dequantize(blocks, out=None):
-    """Expand TQ1_0 blocks.
-
-        y = d (q - 1)
-
-    blocks: uint8 [n, 54]
-    out:    float32 [n, 256], or None
-    -> y:   float32 [n, 256]
-
-    Error: none; bit-exact with ggml and gguf-py.
-    Source: ggml-quants.c, dequantize_row_tq1_0.
-    """
-    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
 
 
 @kernel(parallel=False)
@@ -42,8 +27,18 @@ def _digit(byte, power):
     return np.float32(np.uint16(fraction) * np.uint16(3) >> np.uint16(8)) - np.float32(1)
 
 
-@kernel(slp=True)
-def _dequantize(blocks, y):
+@expander(BLOCK, slp=True)
+def dequantize(blocks, y):
+    """Expand TQ1_0 blocks.
+
+        y = d (q - 1)
+
+    blocks: uint8 [n, 54]
+    -> y:   float32 [n, 256]
+
+    Error: none; bit-exact with ggml and gguf-py.
+    Source: ggml-quants.c, dequantize_row_tq1_0.
+    """
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 52)
         power = np.uint8(1)

@@ -7,8 +7,7 @@ byte 64 .. 65  d   float16
 import numba
 import numpy as np
 
-from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, half_bytes, room
+from refsd.kernels.quant.block_type import BlockType, expander, frozen, half, half_bytes
 from refsd.kernels.quant.packing import two_bit_planes
 from refsd.kernels.quant.tq1_0 import ternary
 
@@ -17,23 +16,18 @@ BYTES = 66
 assert BYTES == BLOCK // 4 + 2
 
 
-def dequantize(blocks, out=None):
+@expander(BLOCK, slp=True)
+def dequantize(blocks, y):
     """Expand TQ2_0 blocks.
 
         y = d (q - 1)
 
     blocks: uint8 [n, 66]
-    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Error: none; bit-exact with ggml and gguf-py.
     Source: ggml-quants.c, dequantize_row_tq2_0.
     """
-    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
-
-
-@kernel(slp=True)
-def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 64)
         for h in range(2):
