@@ -1,14 +1,11 @@
 """Compute an ancestral step: the sigma to step down to, and the noise that leads back up."""
 
 import math
-from collections.abc import Callable
 
 from refsd.samplers.step import StepsError
 
 # down: sigma that the solver steps to; up: standard deviation of the fresh noise; scale: factor of x before noise.
 Ancestral = tuple[float, float, float]
-# (sigma, sigma_next, eta) -> Ancestral
-AncestralStep = Callable[[float, float, float], Ancestral]
 
 
 def ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> Ancestral:

@@ -6,48 +6,31 @@ import numpy as np
 
 from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.latents import sampler
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 # (x, sigma) -> denoised with guidance, denoised without the prompt
 GuidedDenoiser = Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]]
 
 
 @sampler
-def euler_cfg_pp(
-    model: GuidedDenoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-) -> np.ndarray:
+def euler_cfg_pp(model, x, sigmas, noise=no_noise, callback=no_callback):
     """Sample with Euler's method: x <- denoised + sigma_next (x - uncond_denoised) / sigma.
 
     model:  (x, sigma) -> denoised, uncond_denoised; its guidance scale is the paper's lambda, 0 .. 1
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling
     noise:  not used
-    -> latents at sigmas[-1], dtype of x
     Source: Chung et al. 2024 (CFG++), algorithm 2; ComfyUI sample_euler_cfg_pp.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         d = (x - uncond) / sigma
         x = denoised + d * sigma_next
     return x
 
 
 @sampler
-def euler_ancestral_cfg_pp(
-    model: GuidedDenoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
+def euler_ancestral_cfg_pp(model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0):
     """Sample with euler_cfg_pp down to the ancestral step's lower sigma, then add fresh noise up to the next.
 
     Arguments: as in euler_cfg_pp. noise: called once a step, except in a step to 0
@@ -55,8 +38,7 @@ def euler_ancestral_cfg_pp(
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         sigma_down, sigma_up, _ = ancestral_step(sigma, sigma_next, eta)
         d = (x - uncond) / sigma
         x = denoised + d * sigma_down

@@ -1,21 +1,12 @@
 import math
 
-import numpy as np
-
 from refsd.samplers.ancestral import ancestral_step, flow_ancestral_step_above_0
-from refsd.samplers.cfg_pp import GuidedDenoiser
 from refsd.samplers.latents import sampler
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 @sampler
-def euler_cfg_pp_flow(
-    model: GuidedDenoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-) -> np.ndarray:
+def euler_cfg_pp_flow(model, x, sigmas, noise=no_noise, callback=no_callback):
     """Sample a rectified flow with euler_cfg_pp; uncond gets the signal's weight 1 - sigma.
 
         x <- (1 - sigma_next) denoised + sigma_next (x - (1 - sigma) uncond) / sigma
@@ -26,15 +17,7 @@ def euler_cfg_pp_flow(
 
 
 @sampler
-def euler_ancestral_cfg_pp_flow(
-    model: GuidedDenoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
+def euler_ancestral_cfg_pp_flow(model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0):
     """Sample with euler_cfg_pp_flow and ancestral_step in sigma / (1 - sigma); add (1 - sigma_next) up s_noise n.
 
     In a step from sigma 1, where sigma / (1 - sigma) is infinite, all noise is replaced, for any eta.
@@ -44,8 +27,7 @@ def euler_ancestral_cfg_pp_flow(
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         alpha, alpha_next = 1 - sigma, 1 - sigma_next
@@ -62,15 +44,7 @@ def euler_ancestral_cfg_pp_flow(
 
 
 @sampler
-def dpmpp_2s_ancestral_cfg_pp_flow(
-    model: GuidedDenoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
+def dpmpp_2s_ancestral_cfg_pp_flow(model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0):
     """Sample with dpmpp_2s_ancestral_flow on uncond; after each step add (1 - sigma_next) (denoised - uncond).
 
     The middle of a step from sigma 1 is 0.9999.
@@ -80,8 +54,7 @@ def dpmpp_2s_ancestral_cfg_pp_flow(
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         sigma_down, sigma_up, scale = flow_ancestral_step_above_0(sigma, sigma_next, eta)

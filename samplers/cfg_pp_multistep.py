@@ -2,38 +2,24 @@
 
 import math
 
-import numpy as np
-
 from refsd.samplers.ancestral import ancestral_step
-from refsd.samplers.cfg_pp import GuidedDenoiser
 from refsd.samplers.latents import sampler
 from refsd.samplers.res import phi_1, phi_2
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 @sampler
-def dpmpp_2s_ancestral_cfg_pp(
-    model: GuidedDenoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
+def dpmpp_2s_ancestral_cfg_pp(model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0):
     """Sample with dpmpp_2s_ancestral on uncond; after each step add denoised - uncond of the step's start.
 
     model:  (x, sigma) -> denoised with guidance, uncond: denoised without the prompt
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 gives denoised
     noise:  called once a step, except in a step to 0
-    -> latents at sigmas[-1], dtype of x
     Source: ComfyUI sample_dpmpp_2s_ancestral_cfg_pp, at 02159d81.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         sigma_down, sigma_up, _ = ancestral_step(sigma, sigma_next, eta)
         if sigma_down == 0:
             x = denoised
@@ -50,15 +36,7 @@ def dpmpp_2s_ancestral_cfg_pp(
 
 
 @sampler
-def dpmpp_2s_ancestral_cfg_pp_first(
-    model: GuidedDenoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
+def dpmpp_2s_ancestral_cfg_pp_first(model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0):
     """Sample with dpmpp_2s_ancestral on denoised, starting both stages from x + denoised - uncond.
 
     This is ComfyUI's other variant. Its second stage uses the uncond of the middle, so that even without guidance
@@ -69,8 +47,7 @@ def dpmpp_2s_ancestral_cfg_pp_first(
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         sigma_down, sigma_up, _ = ancestral_step(sigma, sigma_next, eta)
         if sigma_down == 0:
             x = denoised
@@ -87,13 +64,7 @@ def dpmpp_2s_ancestral_cfg_pp_first(
 
 
 @sampler
-def dpmpp_2m_cfg_pp(
-    model: GuidedDenoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-) -> np.ndarray:
+def dpmpp_2m_cfg_pp(model, x, sigmas, noise=no_noise, callback=no_callback):
     """Sample like dpmpp_2m, but extrapolate from the last step's uncond instead of its denoised.
 
         x <- denoised + e^-h (x - uncond) + (1 - e^-h) (denoised - uncond_last) / 2r,  r = h_last / h
@@ -105,8 +76,7 @@ def dpmpp_2m_cfg_pp(
     old_uncond, h_last = None, 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         h = math.log(sigma / sigma_next)
@@ -119,15 +89,7 @@ def dpmpp_2m_cfg_pp(
 
 
 @sampler
-def res_multistep_cfg_pp(
-    model: GuidedDenoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 0.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
+def res_multistep_cfg_pp(model, x, sigmas, noise, callback=no_callback, eta=0.0, s_noise=1.0):
     """Sample with res_multistep on uncond, starting each step from x + denoised - uncond.
 
     Arguments: as in dpmpp_2s_ancestral_cfg_pp. noise: called if eta is not 0. The first step, and a step to
@@ -137,8 +99,7 @@ def res_multistep_cfg_pp(
     old_uncond, down_last, sigma_last = None, 0.0, 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         sigma_down, sigma_up, _ = ancestral_step(sigma, sigma_next, eta)
         if old_uncond is None or sigma_down == 0:
             d = (x - uncond) / sigma
@@ -156,14 +117,7 @@ def res_multistep_cfg_pp(
 
 
 @sampler
-def gradient_estimation_cfg_pp(
-    model: GuidedDenoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    gamma: float = 2.0,
-) -> np.ndarray:
+def gradient_estimation_cfg_pp(model, x, sigmas, noise=no_noise, callback=no_callback, gamma=2.0):
     """Sample with euler_cfg_pp plus (gamma - 1) (d - d_last) (sigma_next - sigma), d = (x - uncond) / sigma.
 
     Arguments: as in dpmpp_2s_ancestral_cfg_pp. noise: not used
@@ -172,8 +126,7 @@ def gradient_estimation_cfg_pp(
     d_last = None
     for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         d = (x - uncond) / sigma

@@ -5,8 +5,7 @@ import numpy as np
 from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.latents import sampler
 from refsd.samplers.levels import SD_LEVELS, Levels, nearest_t
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 def a_stride_from(
@@ -26,15 +25,8 @@ def a_stride_from(
 
 @sampler
 def ddim_strided(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    eta: float = 0.0,
-    levels: Levels = SD_LEVELS,
-    steps: int | None = None,
-) -> np.ndarray:
+    model, x, sigmas, noise=no_noise, callback=no_callback, eta=0.0, levels=SD_LEVELS, steps: int | None = None
+):
     """Sample with DDIM whose steps lead to timestep t - T // n, even if the schedule's next timestep is another.
 
         x <- an ancestral step from x to sigma', the level of t - T // n
@@ -44,19 +36,16 @@ def ddim_strided(
     sigma_next. If timesteps are T // n apart, as with diffusers' spacing "leading", this equals euler, and with eta
     euler_ancestral. They are not with "linspace", nor with "trailing" if n does not divide T.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the last one stands for all timesteps below 0
     noise:  called once a step if eta is not 0, except in a step to 0
     levels: the model's T levels
     steps:  n, if the sigmas are only the end of a schedule of n steps; None: they are all of it
-    -> latents at sigmas[-1], dtype of x
     Source: Song et al. 2021 (DDIM), eq. 12 and 16; diffusers DDIMScheduler.
     """
     lower = a_stride_from(sigmas[:-1], sigmas, levels, steps)
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         after = lower[i]
         sigma_down, sigma_up, _ = ancestral_step(sigma, after, eta)
         d = (x - denoised) / sigma

@@ -3,8 +3,7 @@ import numpy as np
 from refsd.kernels.lagrange_steps import log_lagrange_steps
 from refsd.samplers.latents import sampler
 from refsd.samplers.lms import gauss_legendre
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 def log_polynomial_weights(sigmas: np.ndarray, order: int, lower_order_final: bool = False) -> list[list[float]]:
@@ -23,31 +22,20 @@ def log_polynomial_weights(sigmas: np.ndarray, order: int, lower_order_final: bo
 
 
 @sampler
-def deis(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    order: int = 3,
-    lower_order_final: bool = False,
-) -> np.ndarray:
+def deis(model, x, sigmas, noise=no_noise, callback=no_callback, order=3, lower_order_final=False):
     """Sample with DEIS (log-rho): extrapolate the noise prediction in ln sigma and integrate it. One call a step.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 gives denoised
     noise:  not used
     order:  predictions used, once there are that many
     lower_order_final: use at most as many predictions as steps are left
-    -> latents at sigmas[-1], dtype of x
     Source: Zhang & Chen 2023 (DEIS), eq. 15 with rho = sigma; diffusers DEISMultistepScheduler.
     """
     weights = log_polynomial_weights(sigmas, order, lower_order_final)
     epses: list[np.ndarray] = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         eps = (x - denoised) / sigma

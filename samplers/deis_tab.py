@@ -4,8 +4,7 @@ import numpy as np
 
 from refsd.samplers.latents import sampler
 from refsd.samplers.lms import gauss_legendre
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 # The variance-preserving SDE whose sigma is 0.002 at t = 0.001 and 80 at t = 1: beta(t) = _START + _RISE t.
 _LOW, _HIGH = math.log(0.002**2 + 1), math.log(80.0**2 + 1)
@@ -45,29 +44,19 @@ def time_polynomial_weights(times: np.ndarray, end: np.ndarray, points: int = 10
 
 
 @sampler
-def deis_tab(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    order: int = 3,
-) -> np.ndarray:
+def deis_tab(model, x, sigmas, noise=no_noise, callback=no_callback, order=3):
     """Sample with DEIS (tAB): extrapolate the noise prediction in the time of a VP SDE. One call a step.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the first step, and a step to 0, are Euler steps
     noise:  not used
     order:  predictions used, once there are that many
-    -> latents at sigmas[-1], dtype of x
     Source: Zhang & Chen 2023 (DEIS), section 3.2; zju-pi/diff-sampler; ComfyUI and Forge sample_deis, "tab".
     """
     weights = _weights(np.asarray(sigmas[sigmas > 0], np.float64), order)
     epses: list[np.ndarray] = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         eps = (x - denoised) / sigma

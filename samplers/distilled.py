@@ -8,25 +8,20 @@ from refsd.kernels.combine import combine
 from refsd.samplers.latents import sampler
 from refsd.samplers.levels import SD_LEVELS, Levels
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals
+from refsd.samplers.step import intervals, no_callback
 
 
 @sampler
-def lcm(
-    model: Denoiser, x: np.ndarray, sigmas: np.ndarray, noise: StepNoise, callback: Callback | None = None
-) -> np.ndarray:
+def lcm(model, x, sigmas, noise, callback=no_callback):
     """Sample with LCM: x <- denoised + sigma_next n.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling
     noise:  called once a step, except in a step to 0
-    -> latents at sigmas[-1], dtype of x
     Source: Luo et al. 2023 (LCM), algorithm 3; k-diffusion's form in ComfyUI, sample_lcm.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         x = denoised
         if sigma_next > 0:
             x = x + sigma_next * noise(sigma, sigma_next)
@@ -56,17 +51,14 @@ def consistent(
 
 
 @sampler
-def lcm_flow(
-    model: Denoiser, x: np.ndarray, sigmas: np.ndarray, noise: StepNoise, callback: Callback | None = None
-) -> np.ndarray:
+def lcm_flow(model, x, sigmas, noise, callback=no_callback):
     """Sample a rectified flow with LCM: x <- (1 - sigma_next) denoised + sigma_next n.
 
     Arguments: as in lcm. Source: ComfyUI model_sampling.py, CONST.noise_scaling; stable-diffusion.cpp sample_lcm.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         x = denoised
         if sigma_next > 0:
             x = (1 - sigma_next) * x + sigma_next * noise(sigma, sigma_next)
@@ -74,15 +66,7 @@ def lcm_flow(
 
 
 @sampler
-def tcd(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 0.3,
-    levels: Levels = SD_LEVELS,
-) -> np.ndarray:
+def tcd(model, x, sigmas, noise, callback=no_callback, eta=0.3, levels=SD_LEVELS):
     """Sample with TCD: jump to the lower timestep s = floor((1 - eta) t_next), then add noise up to t_next.
 
         x <- denoised + sigma_s d + sqrt(sigma_next^2 - sigma_s^2) n
@@ -90,19 +74,16 @@ def tcd(
     with d = (x - denoised) / sigma. The last step has t_next 0; its result (denoised + sigma_s d) sqrt(abar_s)
     still has noise, and has unit variance. With eta 0 this is Euler's method, except in that last step.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling
     noise:  called once a step if eta is not 0, except in a step to 0
     levels: the model's noise levels
-    -> latents at sigmas[-1], dtype of x
     Source: Zheng et al. 2024 (TCD), algorithm 2; diffusers TCDScheduler; stable-diffusion.cpp sample_tcd.
     """
     t = np.searchsorted((levels.sigmas[1:] + levels.sigmas[:-1]) / 2, sigmas)  # the nearest level
     lower = levels.sigmas[np.floor((1 - eta) * t).astype(int)].tolist()
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         sigma_s = lower[i + 1]
         d = (x - denoised) / sigma
         x = denoised + d * sigma_s
@@ -114,15 +95,7 @@ def tcd(
 
 
 @sampler
-def tcd_sdcpp(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 0.0,
-    levels: Levels = SD_LEVELS,
-) -> np.ndarray:
+def tcd_sdcpp(model, x, sigmas, noise, callback=no_callback, eta=0.0, levels=SD_LEVELS):
     """Sample with tcd, but with eta 0 rescale x from the variance of sigma_s to that of sigma_next.
 
         x <- (denoised + sigma_s d) sqrt((1 + sigma_next^2) / (1 + sigma_s^2)),  eta 0
@@ -135,8 +108,7 @@ def tcd_sdcpp(
     lower = levels.sigmas[np.floor((1 - eta) * t).astype(int)].tolist()
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         sigma_s = lower[i + 1]
         d = (x - denoised) / sigma
         x = denoised + d * sigma_s

@@ -2,37 +2,24 @@
 
 import math
 
-import numpy as np
-
-from refsd.samplers.ancestral import AncestralStep, ancestral_step
-from refsd.samplers.churn import NO_CHURN, Churn, churned
+from refsd.samplers.ancestral import ancestral_step
+from refsd.samplers.churn import NO_CHURN, churned
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 @sampler
-def dpm_2(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    churn: Churn = NO_CHURN,
-) -> np.ndarray:
+def dpm_2(model, x, sigmas, noise=no_noise, callback=no_callback, churn=NO_CHURN):
     """Sample with the midpoint rule in log sigma: sigma_mid = sqrt(sigma sigma_next). Order 2, two calls a step.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 is an Euler step
     noise:  called in the steps in which `churn` draws noise
-    -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver), algorithm 1 with r1 1/2; k-diffusion sample_dpm_2.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         x, sigma_hat = churned(x, sigma, len(sigmas) - 1, noise, churn)
         denoised = model(x, sigma_hat)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         d = (x - denoised) / sigma_hat
@@ -47,29 +34,17 @@ def dpm_2(
 
 
 @sampler
-def dpm_2_ancestral(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    ancestral: AncestralStep = ancestral_step,
-) -> np.ndarray:
+def dpm_2_ancestral(model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0, ancestral=ancestral_step):
     """Take dpm_2's step to sigma_down, then add fresh noise up to the next sigma.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 is an Euler step
     noise:  called once a step, except in a step to 0
     ancestral: flow_ancestral_step_above_0 for a rectified flow
-    -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_dpm_2_ancestral; ComfyUI sample_dpm_2_ancestral_RF.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         sigma_down, sigma_up, scale = ancestral(sigma, sigma_next, eta)
         if sigma_down == 0:
             x = denoised

@@ -8,7 +8,7 @@ from refsd.kernels.step_error import step_error
 from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.latents import array_of, sampler
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, StepsError, no_noise
+from refsd.samplers.step import StepsError, no_callback, no_noise
 
 
 def step_1(x: np.ndarray, eps: np.ndarray, sigma: float, sigma_next: float) -> np.ndarray:
@@ -60,15 +60,7 @@ def _phi(h: float) -> float:
 
 
 @sampler
-def dpm_fast(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    eta: float = 0.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
+def dpm_fast(model, x, sigmas, noise=no_noise, callback=no_callback, eta=0.0, s_noise=1.0):
     """Sample with DPM-Solver-fast: n calls, spent on steps of order 3 even in ln sigma, lower orders at the end.
 
     sigmas: [n + 1]; only n, the first sigma and the last one above 0 are used
@@ -84,8 +76,7 @@ def dpm_fast(
         sigma, sigma_next = levels[i], levels[i + 1]
         sigma_down, sigma_up = _down(sigma, sigma_next, end, eta)
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         eps = (x - denoised) / sigma
         if order == 1:
             x = step_1(x, eps, sigma, sigma_down)
@@ -101,15 +92,7 @@ def dpm_fast(
 
 
 @sampler
-def dpm_adaptive(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    eta: float = 0.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
+def dpm_adaptive(model, x, sigmas, noise=no_noise, callback=no_callback, eta=0.0, s_noise=1.0):
     """Sample with DPM-Solver-23: steps of order 3, whose length follows from their difference to order 2.
 
         error = rms((x_low - x_high) / max(atol, rtol max(|x_low|, |x_previous|))),  atol 0.0078, rtol 0.05
@@ -129,8 +112,7 @@ def dpm_adaptive(
         sigma, sigma_next = math.exp(-t), math.exp(-t_next)
         sigma_down, sigma_up = _down(sigma, sigma_next, end, eta)
         denoised = model(x, sigma)
-        if callback:
-            callback(tried, sigma, x, denoised)
+        callback(tried, sigma, x, denoised)
         eps = (x - denoised) / sigma
         eps_r1 = eps_after(model, x, eps, sigma, sigma * (sigma_down / sigma) ** (1 / 3))
         x_low = step_2(x, eps, eps_r1, sigma, sigma_down, 1 / 3)

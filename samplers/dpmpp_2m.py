@@ -1,37 +1,24 @@
 import math
 
-import numpy as np
-
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 @sampler
-def dpmpp_2m(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    lower_order_final: bool = False,
-) -> np.ndarray:
+def dpmpp_2m(model, x, sigmas, noise=no_noise, callback=no_callback, lower_order_final=False):
     """Sample with DPM-Solver++(2M): an exponential integrator in t = -ln sigma that extrapolates denoised linearly.
 
         x <- sigma_next / sigma x + (1 - e^-h) ((1 + 1 / 2r) denoised - 1 / 2r denoised_last),  r = h_last / h
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the first step, and a step to 0, are of order 1; a step of length 0 keeps x
     noise:  not used
     lower_order_final: the last step is of order 1 even if it does not lead to 0
-    -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver++), algorithm 2; k-diffusion sample_dpmpp_2m.
     """
     old_denoised, h_last = None, 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         h = math.log(sigma / sigma_next)
@@ -46,29 +33,20 @@ def dpmpp_2m(
 
 
 @sampler
-def dpmpp_2m_v2(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-) -> np.ndarray:
+def dpmpp_2m_v2(model, x, sigmas, noise=no_noise, callback=no_callback):
     """Sample with stable-diffusion.cpp's dpm++2mv2: r = max / min of the two steps, and 1 - e^-h with h their mean.
 
     x is multiplied by this step's sigma_next / sigma, denoised by the mean step's weight. If steps are uneven in ln
     sigma, the two weights do not add up to 1, and the order falls from 2 to 1.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the first step, and a step to 0, are of order 1
     noise:  not used
-    -> latents at sigmas[-1], dtype of x
     Source: stable-diffusion.cpp sample_dpmpp_2m_v2.
     """
     old_denoised, h_last = None, 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         h = math.log(sigma / sigma_next)

@@ -1,39 +1,24 @@
 import math
-from collections.abc import Callable
-
-import numpy as np
 
 from refsd.samplers.ancestral import ancestral_step, flow_ancestral_step_above_0
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals
+from refsd.samplers.step import intervals, no_callback
 
 
 @sampler
-def dpmpp_2s_ancestral(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
+def dpmpp_2s_ancestral(model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0):
     """Sample with DPM-Solver++(2S) ancestral: an exponential integrator with denoised at the middle of the step.
 
         x_2 = sigma_mid / sigma x + (1 - e^(-h/2)) denoised,         sigma_mid = sqrt(sigma down)
         x <- down / sigma x + (1 - e^-h) model(x_2, sigma_mid) + up noise
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 is an Euler step
     noise:  called once a step, except in a step to 0
-    -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver++), algorithm 1; k-diffusion sample_dpmpp_2s_ancestral.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         sigma_down, sigma_up, _ = ancestral_step(sigma, sigma_next, eta)
         if sigma_down == 0:
             x = denoised
@@ -48,8 +33,7 @@ def dpmpp_2s_ancestral(
     return x
 
 
-# (sigma, down) -> sigma_mid; None reuses denoised instead of a second call
-Middle = Callable[[float, float], float | None]
+# What `middle` may be: (sigma, down) -> sigma_mid; None reuses denoised instead of a second call
 
 
 def _middle(sigma: float, down: float) -> float:
@@ -68,32 +52,22 @@ def middle_below_one(sigma: float, down: float) -> float:
 
 @sampler
 def dpmpp_2s_ancestral_flow(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    middle: Middle = middle_spared,
-) -> np.ndarray:
+    model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0, middle=middle_spared
+):
     """Sample a rectified flow with DPM-Solver++(2S); the middle is that in log SNR, ln((1 - sigma) / sigma).
 
         odds = sqrt((1 - sigma) / sigma (1 - down) / down),  sigma_mid = 1 / (odds + 1)
         x_2 = sigma_mid / sigma x + (1 - sigma_mid / sigma) denoised
         x <- scale (down / sigma x + (1 - down / sigma) model(x_2, sigma_mid)) + up noise
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling from at most 1
     noise:  called once a step, except in a step to 0
     middle: of a step from 1, where that in log SNR is 1 too: middle_spared, or ComfyUI's middle_below_one
-    -> latents at sigmas[-1], dtype of x
     Source: stable-diffusion.cpp sample_dpmpp_2s_ancestral_flow; ComfyUI sample_dpmpp_2s_ancestral_RF, at 02159d81.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         sigma_down, sigma_up, scale = flow_ancestral_step_above_0(sigma, sigma_next, eta)

@@ -1,42 +1,26 @@
 """DPM-Solver++ for the reverse SDE: single steps with a midpoint, and multistep solvers."""
 
 import math
-from collections.abc import Callable
-
-import numpy as np
 
 from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals
+from refsd.samplers.step import intervals, no_callback
 
 
 @sampler
-def dpmpp_sde(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    r: float = 0.5,
-) -> np.ndarray:
+def dpmpp_sde(model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0, r=0.5):
     """Sample with DPM-Solver++ (stochastic): a noisy step to the midpoint, then a full step with both denoised.
 
         denoised' = (1 - 1 / 2r) denoised + 1 / 2r denoised_mid
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 is an Euler step
     noise:  a Brownian motion's increments; called twice a step: to the midpoint, and over the whole step
     r:      position of the midpoint in the step, in -ln sigma
-    -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_dpmpp_sde.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         sigma_mid = sigma * (sigma_next / sigma) ** r
@@ -58,8 +42,7 @@ def dpmpp_sde(
     return x
 
 
-# k = h (1 + eta) -> weight of a step's extrapolated difference of denoised
-Weight = Callable[[float], float]
+# What `weight` may be: k = h (1 + eta) -> weight of a step's extrapolated difference of denoised
 
 
 def midpoint_weight(k: float) -> float:
@@ -72,35 +55,32 @@ def heun_weight(k: float) -> float:
 
 @sampler
 def dpmpp_2m_sde(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    lower_order_final: bool = False,
-    weight: Weight = midpoint_weight,
-) -> np.ndarray:
+    model,
+    x,
+    sigmas,
+    noise,
+    callback=no_callback,
+    eta=1.0,
+    s_noise=1.0,
+    lower_order_final=False,
+    weight=midpoint_weight,
+):
     """Sample with DPM-Solver++(2M) SDE: extrapolate denoised by its last difference.
 
         x <- sigma_next / sigma e^-eta_h x + (1 - e^-k) denoised + weight(k) (denoised - denoised_last) / r
              + sigma_next sqrt(1 - e^-2eta_h) s_noise noise
         eta_h = eta h,  k = h + eta_h,  r = h_last / h
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 gives denoised, a step of length 0 keeps x
     noise:  a Brownian motion's increments; called once a step if eta is not 0
     lower_order_final: the last step is of order 1 even if it does not lead to 0
     weight: midpoint_weight, or heun_weight for the Heun form
-    -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver++), SDE-DPM-Solver++(2M); k-diffusion sample_dpmpp_2m_sde.
     """
     old_denoised, h_last = None, 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         h = math.log(sigma / sigma_next)
@@ -117,36 +97,25 @@ def dpmpp_2m_sde(
 
 @sampler
 def dpmpp_3m_sde(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    lower_order_final: bool = False,
-    midpoint: bool = False,
-) -> np.ndarray:
+    model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0, lower_order_final=False, midpoint=False
+):
     """Sample with DPM-Solver++(3M) SDE: extrapolate denoised by its first two divided differences.
 
         x <- e^-k x + (1 - e^-k) denoised + phi_2 d1 - phi_3 d2 + sigma_next sqrt(1 - e^-2eta_h) s_noise noise
         k = h (1 + eta),  phi_2 = expm1(-k) / k + 1,  phi_3 = phi_2 / k - 1/2
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 gives denoised; the first two steps are of order 1 and 2
     noise:  a Brownian motion's increments; called once a step if eta is not 0
     lower_order_final: the last step is of order 1, and the one before it of order 2 at most, even if it does not
             lead to 0
     midpoint: steps of order 2 are in the midpoint form; False: in the Heun form, as in k-diffusion
-    -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_dpmpp_3m_sde; without noise, diffusers DPMSolverMultistepScheduler of order 3.
     """
     denoised_1 = denoised_2 = None
     h_1 = h_2 = 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         h = math.log(sigma / sigma_next)

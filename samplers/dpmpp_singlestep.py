@@ -1,10 +1,7 @@
 import math
 
-import numpy as np
-
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 def orders(steps: int, highest: int, to_zero: bool, lower_order_final: bool = False) -> list[int]:
@@ -23,15 +20,7 @@ def orders(steps: int, highest: int, to_zero: bool, lower_order_final: bool = Fa
 
 
 @sampler
-def dpmpp_singlestep(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    highest: int = 2,
-    lower_order_final: bool = False,
-) -> np.ndarray:
+def dpmpp_singlestep(model, x, sigmas, noise=no_noise, callback=no_callback, highest=2, lower_order_final=False):
     """Sample with DPM-Solver++(2S): two steps of the schedule, of one call each, form one step of second order.
 
     Or (3S): three form one of third order; the last uses only two denoised.
@@ -40,12 +29,10 @@ def dpmpp_singlestep(
         2S: x <- e^-h x_a + (1 - e^-h) (denoised_a + (denoised - denoised_a) / 2r)
         3S: x <- e^-h x_a + (1 - e^-h) denoised_a + (1 - (1 - e^-h) / h) (denoised - denoised_a) / r
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 gives denoised
     noise:  not used
     highest: 2 or 3
     lower_order_final: end with a step of order 1 (a step to 0 always is one), see orders
-    -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver++), algorithm 1; diffusers DPMSolverSinglestepScheduler, for 3S
     with solver_type "midpoint".
     """
@@ -53,8 +40,7 @@ def dpmpp_singlestep(
     x_s, denoised_s, sigma_s = x, x, 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         if plan[i] == 1:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import no_callback, no_noise
 
 
 def last_denoised(solver: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -18,21 +17,13 @@ def last_denoised(solver: Callable[..., np.ndarray]) -> Callable[..., np.ndarray
 
     @sampler
     @functools.wraps(solver)
-    def sampled(
-        model: Denoiser,
-        x: np.ndarray,
-        sigmas: np.ndarray,
-        noise: StepNoise = no_noise,
-        callback: Callback | None = None,
-        **options,
-    ) -> np.ndarray:
+    def sampled(model, x, sigmas, noise=no_noise, callback=no_callback, **options):
         if sigmas[-1] > 0:
             return solver(model, x, sigmas, noise, callback, **options)
         x = solver(model, x, sigmas[:-1], noise, callback, **options)
         sigma = float(sigmas[-2])
         denoised = model(x, sigma)
-        if callback:
-            callback(len(sigmas) - 2, sigma, x, denoised)
+        callback(len(sigmas) - 2, sigma, x, denoised)
         return denoised
 
     return sampled
@@ -43,14 +34,7 @@ def to_a_thousandth(solver: Callable[..., np.ndarray]) -> Callable[..., np.ndarr
 
     @sampler
     @functools.wraps(solver)
-    def sampled(
-        model: Denoiser,
-        x: np.ndarray,
-        sigmas: np.ndarray,
-        noise: StepNoise = no_noise,
-        callback: Callback | None = None,
-        **options,
-    ) -> np.ndarray:
+    def sampled(model, x, sigmas, noise=no_noise, callback=no_callback, **options):
         if sigmas[-1] == 0:
             sigmas = np.append(sigmas[:-1], 1e-3)
         return solver(model, x, sigmas, noise, callback, **options)

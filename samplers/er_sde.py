@@ -3,8 +3,7 @@ import math
 import numpy as np
 
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals
+from refsd.samplers.step import intervals, no_callback
 
 
 def scaler(lam: float | np.ndarray):
@@ -13,15 +12,7 @@ def scaler(lam: float | np.ndarray):
 
 
 @sampler
-def er_sde(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    s_noise: float = 1.0,
-    points: int = 200,
-) -> np.ndarray:
+def er_sde(model, x, sigmas, noise, callback=no_callback, s_noise=1.0, points=200):
     """Sample the extended reverse-time SDE of order 3: integrate the past differences of denoised.
 
         r = scaler(sigma_next) / scaler(sigma),  S_k = int_{sigma_next}^{sigma} (l - sigma)^k / scaler(l) dl
@@ -30,11 +21,9 @@ def er_sde(
 
     d', d'' are divided differences over the last two and three steps; the integrals are left Riemann sums.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 gives denoised
     noise:  called once a step if s_noise is not 0, except in a step to 0
     points: number of points of the sums
-    -> latents at sigmas[-1], dtype of x
     Source: Cui et al. 2023 (Elucidating the solution space of extended reverse-time SDE), algorithm 3;
     ComfyUI sample_er_sde. stable-diffusion.cpp calls s_noise eta, and only switches the noise on or off by it.
     """
@@ -44,8 +33,7 @@ def er_sde(
     h = h_last = 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         r = scale[i + 1] / scale[i]

@@ -1,20 +1,10 @@
-import numpy as np
-
-from refsd.samplers.churn import NO_CHURN, Churn, churned
+from refsd.samplers.churn import NO_CHURN, churned
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 @sampler
-def euler(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    churn: Churn = NO_CHURN,
-) -> np.ndarray:
+def euler(model, x, sigmas, noise=no_noise, callback=no_callback, churn=NO_CHURN):
     """Sample with Euler steps on the probability flow ODE  dx/dsigma = (x - denoised(x, sigma)) / sigma.
 
     x:      latents at sigmas[0]
@@ -26,8 +16,7 @@ def euler(
     for i, sigma, sigma_next in intervals(sigmas):
         x, sigma_hat = churned(x, sigma, len(sigmas) - 1, noise, churn)
         denoised = model(x, sigma_hat)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         d = (x - denoised) / sigma_hat
         dt = sigma_next - sigma_hat
         x = x + d * dt

@@ -1,22 +1,10 @@
-import numpy as np
-
-from refsd.samplers.ancestral import AncestralStep, ancestral_step
+from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals
+from refsd.samplers.step import intervals, no_callback
 
 
 @sampler
-def euler_ancestral(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    ancestral: AncestralStep = ancestral_step,
-) -> np.ndarray:
+def euler_ancestral(model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0, ancestral=ancestral_step):
     """Sample with Euler steps down to a lower sigma, each followed by fresh noise up to the next sigma.
 
         x <- scale * (x + (x - denoised) / sigma * (down - sigma)) + up * noise
@@ -24,17 +12,14 @@ def euler_ancestral(
     down, up, scale: the sigma that the step goes down to, the noise's standard deviation, and x's factor before it.
     By ancestral.py down^2 + up^2 = sigma_next^2 and scale = 1; of a flow (scale down)^2 + up^2 = sigma_next^2.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling
     noise:  called once a step, except in a step to 0
     ancestral: flow_ancestral_step for a rectified flow
-    -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_euler_ancestral.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         sigma_down, sigma_up, scale = ancestral(sigma, sigma_next, eta)
         d = (x - denoised) / sigma
         dt = sigma_down - sigma

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from refsd.samplers.latents import sampler, scaled
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import no_callback, no_noise
 
 
 def exploding(sigma):
@@ -53,21 +52,11 @@ def in_flow_time(solver: Callable[..., np.ndarray], opening: float = OPENING) ->
 
     @sampler
     @functools.wraps(solver)
-    def sampled(
-        model: Denoiser,
-        x: np.ndarray,
-        sigmas: np.ndarray,
-        noise: StepNoise = no_noise,
-        callback: Callback | None = None,
-        opening: float = opening,
-        **options,
-    ) -> np.ndarray:
+    def sampled(model, x, sigmas, noise=no_noise, callback=no_callback, opening=opening, **options):
         sigmas = opened(np.asarray(sigmas, np.float64), opening)
         asked = lambda y, sigma: model(scaled(y, flow_signal(sigma)), share(sigma))
         drawn = lambda sigma, sigma_next: noise(share(sigma), share(sigma_next))
-        heard = None
-        if callback:
-            heard = lambda i, sigma, y, denoised: callback(i, share(sigma), y * flow_signal(sigma), denoised)
+        heard = lambda i, sigma, y, denoised: callback(i, share(sigma), y * flow_signal(sigma), denoised)
         y = solver(asked, x / (1 - float(sigmas[0])), exploding(sigmas), drawn, heard, **options)
         return y * (1 - float(sigmas[-1]))
 

@@ -1,34 +1,21 @@
-import numpy as np
-
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 @sampler
-def gradient_estimation(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    gamma: float = 2.0,
-) -> np.ndarray:
+def gradient_estimation(model, x, sigmas, noise=no_noise, callback=no_callback, gamma=2.0):
     """Sample with Euler steps along the extrapolated slope gamma d + (1 - gamma) d_last.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 gives denoised
     noise:  not used
     gamma:  1 is Euler's method
-    -> latents at sigmas[-1], dtype of x
     Source: Permenter & Yuan 2024 (Interpreting and improving diffusion models from an optimization
     perspective), algorithm 2; ComfyUI sample_gradient_estimation; stable-diffusion.cpp's euler_ge.
     """
     d_last = None
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         d = (x - denoised) / sigma

@@ -1,23 +1,12 @@
-import numpy as np
-
-from refsd.samplers.ancestral import AncestralStep, ancestral_step
+from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals
+from refsd.samplers.step import intervals, no_callback
 
 
 @sampler
 def gradient_estimation_ancestral(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    gamma: float = 2.0,
-    ancestral: AncestralStep = ancestral_step,
-) -> np.ndarray:
+    model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0, gamma=2.0, ancestral=ancestral_step
+):
     """Sample with gradient_estimation to a lower sigma, then add fresh noise up to the next: euler_ge with eta.
 
     Arguments: as in gradient_estimation. noise: called once a step if eta is not 0, except in a step to 0
@@ -27,8 +16,7 @@ def gradient_estimation_ancestral(
     d_last = None
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         sigma_down, sigma_up, scale = ancestral(sigma, sigma_next, eta)

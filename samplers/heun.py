@@ -1,33 +1,20 @@
-import numpy as np
-
-from refsd.samplers.churn import NO_CHURN, Churn, churned
+from refsd.samplers.churn import NO_CHURN, churned
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 @sampler
-def heun(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    churn: Churn = NO_CHURN,
-) -> np.ndarray:
+def heun(model, x, sigmas, noise=no_noise, callback=no_callback, churn=NO_CHURN):
     """Sample with Heun's method: the mean of the slopes at both ends of an Euler step. Order 2, two calls a step.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 is an Euler step
     noise:  called in the steps in which `churn` draws noise
-    -> latents at sigmas[-1], dtype of x
     Source: Karras et al. 2022, algorithm 2; k-diffusion sample_heun.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         x, sigma_hat = churned(x, sigma, len(sigmas) - 1, noise, churn)
         denoised = model(x, sigma_hat)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         d = (x - denoised) / sigma_hat
         dt = sigma_next - sigma_hat
         if sigma_next == 0:

@@ -1,20 +1,10 @@
-import numpy as np
-
-from refsd.samplers.churn import NO_CHURN, Churn, churned
+from refsd.samplers.churn import NO_CHURN, churned
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 @sampler
-def heunpp2(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    churn: Churn = NO_CHURN,
-) -> np.ndarray:
+def heunpp2(model, x, sigmas, noise=no_noise, callback=no_callback, churn=NO_CHURN):
     """Sample with Heun++: average the slopes at three sigmas, weighted by the sigmas. Three calls a step.
 
         d' = (1 - w_2 - w_3) d + w_2 d_2 + w_3 d_3,  w_2 = sigma_{i+1} / 3 sigma_0,  w_3 = sigma_{i+2} / 3 sigma_0
@@ -22,10 +12,8 @@ def heunpp2(
     The last step but one leaves out d_3 and divides by 2 sigma_0; the last is an Euler step. The weights belong to
     no quadrature rule, so the order is 1.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling
     noise:  called in the steps in which `churn` draws noise
-    -> latents at sigmas[-1], dtype of x
     Source: Carzit/sd-webui-samplers-scheduler; ComfyUI and Forge, sample_heunpp2.
     """
     steps = len(sigmas) - 1
@@ -33,8 +21,7 @@ def heunpp2(
     for i, sigma, sigma_next in intervals(sigmas):
         x, sigma_hat = churned(x, sigma, steps, noise, churn)
         denoised = model(x, sigma_hat)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         d = (x - denoised) / sigma_hat
         dt = sigma_next - sigma_hat
         if i == steps - 1:

@@ -3,8 +3,7 @@
 import numpy as np
 
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 # number of slopes -> their weights, newest first
 ADAMS_BASHFORTH = {
@@ -16,56 +15,39 @@ ADAMS_BASHFORTH = {
 
 
 @sampler
-def ipndm(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-) -> np.ndarray:
+def ipndm(model, x, sigmas, noise=no_noise, callback=no_callback):
     """Sample with x <- x + dt (55 d - 59 d_1 + 37 d_2 - 9 d_3) / 24, with fewer slopes at first. One call a step.
 
     The weights are those of even steps in sigma, whatever the schedule; lms has the correct ones.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling
     noise:  not used
-    -> latents at sigmas[-1], dtype of x
     Source: Zhang & Chen 2023 (DEIS), appendix, iPNDM; ComfyUI sample_ipndm.
     """
     ds: list[np.ndarray] = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         d = (x - denoised) / sigma
         dt = sigma_next - sigma
         ds = [d, *ds[:3]]
-        x = sum((c * dt * d for c, d in zip(ADAMS_BASHFORTH[len(ds)], ds, strict=True)), start=x)
+        for c, d in zip(ADAMS_BASHFORTH[len(ds)], ds, strict=True):
+            x = x + c * dt * d
     return x
 
 
 @sampler
-def ipndm_v_sdcpp(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-) -> np.ndarray:
+def ipndm_v_sdcpp(model, x, sigmas, noise=no_noise, callback=no_callback):
     """Sample with ipndm, but in the second step allow for uneven steps: (1 + r / 2) d - r / 2 d_1, r = h / h_1.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling
     noise:  not used
-    -> latents at sigmas[-1], dtype of x
     Source: stable-diffusion.cpp sample_ipndm_v; ComfyUI's ipndm_v allows for uneven steps at every order.
     """
     ds: list[np.ndarray] = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         d = (x - denoised) / sigma
         dt = sigma_next - sigma
         ds = [d, *ds[:3]]
@@ -73,5 +55,6 @@ def ipndm_v_sdcpp(
         if len(ds) == 2:
             r = dt / (sigma - float(sigmas[i - 1]))
             weights = 1 + r / 2, -r / 2
-        x = sum((c * dt * d for c, d in zip(weights, ds, strict=True)), start=x)
+        for c, d in zip(weights, ds, strict=True):
+            x = x + c * dt * d
     return x

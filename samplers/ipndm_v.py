@@ -1,8 +1,7 @@
 import numpy as np
 
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 def published_weights(h: list[float]) -> tuple[float, ...]:
@@ -37,27 +36,18 @@ def published_weights(h: list[float]) -> tuple[float, ...]:
 
 
 @sampler
-def ipndm_v(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-) -> np.ndarray:
+def ipndm_v(model, x, sigmas, noise=no_noise, callback=no_callback):
     """Sample with ipndm and the published weights for uneven steps; lms has the exact ones. One call a step.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 gives denoised
     noise:  not used
-    -> latents at sigmas[-1], dtype of x
     Source: ComfyUI sample_ipndm_v.
     """
     ds: list[np.ndarray] = []
     hs: list[float] = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         d = (x - denoised) / sigma

@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from refsd.kernels.combine import combine
-from refsd.samplers.step import no_noise
+from refsd.samplers.step import no_callback, no_noise
 
 # A weight counts as 1 if it differs from 1 by at most the rounding of a division and a product.
 _ROUNDING = 2.0**-52
@@ -69,13 +69,20 @@ class Latents:
 def sampler(text: Sampler) -> Sampler:
     """Decorate a sampler to run on Latents; its caller, model, noise source and callback get arrays.
 
-    text: (model, x, sigmas, noise, callback, ...) -> latents
+    text: (model, x, sigmas, noise, callback, ...) -> latents. What every sampler's caller gives and gets:
+        model:    a Denoiser; of CFG++ a GuidedDenoiser
+        x:        latents at sigmas[0]
+        sigmas:   [n + 1], falling
+        noise:    a StepNoise
+        callback: a Callback, or None
+        -> latents at sigmas[-1], dtype of x
+
     Computes in the dtype of x; outputs and noise of another dtype are converted. The model and the noise source
     must return a new array each time, because earlier arrays are read again. A sampler may call another sampler.
     """
 
     @functools.wraps(text)
-    def sampled(model, x, sigmas, noise=no_noise, callback=None, *args, **options):
+    def sampled(model, x, sigmas, noise=no_noise, callback=no_callback, *args, **options):
         if isinstance(x, Latents):
             return text(model, x, sigmas, noise, callback, *args, **options)
         dtype = x.dtype
@@ -89,10 +96,11 @@ def sampler(text: Sampler) -> Sampler:
         def draw(sigma: float, sigma_next: float) -> Latents:
             return Latents.of(np.asarray(noise(sigma, sigma_next), dtype))
 
-        listen = None
-        if callback:
-            listen = lambda i, sigma, x, denoised: callback(i, sigma, x.array(), denoised.array())
-        return array_of(text(answer, Latents.of(x), sigmas, draw, listen, *args, **options))
+        def listen(i: int, sigma: float, x: Latents, denoised: Latents) -> None:
+            callback(i, sigma, x.array(), denoised.array())
+
+        heard = listen if callback not in (None, no_callback) else no_callback
+        return array_of(text(answer, Latents.of(x), sigmas, draw, heard, *args, **options))
 
     return cast(Sampler, sampled)
 

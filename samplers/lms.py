@@ -4,8 +4,7 @@ import numpy as np
 
 from refsd.kernels.lagrange_steps import lagrange_steps
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 @functools.cache
@@ -29,30 +28,21 @@ def adams_bashforth(sigmas: np.ndarray, order: int) -> list[list[float]]:
 
 
 @sampler
-def lms(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    order: int = 4,
-) -> np.ndarray:
+def lms(model, x, sigmas, noise=no_noise, callback=no_callback, order=4):
     """Sample with linear multistep (Adams-Bashforth) on uneven sigmas: extrapolate past slopes. One call a step.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling
     noise:  not used
     order:  slopes used, once there are that many
-    -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_lms.
     """
     weights = adams_bashforth(sigmas, order)
     ds: list[np.ndarray] = []
     for i, sigma, _ in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         d = (x - denoised) / sigma
         ds = [d, *ds][:order]
-        x = sum((c * d for c, d in zip(weights[i], ds, strict=False)), start=x)
+        for c, d in zip(weights[i], ds, strict=False):
+            x = x + c * d
     return x

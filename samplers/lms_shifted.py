@@ -2,20 +2,11 @@ import numpy as np
 
 from refsd.samplers.latents import sampler
 from refsd.samplers.lms import adams_bashforth
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 @sampler
-def lms_shifted(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    order: int = 4,
-    shift: int = 1,
-) -> np.ndarray:
+def lms_shifted(model, x, sigmas, noise=no_noise, callback=no_callback, order=4, shift=1):
     """Sample with stable-diffusion.cpp's lms, which applies older weights to slopes `shift` places too new.
 
         x <- x + c_0 d + c_1 d_1 + c_2 d_1 + c_3 d_2     with shift 1, d_1 being the slope before d
@@ -23,12 +14,10 @@ def lms_shifted(
 
     The order is below 2, because the weights do not match the slopes.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling
     noise:  not used
     order:  slopes used, once there are that many; at most the number of steps
     shift:  0 gives lms
-    -> latents at sigmas[-1], dtype of x
     Source: stable-diffusion.cpp sample_lms, which integrates the weights by sums over 1000 midpoints.
     """
     order = min(order, len(sigmas) - 1)
@@ -36,8 +25,7 @@ def lms_shifted(
     ds: list[np.ndarray] = []
     for i, sigma, _ in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         d = (x - denoised) / sigma
         ds = [d, *ds][:order]
         x = x + weights[i][0] * d

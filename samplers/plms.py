@@ -2,31 +2,21 @@ import numpy as np
 
 from refsd.samplers.ipndm import ADAMS_BASHFORTH
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 @sampler
-def plms(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-) -> np.ndarray:
+def plms(model, x, sigmas, noise=no_noise, callback=no_callback):
     """Sample with pseudo linear multistep: ipndm, but with a first step of order 2, which calls the model twice.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the first step must not be to 0
     noise:  not used
-    -> latents at sigmas[-1], dtype of x
     Source: Liu et al. 2022 (PNDM), algorithm 2 with PLMS's start; diffusers PNDMScheduler with skip_prk_steps.
     """
     ds: list[np.ndarray] = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         d = (x - denoised) / sigma
         dt = sigma_next - sigma
         ds = [d, *ds[:3]]
@@ -37,5 +27,6 @@ def plms(
             d_prime = (d + d_2) / 2
             x = x + d_prime * dt
         else:
-            x = sum((c * dt * d for c, d in zip(ADAMS_BASHFORTH[len(ds)], ds, strict=True)), start=x)
+            for c, d in zip(ADAMS_BASHFORTH[len(ds)], ds, strict=True):
+                x = x + c * dt * d
     return x

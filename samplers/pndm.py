@@ -5,21 +5,12 @@ import numpy as np
 from refsd.samplers.ddim_strided import a_stride_from
 from refsd.samplers.ipndm import ADAMS_BASHFORTH
 from refsd.samplers.latents import sampler, scaled
-from refsd.samplers.levels import SD_LEVELS, Levels
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.levels import SD_LEVELS
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 @sampler
-def pndm(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    levels: Levels = SD_LEVELS,
-    in_v: bool = False,
-) -> np.ndarray:
+def pndm(model, x, sigmas, noise=no_noise, callback=no_callback, levels=SD_LEVELS, in_v=False):
     """Sample as diffusers' PNDM does: plms on latents of unit variance, with steps to timestep t - T // n.
 
         y = x / r(sigma),  r(sigma) = sqrt(1 + sigma^2)
@@ -30,12 +21,10 @@ def pndm(
     the model is called twice at the second timestep. A run of one step is Euler's method. If timesteps are T // n
     apart, runs of two or more steps equal plms.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the last one stands for all timesteps below 0
     noise:  not used
     levels: the model's T levels
     in_v:   extrapolate v instead of eps, and convert it to eps at the step's own level
-    -> latents at sigmas[-1], dtype of x
     Source: Liu et al. 2022 (PNDM), eq. 9 and 12; diffusers PNDMScheduler with skip_prk_steps.
     """
     lower = a_stride_from(sigmas[:-1], sigmas, levels)
@@ -44,8 +33,7 @@ def pndm(
     for i, sigma, sigma_next in intervals(sigmas):
         x = scaled(y, _root(sigma))
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         answer = _answer(y, denoised, sigma, in_v)
         answers = [answer, *answers[:3]]
         weights = ADAMS_BASHFORTH[len(answers)]

@@ -2,12 +2,9 @@
 
 import math
 
-import numpy as np
-
-from refsd.samplers.ancestral import AncestralStep, ancestral_step
+from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals
+from refsd.samplers.step import intervals, no_callback
 
 
 def phi_1(h: float) -> float:
@@ -21,33 +18,21 @@ def phi_2(h: float) -> float:
 
 
 @sampler
-def res_multistep(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 0.0,
-    s_noise: float = 1.0,
-    ancestral: AncestralStep = ancestral_step,
-) -> np.ndarray:
+def res_multistep(model, x, sigmas, noise, callback=no_callback, eta=0.0, s_noise=1.0, ancestral=ancestral_step):
     """Sample with the second-order exponential integrator of Zhang et al. on the last two values of denoised.
 
         x <- e^-h x + h (b1 denoised + b2 old_denoised),  b2 = phi_2(h) / c2,  b1 = phi_1(h) - b2
         h = ln(sigma / down),  c2 = ln(down_last / sigma_last) / h, which is negative
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the first step, and a step to 0, are Euler steps
     noise:  called once a step if eta is not 0, except in a step to 0
     ancestral: flow_ancestral_step_above_0 for a rectified flow
-    -> latents at sigmas[-1], dtype of x
     Source: Zhang et al. 2023 (Improved order analysis of DEIS); ComfyUI sample_res_multistep.
     """
     old_denoised, down_last, sigma_last = None, 0.0, 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         sigma_down, sigma_up, scale = ancestral(sigma, sigma_next, eta)
         if old_denoised is None or sigma_down == 0:
             d = (x - denoised) / sigma
@@ -66,31 +51,19 @@ def res_multistep(
 
 
 @sampler
-def res_2s(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 0.0,
-    s_noise: float = 1.0,
-    ancestral: AncestralStep = ancestral_step,
-) -> np.ndarray:
+def res_2s(model, x, sigmas, noise, callback=no_callback, eta=0.0, s_noise=1.0, ancestral=ancestral_step):
     """Sample with the single-step form of this integrator: a second call in the middle of the step, c2 = 1/2.
 
         x_2 = x + h/2 phi_1(h/2) (denoised - x)
         x <- x + h (b1 (denoised - x) + b2 (denoised_2 - x)),  b2 = 2 phi_2(h),  b1 = phi_1(h) - b2
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 gives denoised
     noise:  called once a step if eta is not 0, except in a step to 0
-    -> latents at sigmas[-1], dtype of x
     Source: Zhang et al. 2023; RES4LYF; stable-diffusion.cpp sample_res_2s.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         sigma_down, sigma_up, scale = ancestral(sigma, sigma_next, eta)
         if sigma_down == 0:
             x = scale * denoised

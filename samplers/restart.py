@@ -7,9 +7,8 @@ import numpy as np
 
 from refsd.samplers.latents import sampler
 from refsd.samplers.levels import DiscreteLevels
-from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.schedules import karras
-from refsd.samplers.step import Callback, StepNoise
+from refsd.samplers.step import no_callback
 
 
 class Segment(NamedTuple):
@@ -55,22 +54,12 @@ def path(sigmas: np.ndarray, segments: list[Segment]) -> list[tuple[float, float
 
 
 @sampler
-def restart(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    s_noise: float = 1.0,
-    segments: list[Segment] | None = None,
-) -> np.ndarray:
+def restart(model, x, sigmas, noise, callback=no_callback, s_noise=1.0, segments: list[Segment] | None = None):
     """Sample with Heun's method along `path`; a restart sets x <- x + sqrt(high^2 - low^2) s_noise n.
 
-    x:        latents at sigmas[0]
     sigmas:   [n + 1], falling; a step to 0 is an Euler step
     noise:    called once a restart
     segments: None: those of usual_segments, which also replaces the schedule
-    -> latents at sigmas[-1], dtype of x
     Source: Xu et al. 2023 (Restart sampling), algorithm 1; A1111 and Forge modules/sd_samplers_extra.py.
     """
     if segments is None:
@@ -80,8 +69,7 @@ def restart(
         if sigma > last:
             x = x + noise(last, sigma) * (s_noise * math.sqrt(sigma**2 - last**2))
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         d = (x - denoised) / sigma
         dt = sigma_next - sigma
         if sigma_next == 0:

@@ -8,8 +8,7 @@ from refsd.kernels.lagrange_steps import exponential_lagrange_steps
 from refsd.samplers.latents import sampler, settle
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.lms import gauss_legendre
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals
+from refsd.samplers.step import intervals, no_callback
 
 # sigma at the step's end -> tau, the noise strength: 0 gives the ODE, 1 the SDE with DDPM's noise
 Tau = Callable[[float], float]
@@ -60,26 +59,25 @@ def two_weights(times: np.ndarray, ahead: int, used: np.ndarray, order: int, rat
 
 @sampler
 def sa_solver(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    s_noise: float = 1.0,
-    tau: Tau = SD_TAU,
-    predictor: int = 3,
-    corrector: int = 4,
-    weights: Weights = adams_weights,
-    tau_at_start: bool = False,
-    lower_order_final: bool = False,
-    pece: bool = False,
-) -> np.ndarray:
+    model,
+    x,
+    sigmas,
+    noise,
+    callback=no_callback,
+    s_noise=1.0,
+    tau=SD_TAU,
+    predictor=3,
+    corrector=4,
+    weights=adams_weights,
+    tau_at_start=False,
+    lower_order_final=False,
+    pece=False,
+):
     """Sample with SA-Solver: predict x, call the model there, repeat the step with its output. One call a step.
 
         x' = sigma_next / sigma e^(-tau^2 h) x + sum_j b_j denoised_j + sigma_next sqrt(1 - e^(-2 tau^2 h)) n
         corrected: the same from the previous x, with the same n, and with denoised of x' among the values
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 gives denoised, and the orders decrease before it
     noise:  called once a step if tau is not 0
     tau:    (sigma at the step's end) -> noise strength
@@ -88,7 +86,6 @@ def sa_solver(
     tau_at_start: evaluate tau at the sigma where the step starts, as diffusers does
     lower_order_final: the orders also decrease to 1 before a last sigma above 0; the corrector's is one higher
     pece: also call the model at the corrected x: predict, evaluate, correct, evaluate. Two calls a step
-    -> latents at sigmas[-1], dtype of x
     Source: Xue et al. 2023 (SA-Solver), algorithm 1; ComfyUI sample_sa_solver, sample_sa_solver_pece;
     diffusers SASolverScheduler.
     """
@@ -100,8 +97,7 @@ def sa_solver(
     x_last, n = x, None
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if i > 0 and (pece or sigma_next > 0):
             x = settle(_step(x_last, decays[i - 1], correctors[i - 1], [denoised, *ms], ups[i - 1], n))
             denoised = model(x, sigma) if pece else denoised

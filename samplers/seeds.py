@@ -1,16 +1,13 @@
 """SEEDS: exponential integrators of the reverse SDE in t = -ln sigma, with two or three calls a step."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from refsd.samplers.latents import sampler
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
-# (k = (1 + eta) h, position r of the second call in the step) -> weights of denoised and denoised_2
-Weights = Callable[[float, float], tuple[float, float]]
+# What `weights` may be: (k = (1 + eta) h, position r of the second call) -> weights of denoised and denoised_2
 
 
 def midpoint(k: float, r: float) -> tuple[float, float]:
@@ -39,17 +36,7 @@ def advanced(w: np.ndarray, part: float, n: np.ndarray) -> np.ndarray:
 
 
 @sampler
-def seeds_2(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    r: float = 0.5,
-    weights: Weights = midpoint,
-) -> np.ndarray:
+def seeds_2(model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0, r=0.5, weights=midpoint):
     """Sample with SEEDS-2: a noisy step to sigma_1, at r of the step in ln sigma, then a step over the whole.
 
         x_1 = e^(-r k) x + (1 - e^(-r k)) denoised + sigma_1 w_1,  k = (1 + eta) h
@@ -57,17 +44,14 @@ def seeds_2(
 
     w is one path of noise; w_1 is its value at sigma_1.
 
-    x:       latents at sigmas[0]
     sigmas:  [n + 1], falling; a step to 0 gives denoised
     noise:   called twice a step, for sigma to sigma_1 and sigma_1 to sigma_next; not if eta or s_noise is 0
     weights: midpoint or refined
-    -> latents at sigmas[-1], dtype of x
     Source: Gonzalez et al. 2023 (SEEDS), algorithm 2; ComfyUI sample_seeds_2.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         h = math.log(sigma / sigma_next)
@@ -92,13 +76,7 @@ def seeds_2(
 
 
 @sampler
-def exp_heun_2_x0(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-) -> np.ndarray:
+def exp_heun_2_x0(model, x, sigmas, noise=no_noise, callback=no_callback):
     """Sample with Heun's method as an exponential integrator: seeds_2 with r = 1, `refined`, without noise.
 
     Arguments: as in seeds_2. noise: not used
@@ -109,15 +87,7 @@ def exp_heun_2_x0(
 
 
 @sampler
-def seeds_3(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise,
-    callback: Callback | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-) -> np.ndarray:
+def seeds_3(model, x, sigmas, noise, callback=no_callback, eta=1.0, s_noise=1.0):
     """Sample with SEEDS-3: two noisy inner steps, to one third and two thirds of the step in ln sigma.
 
         x_1 = ... (1 - e^(-k/3)) denoised                 at sigma_1
@@ -126,16 +96,13 @@ def seeds_3(
 
     Each line begins with e^(-k_j) x and ends with sigma_j w_j, where w is the path of noise of seeds_2.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 gives denoised
     noise:  called three times a step; not if eta or s_noise is 0
-    -> latents at sigmas[-1], dtype of x
     Source: Gonzalez et al. 2023 (SEEDS), algorithm 3; ComfyUI sample_seeds_3.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         h = math.log(sigma / sigma_next)

@@ -26,5 +26,9 @@ def no_noise(sigma: float, sigma_next: float) -> np.ndarray:
     raise ValueError(f"a deterministic sampler asked for noise between sigma {sigma} and {sigma_next}")
 
 
+def no_callback(i: int, sigma: float, x: np.ndarray, denoised: np.ndarray) -> None:
+    """Do nothing."""
+
+
 class StepsError(ValueError):
     """A sampler cannot run on these sigmas."""

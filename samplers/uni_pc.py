@@ -6,8 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from refsd.samplers.latents import sampler, settle
-from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import intervals, no_callback, no_noise
 
 
 def b_1(h: float) -> float:
@@ -21,16 +20,7 @@ def b_2(h: float) -> float:
 
 
 @sampler
-def uni_pc(
-    model: Denoiser,
-    x: np.ndarray,
-    sigmas: np.ndarray,
-    noise: StepNoise = no_noise,
-    callback: Callback | None = None,
-    order: int = 3,
-    lower_order_final: bool = True,
-    B: Callable[[float], float] = b_1,
-) -> np.ndarray:
+def uni_pc(model, x, sigmas, noise=no_noise, callback=no_callback, order=3, lower_order_final=True, B=b_1):
     """Sample with UniPC, predicting denoised.
 
         predict: x' = sigma_next / sigma x + (1 - e^-h) m_0 - B sum_i rho_i D_i
@@ -39,13 +29,11 @@ def uni_pc(
     m are values of denoised, D_i = (m_i - m_0) / r_i, r_i = (t_i - t_0) / h, t = -ln sigma; rho solves a
     Vandermonde system in r. The next step starts from the corrected x, with denoised of the predicted x'.
 
-    x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the first steps are of lower order; a step to 0 gives denoised
     noise:  not used
     order:  values used, once there are that many
     lower_order_final: use at most as many values as steps are left
     B:      b_1, or b_2 for uni_pc_bh2
-    -> latents at sigmas[-1], dtype of x
     Source: Zhao et al. 2023 (UniPC), algorithms 5 to 8; diffusers UniPCMultistepScheduler.
     """
     ms: list[np.ndarray] = []
@@ -56,8 +44,7 @@ def uni_pc(
         t = -math.log(sigma)
         if i > 0:
             x = settle(step(x_last, ms, ts, t, B, denoised))
-        if callback:
-            callback(i, sigma, x, denoised)
+        callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         used = min(order, len(sigmas) - 1 - i) if lower_order_final else order

@@ -8,7 +8,7 @@ import pytest
 from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.latents import Latents, array_of, sampler, scaled, settle
 from refsd.samplers.noise import Philox, independent
-from refsd.samplers.step import intervals
+from refsd.samplers.step import intervals, no_callback
 
 KINDS = {"": SAMPLERS, "flow ": FLOW_SAMPLERS, "cfg++ ": CFG_PP_SAMPLERS}
 EVERY = {f"{kind}{name}": sampler for kind, samplers in KINDS.items() for name, sampler in samplers.items()}
@@ -33,7 +33,7 @@ def test_the_text_on_arrays(name):
 
     def end(f):
         noise = independent(Philox(2), x.shape)
-        return f(denoiser(name), x, sigmas, lambda *ends: noise(*ends).astype(np.float64), None, **keywords)
+        return f(denoiser(name), x, sigmas, lambda *ends: noise(*ends).astype(np.float64), no_callback, **keywords)
 
     y, plain = end(run), end(text)
     np.testing.assert_allclose(y, plain, rtol=1e-10, atol=1e-11)
