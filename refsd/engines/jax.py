@@ -203,10 +203,6 @@ def _batch_norm(jax, x, params):
     return jax.nn.standardize(x["x"], mean=mean, variance=var, epsilon=params["eps"])
 
 
-def _adaptive_layer_norm(jax, x, params):
-    return modulated(_layer_norm(jax, {"x": x["x"]}, params), x)
-
-
 # Embeddings of position and time, composed in float32 as users of JAX write them.
 
 
@@ -332,7 +328,7 @@ LIBRARY = Library(
         "l2_norm": _l2_norm,
         "batch_norm": _batch_norm,
         "group_norm_silu": lambda jax, x, params: jax.nn.silu(_group_norm(jax, x, params)),
-        "adaptive_layer_norm": _adaptive_layer_norm,
+        "adaptive_layer_norm": lambda jax, x, params: modulated(_layer_norm(jax, {"x": x["x"]}, params), x),
         "timestep_embedding": _timestep_embedding,
         "rope": _rope,
         "sincos_positions": _sincos_positions,

@@ -172,10 +172,6 @@ def _layer_norm(mlx, x, params):
     return mlx.core.fast.layer_norm(x["x"], x.get("weight"), x.get("bias"), params["eps"])
 
 
-def _rms_norm(mlx, x, params):
-    return mlx.core.fast.rms_norm(x["x"], x.get("weight"), params["eps"])
-
-
 def _l2_norm(mlx, x, params):
     length = mlx.core.linalg.norm(x["x"], axis=-1, keepdims=True)
     return x["x"] / mlx.core.maximum(length, params["eps"])
@@ -315,7 +311,7 @@ LIBRARY = Library(
         "conv3d": _convolution,
         "group_norm": _group_norm,
         "layer_norm": _layer_norm,
-        "rms_norm": _rms_norm,
+        "rms_norm": lambda mlx, x, params: mlx.core.fast.rms_norm(x["x"], x.get("weight"), params["eps"]),
         "l2_norm": _l2_norm,
         "batch_norm": _batch_norm,
         "group_norm_silu": lambda mlx, x, params: mlx.nn.silu(_group_norm(mlx, x, params)),

@@ -143,10 +143,6 @@ def _batch_norm(tinygrad, x, params):
     return x["x"].batchnorm(None, None, x["mean"], (x["var"] + params["eps"]).rsqrt())
 
 
-def _adaptive_layer_norm(tinygrad, x, params):
-    return modulated(x["x"].layernorm(eps=params["eps"]), x)
-
-
 # Embeddings of position and time, composed in float32 as tinygrad's own models (extra/models, examples) do.
 
 
@@ -254,7 +250,7 @@ LIBRARY = Library(
         "l2_norm": lambda tinygrad, x, params: x["x"].normalize(dim=-1, eps=params["eps"]),
         "batch_norm": _batch_norm,
         "group_norm_silu": lambda tinygrad, x, params: _group_norm(tinygrad, x, params).silu(),
-        "adaptive_layer_norm": _adaptive_layer_norm,
+        "adaptive_layer_norm": lambda tinygrad, x, params: modulated(x["x"].layernorm(eps=params["eps"]), x),
         "timestep_embedding": _timestep_embedding,
         "rope": _rope,
         "sincos_positions": _sincos_positions,

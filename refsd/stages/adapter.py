@@ -71,10 +71,6 @@ def _rank_of_the_first(right: dict[str, Tensors]) -> dict[str, Tensors]:
     }
 
 
-def _first_for_all(right: dict[str, Tensors]) -> dict[str, Tensors]:
-    return dict.fromkeys(right, next(iter(right.values())))
-
-
 def _made(kind: type, change: Callable[[Any], Any]) -> Callable[[Adapter, Tensors], Adapter]:
     def adapter(right: Adapter, parts: Tensors) -> Adapter:
         if not isinstance(right, kind):
@@ -195,10 +191,6 @@ def _along(axis: int, turned: bool) -> Callable[[np.ndarray, list[tuple[Any, np.
     return joined
 
 
-def _only_first(right: dict[str, Tensors]) -> dict[str, Tensors]:
-    return dict([next(iter(right.items()))])
-
-
 def _of_columns(dora: DoRA) -> DoRA:
     if not isinstance(dora.inner, LoRA) or dora.inner.down.shape[1] != len(dora.magnitude):
         raise NoDifference
@@ -231,8 +223,8 @@ _KNOWN = (
         "rows in reverse order",
         rows=lambda p, module: dict(zip(p["rows"], reversed(p["rows"].values()), strict=True)).get(module),
     ),
-    part("only the first part of a fused layer", modules=_only_first),
-    part("the first part for all", modules=_first_for_all),
+    part("only the first part of a fused layer", modules=lambda right: dict([next(iter(right.items()))])),
+    part("the first part for all", modules=lambda right: dict.fromkeys(right, next(iter(right.values())))),
     part("changes of a fused layer's parts joined along the tokens, not the channels", joined=_along(0, True)),
     part("changes of a fused layer's parts joined along the inputs, not the outputs", joined=_along(1, False)),
     part("alpha over the first part's rank", modules=_rank_of_the_first),

@@ -22,10 +22,6 @@ def _of_inputs(oft: OutputRotation, parts: Parts, weight: np.ndarray, strength: 
     return oft.delta(weight.T, strength).T
 
 
-def _unrescaled(oft: OutputRotation, parts: Parts, weight: np.ndarray, strength: float) -> np.ndarray:
-    return oft._replace(gain=None).delta(weight, strength)
-
-
 def _rescaled_columns(oft: OutputRotation, parts: Parts, weight: np.ndarray, strength: float) -> np.ndarray:
     if oft.gain is None or weight.shape[0] != weight.shape[1]:
         raise NoDifference
@@ -66,7 +62,7 @@ def _scaled_by_alpha(oft: OutputRotation, parts: Parts, weight: np.ndarray, stre
 
 # Name of the bug -> the bug.
 ROTATIONS: Mapping[str, Change] = {
-    "rescale left out": _unrescaled,
+    "rescale left out": lambda oft, parts, weight, strength: oft._replace(gain=None).delta(weight, strength),
     "rescale along the columns": _rescaled_columns,
     "a rotation of the inputs, not of the outputs": _of_inputs,
     "a rotation the other way": _staged(transposed),

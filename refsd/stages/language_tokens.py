@@ -221,10 +221,6 @@ def _plain_specials(tokenizer: TextTokenizer, text: str) -> list[int]:
     ]
 
 
-def _blank_first(tokenizer: TextTokenizer, text: str) -> list[int]:
-    return tokenizer.encode(" " + text)
-
-
 def _longest_first(tokenizer: TextTokenizer, text: str) -> list[int]:
     """Take the longest piece at each place, where the likeliest of all divisions is right."""
     if any(mark in text for mark in ("<|", "[", "<0x")) or tokenizer.id_of("</s>") is None:
@@ -329,7 +325,7 @@ _KNOWN = (
     part("BOS before the template's own", encode=_bos_first, text=_other(bos=True)),
     part("special tokens are text", encode=_plain_specials),
     part("lines apart", encode=_lines_apart),
-    part("a blank before each text", encode=_blank_first),
+    part("a blank before each text", encode=lambda tokenizer, text: tokenizer.encode(" " + text)),
     part("weights in the first chunk alone", later=np.ones_like),
     part("weights one token late", weigh=lambda w: np.append(1.0, w[:-1])),
     part("no mask", mask=lambda seen, rule: np.ones_like(seen)),

@@ -253,10 +253,6 @@ def _one_way(without: str):
     return lambda scale, mean, spread: _OneWay(_deviations(scale, mean, spread), scale, without)
 
 
-def _interleaved(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return moments[:, ::2], moments[:, 1::2]
-
-
 def _by_clipped(logvar: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Divide by the deviation of the clipped logvar, so that multiplying by it gives `wanted`."""
     return wanted / np.exp(np.clip(logvar, -30, 20) / 2)
@@ -299,7 +295,7 @@ _KNOWN = (
         )
     ),
     part("mean and logvar swapped", split=lambda moments: tuple(np.split(moments, 2, axis=1))[::-1]),
-    part("mean and logvar in turn", split=_interleaved),
+    part("mean and logvar in turn", split=lambda moments: (moments[:, ::2], moments[:, 1::2])),
     part("logvar not clipped", deviation=lambda logvar, n: _by_clipped(logvar, np.exp(logvar / 2) * n)),
     part("variance for the deviation", deviation=lambda logvar, n: _by_clipped(logvar, np.exp(logvar) * n)),
     part("logvar for the deviation", deviation=lambda logvar, n: _by_clipped(logvar, logvar * n)),

@@ -77,10 +77,6 @@ def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     return np.abs(truth) + given + 2 * step
 
 
-def _mask_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    return np.ones(truth.shape)
-
-
 # --- what engines got wrong --------------------------------------------------------------------------------------
 
 
@@ -205,7 +201,7 @@ STAGES = (
         },
         params={"engine": REQUIRED, "space": "ve", "sigma": REQUIRED, "sigma_next": REQUIRED},
         outputs={
-            "latent_mask": Output(_IMAGE, _mask_size, 6),
+            "latent_mask": Output(_IMAGE, lambda inputs, truth: np.ones(truth.shape), 6),
             "shown": Output(_IMAGE, _size, 16),
             "denoised": Output(_IMAGE, _size, 16),
             "left": Output(_IMAGE, _size, 32),

@@ -50,10 +50,6 @@ def _run(rule: PixelRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     }
 
 
-def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    return 2 + np.abs(truth)
-
-
 def _each(to_byte: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
     """to_byte: values of 0..255, not clipped -> bytes"""
     return lambda image: to_byte((image[0] + 1) * 127.5).transpose(1, 2, 0)
@@ -99,7 +95,7 @@ STAGES = (
         inputs={"bytes": "[N, H, W, 3]: red, green, blue", "answer": "[N, 3, H, W]: the network's"},
         params={"range": REQUIRED, "blocks": 1},
         outputs={
-            "shown": Output(("item", "channel", "row", "column"), _size, 4),
+            "shown": Output(("item", "channel", "row", "column"), lambda inputs, truth: 2 + np.abs(truth), 4),
             "bytes": Output(("item", "row", "column", "colour")),
         },
         rule=RULE,

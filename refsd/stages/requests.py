@@ -154,10 +154,6 @@ def _same_area(request: Request, before: Request | None) -> Request:
     return {**request, "size": before["size"]} if same else request  # type: ignore[index]
 
 
-def _goes_on(seed: int, new: Noise, before: Noise | None) -> Noise:
-    return before or new
-
-
 _SEED = "seed_of_requests"
 
 
@@ -188,7 +184,7 @@ _KNOWN = (
     part("a mask as long as the longest prompt yet", prompt=_longest("tokens")),
     part("positions of the size before", size=_as_before("size")),
     part("positions of a size of as many pixels", size=_same_area),
-    part("the generator goes on", stream=_goes_on),
+    part("the generator goes on", stream=lambda seed, new, before: before or new),
     part("the generator goes on if the seed is the same", stream=_goes_on_with_the_seed),
     part("steps are counted on", step=lambda step, earlier: step + earlier),
     part("the steps' noise is counted on", draws=lambda earlier: earlier),

@@ -248,13 +248,9 @@ def _option(name: str, key: str, value: Any):
     return param(name, options=changed)
 
 
-def _half(x: np.ndarray) -> np.ndarray:
-    return np.cumprod(1 - x).astype(np.float16).astype(np.float64)
-
-
 _KNOWN = (
     part("betas evenly spaced, not their roots", betas=linear),
-    part("signal kept in float16", kept=_half),
+    part("signal kept in float16", kept=lambda x: np.cumprod(1 - x).astype(np.float16).astype(np.float64)),
     part("signal kept before each step, not after it", kept=lambda betas: np.cumprod(1 - betas) / (1 - betas)[-1]),
     part("zero terminal SNR left out", zero_snr=lambda kept: kept),
     part("another number for no signal", no_signal=lambda engine: 1e-6),

@@ -169,10 +169,6 @@ def _in_turn(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return values * np.tile(scale, [n // m for n, m in zip(values.shape, scale.shape, strict=True)])
 
 
-def _column_major(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return y.reshape(-1).reshape(shape, order="F")
-
-
 def _transposed(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if len(shape) < 2 or shape[0] != shape[1]:
         raise NoDifference
@@ -280,7 +276,7 @@ _OF_FOUR_BITS = (
 _KNOWN = (
     *_OF_FOUR_BITS,
     part("a square's rows and columns swapped", fits=_transposed),
-    part("column by column", fits=_column_major),
+    part("column by column", fits=lambda y, shape: y.reshape(-1).reshape(shape, order="F")),
     part("rows and columns of the filter swapped", fits=_taps_swapped),
     part("the filter's taps first", fits=_taps_first),
     part("halves of a block of 32 taken in turn", fits=_blocks(lambda y: y.reshape(-1, 2, 16).swapaxes(1, 2))),

@@ -185,10 +185,6 @@ def _pixel_unshuffle(a):
     return y.reshape(*N, C * r**2, H // r, W // r)
 
 
-def _repeated_indices(a):
-    return np.repeat(np.arange(a["repeats"].numel()), values(a["repeats"]))
-
-
 MOVES: dict[str, Rule] = {
     "cat": _moved(lambda a: np.concatenate([wide(t) for t in a["tensors"] if t.ndim != 1 or t.numel()], a["dim"])),
     "stack": _moved(lambda a: np.stack([wide(t) for t in a["tensors"]], a["dim"])),
@@ -210,7 +206,7 @@ MOVES: dict[str, Rule] = {
     "flip": _moved(lambda a: np.flip(wide(a["self"]), a["dims"])),
     "roll": _moved(lambda a: np.roll(wide(a["self"]), a["shifts"], a["dims"] or None)),
     "repeat": _moved(_repeat),
-    "repeat_interleave": _moved(_repeated_indices),
+    "repeat_interleave": _moved(lambda a: np.repeat(np.arange(a["repeats"].numel()), values(a["repeats"]))),
     "tril": _moved(_triangle(np.tril)),
     "triu": _moved(_triangle(np.triu)),
     "sort": sort,

@@ -100,10 +100,6 @@ def _unfold(x, a):
     return windows[tuple(where)]
 
 
-def _transpose(x, a):
-    return x if not x.ndim else np.swapaxes(x, a["dim0"], a["dim1"])
-
-
 def _same(x, a):
     return x
 
@@ -112,7 +108,7 @@ VIEWS: dict[str, View] = {
     "view": _view,
     "_unsafe_view": _view,
     "permute": lambda x, a: np.transpose(x, a["dims"]),
-    "transpose": _transpose,
+    "transpose": lambda x, a: x if not x.ndim else np.swapaxes(x, a["dim0"], a["dim1"]),
     "t": lambda x, a: x.T,
     "expand": _expand,
     "slice": _slice,

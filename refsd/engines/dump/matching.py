@@ -30,14 +30,10 @@ class Match(NamedTuple):
         return f"{self.name} is {', '.join(self.taps)}{f' ({self.layout})' if self.layout else ''}"
 
 
-def _channels_last(y: np.ndarray) -> np.ndarray:
-    return np.moveaxis(y, -1, 1) if y.ndim > 2 else y
-
-
 # layout in the dump -> function that restores the reference's order of elements
 _LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "": lambda y: y,
-    "channels last": _channels_last,
+    "channels last": lambda y: np.moveaxis(y, -1, 1) if y.ndim > 2 else y,
     "axes reversed": np.transpose,
 }
 

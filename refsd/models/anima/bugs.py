@@ -9,10 +9,6 @@ from refsd.networks.bugs import replacing
 _ANGLES, _MODULATION, _EMBEDDER = anima.rope_angles, anima.modulation, anima.t_embedder
 
 
-def _not_scaled(scale, dim):
-    return 1.0
-
-
 def _scaled_once(scale, dim):
     """Scale theta itself, without the exponent."""
     return scale
@@ -56,7 +52,7 @@ def _gelu_approximated(m: Module, h):
 
 BUGS = replacing(
     anima,
-    ("Anima's rotary frequencies lack their NTK factors", "ntk_factor", _not_scaled),
+    ("Anima's rotary frequencies lack their NTK factors", "ntk_factor", lambda scale, dim: 1.0),
     ("Anima's NTK factors lack their exponent", "ntk_factor", _scaled_once),
     ("Anima's rows and columns are swapped", "rope_angles", _rows_and_columns_swapped),
     ("Anima's padding mask is 1", "with_padding_mask", _masked_everywhere),

@@ -24,10 +24,6 @@ def _counted_from_1(m, hint, x, kind):
     return union.fused_hint(m, hint, x, max(0, kind - 1))
 
 
-def _over_tokens(m, x):
-    return _ATTENTION(m, x.swapaxes(0, 1)).swapaxes(0, 1)
-
-
 BUGS = (
     Mutant("the hint is not read", changing("hint", np.zeros_like)),
     *replacing(
@@ -41,7 +37,7 @@ BUGS = (
         (
             "ControlNet Union's tokens attend to each other, as in ComfyUI, not the batch",
             "attention",
-            _over_tokens,
+            lambda m, x: _ATTENTION(m, x.swapaxes(0, 1)).swapaxes(0, 1),
         ),
     ),
     Mutant(

@@ -2,22 +2,12 @@
 
 from refsd.models.controlnet import controlnet
 from refsd.models.unet.component import CONTEXT, HINT, TIMESTEPS, X, Y, kinds_fit, shared_fits
-from refsd.module import Module
-from refsd.networks.component import Component, Fit
-
-
-def _control(m: Module, **arguments) -> dict:
-    return {f"control.{i}": part for i, part in enumerate(controlnet(m, **arguments))}
-
-
-def _fits(m: Module) -> dict[str, Fit]:
-    return shared_fits(m) | {"control_type": kinds_fit(m)}
-
+from refsd.networks.component import Component
 
 COMPONENTS = {
     "controlnet": Component(
         "controlnet",
-        _control,
+        lambda m, **arguments: {f"control.{i}": part for i, part in enumerate(controlnet(m, **arguments))},
         {
             "x": X,
             "hint": HINT._replace(optional=False),
@@ -27,6 +17,6 @@ COMPONENTS = {
         },
         {"control.0": "N D H W", "control.1": "one for each skip, and last the middle"},
         {"num_heads": 8, "num_groups": 32, "strength": 1.0, "control_type": 0},
-        _fits,
+        lambda m: shared_fits(m) | {"control_type": kinds_fit(m)},
     ),
 }

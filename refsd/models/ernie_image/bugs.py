@@ -13,10 +13,6 @@ def _one_angle_a_pair(m: Module, x, angle):
     return m.rope_halves(x, angle)
 
 
-def _neighbours(m: Module, x, angle):
-    return m.rope(x, angle)
-
-
 def _picture_at_0(lengths, J, H, W):
     return _IDS(0 * np.asarray(lengths), J, H, W)
 
@@ -32,10 +28,6 @@ def _words_from_1(lengths, J, H, W):
 
 def _rows_and_columns_swapped(lengths, J, H, W):
     return _IDS(lengths, J, H, W)[..., [0, 2, 1]]
-
-
-def _padding_seen(lengths, J, pictures):
-    return None
 
 
 def _cosines_first(m: Module, timesteps):
@@ -72,12 +64,12 @@ def _last_shift_first(m: Module, h, temb, eps):
 BUGS = replacing(
     ernie_image,
     ("Ernie-Image turns both channels of a pair by one angle", "turn", _one_angle_a_pair),
-    ("Ernie-Image turns neighbouring channels", "turn", _neighbours),
+    ("Ernie-Image turns neighbouring channels", "turn", lambda m, x, angle: m.rope(x, angle)),
     ("Ernie-Image's picture is at 0 on the words' axis", "token_ids", _picture_at_0),
     ("Ernie-Image's picture follows the padding, not the prompt", "token_ids", _picture_after_the_padding),
     ("Ernie-Image's words count from 1", "token_ids", _words_from_1),
     ("Ernie-Image's rows and columns are swapped", "token_ids", _rows_and_columns_swapped),
-    ("Ernie-Image attends to the padding", "seen", _padding_seen),
+    ("Ernie-Image attends to the padding", "seen", lambda lengths, J, pictures: None),
     ("Ernie-Image's time has cosines first", "time_embedding", _cosines_first),
     ("Ernie-Image's modulation is not activated", "modulation", _not_activated),
     ("Ernie-Image's modulation has scale before shift", "modulation", _scale_first),

@@ -21,10 +21,6 @@ def _rows_and_columns_swapped(x, word=0):
     return _PICTURE(x, word)[:, [0, 2, 1, 3]]
 
 
-def _references_behind_the_words(x, word=0):
-    return _PICTURE(x, -word)
-
-
 def _references_on_the_first_axis(x, word=0):
     """FLUX.2's positions: the k-th reference stands at 10 k on the first axis."""
     return _PICTURE(x) + np.array([-10 * word, 0, 0, 0])
@@ -107,7 +103,7 @@ BUGS = (
         (
             "FLUX.3's references stand at words 1, 2, ..., not -1, -2, ...",
             "picture_ids",
-            _references_behind_the_words,
+            lambda x, word=0: _PICTURE(x, -word),
         ),
         ("FLUX.3's references have the picture's positions", "picture_ids", lambda x, word=0: _PICTURE(x)),
         ("FLUX.3's references stand at 10, 20, ... as FLUX.2's", "picture_ids", _references_on_the_first_axis),

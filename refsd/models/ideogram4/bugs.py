@@ -10,10 +10,6 @@ from refsd.networks.bugs import replacing
 _POSITIONS, _MODULATION = ideogram4.positions, ideogram4.modulation
 
 
-def _first_network(m: Module, there):
-    return m
-
-
 def _rows_and_columns_swapped(there, H, W):
     ids = _POSITIONS(there, H, W)
     ids[:, -H * W :] = ids[:, -H * W :, [0, 2, 1]]
@@ -45,10 +41,6 @@ def _sections_in_turn(head_dim, sections):
 
 def _axes_to_the_end(head_dim, sections):
     return np.arange(head_dim // 2) % 3
-
-
-def _padding_seen(there, pictures):
-    return None
 
 
 def _gates_not_bounded(m: Module, knobs):
@@ -100,14 +92,14 @@ def _value_activated(m: Module, h):
 
 BUGS = replacing(
     ideogram4,
-    ("Ideogram 4's call without a prompt has the first network", "network_of", _first_network),
+    ("Ideogram 4's call without a prompt has the first network", "network_of", lambda m, there: m),
     ("Ideogram 4's rows and columns are swapped", "positions", _rows_and_columns_swapped),
     ("Ideogram 4's picture starts at 0", "positions", _picture_from_0),
     ("Ideogram 4's picture has time 0", "positions", _time_from_0),
     ("Ideogram 4's words stand on one axis", "positions", _words_on_one_axis),
     ("Ideogram 4's frequencies are split in blocks", "axes", _sections_in_turn),
     ("Ideogram 4's frequencies take the axes in turn to the end", "axes", _axes_to_the_end),
-    ("Ideogram 4 attends to the padding", "segments", _padding_seen),
+    ("Ideogram 4 attends to the padding", "segments", lambda there, pictures: None),
     ("Ideogram 4's gates have no tanh", "modulation", _gates_not_bounded),
     ("Ideogram 4's modulation has the gate first", "modulation", _gate_first),
     ("Ideogram 4's modulation has the MLP first", "modulation", _mlp_first),

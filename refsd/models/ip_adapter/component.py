@@ -6,10 +6,6 @@ from refsd.networks.component import VALUE, Argument, Component, Fit, exactly, n
 from refsd.numerics.errors import BadInput
 
 
-def _run(m: Module, embeds=None, penultimate=None):
-    return image_prompt(m, penultimate if embeds is None else embeds)
-
-
 def _fits(m: Module) -> dict[str, Fit]:
     own = m["image_proj"]
     if "proj_in" in own:
@@ -37,7 +33,7 @@ def _fits(m: Module) -> dict[str, Fit]:
 COMPONENTS = {
     "ip-adapter": Component(
         "ip-adapter",
-        _run,
+        lambda m, embeds=None, penultimate=None: image_prompt(m, penultimate if embeds is None else embeds),
         {
             "embeds": Argument("N D", VALUE, "embedding of CLIP's vision tower", optional=True),
             "penultimate": Argument("N L D", VALUE, "its hidden states, for plus and full-face", optional=True),

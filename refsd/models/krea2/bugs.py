@@ -17,10 +17,6 @@ def _words_numbered(J, H, W):
     return ids + np.pad(np.repeat(np.arange(J)[:, None], 3, axis=1), ((0, len(ids) - J), (0, 0)))
 
 
-def _rows_and_columns_swapped(J, H, W):
-    return _IDS(J, H, W)[:, [0, 2, 1]]
-
-
 def _from_the_centre(J, H, W):
     return _IDS(J, H, W) - np.pad(np.tile([0, H // 4, W // 4], (H * W // 4, 1)), ((J, 0), (0, 0)))
 
@@ -70,7 +66,7 @@ def _last_shift_first(m: Module, h, temb, eps):
 BUGS = replacing(
     krea2,
     ("Krea 2's words are numbered, not all at 0", "token_ids", _words_numbered),
-    ("Krea 2's rows and columns are swapped", "token_ids", _rows_and_columns_swapped),
+    ("Krea 2's rows and columns are swapped", "token_ids", lambda J, H, W: _IDS(J, H, W)[:, [0, 2, 1]]),
     ("Krea 2's rows and columns count from the centre, as Qwen-Image's", "token_ids", _from_the_centre),
     ("Krea 2's fusion of the text sees the padding", "seen", _fusion_unmasked),
     ("Krea 2's hidden states stand in the reverse order", "text_fusion", _states_backwards),

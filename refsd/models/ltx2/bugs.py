@@ -41,10 +41,6 @@ def _not_centred(m: Module, places, extent, *more):
     return _ANGLES(m, (places + np.array(extent)) / 2, extent, *more)
 
 
-def _rows_and_columns_swapped(*sizes):
-    return _POSITIONS(*sizes)[:, [0, 2, 1]]
-
-
 def _begin(n, steps):
     return np.maximum(np.arange(n) * steps + 1.0 - steps, 0)
 
@@ -117,7 +113,7 @@ BUGS = (
         ("LTX-2's frequencies are those of one axis after the other", "angles", _in_order(_axes_one_by_one)),
         ("LTX-2's last channels are not turned, not the first", "angles", _in_order(_rest_last)),
         ("LTX-2's positions are not centred", "angles", _not_centred),
-        ("LTX-2's rows and columns are swapped", "positions", _rows_and_columns_swapped),
+        ("LTX-2's rows and columns are swapped", "positions", lambda *sizes: _POSITIONS(*sizes)[:, [0, 2, 1]]),
         ("LTX-2's frames have one rate", "positions", lambda F, H, W, fps: _POSITIONS(F, H, W, ltx2.FPS)),
         ("LTX-2's positions are where tokens begin", "middle", _begin),
         ("LTX-2's first latent is as long as the others", "middle", lambda n, steps: steps * (np.arange(n) + 0.5)),

@@ -75,10 +75,6 @@ def _conditioning(of_table: bool, wrong):
     return lambda m, t: wrong(m, t) if ("adaln_t_table" in m.weights) == of_table else _CONDITIONING(m, t)
 
 
-def _of_1000(m: Module, t):
-    return _WAVES(m, 1000 * t)
-
-
 def _neighbours(m: Module, x, angle):
     R = 2 * angle.shape[2]
     return np.concatenate([m.rope(np.copy(x[..., :R], order="C"), angle), x[..., R:]], axis=3)
@@ -137,7 +133,7 @@ BUGS = (
             "conditioning",
             _conditioning(True, lambda m, t: m.silu(h3.time_curve(m, t))),
         ),
-        ("MiniMax-H3's time is multiplied by 1000", "time_embedder", _of_1000),
+        ("MiniMax-H3's time is multiplied by 1000", "time_embedder", lambda m, t: _WAVES(m, 1000 * t)),
         ("MiniMax-H3 turns neighbouring channels", "turn", _neighbours),
         ("MiniMax-H3 turns the last channels of a head", "turn", _last_channels),
         ("MiniMax-H3's MLP activates the value, not the gate", "mlp", _value_activated),

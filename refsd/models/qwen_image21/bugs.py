@@ -28,10 +28,6 @@ def _from_the_corner(runs):
     return _shifted(runs, lambda run: [0, *(n - n // 2 for n in run.size)])
 
 
-def _rows_and_columns_swapped(runs):
-    return _IDS(runs)[:, [0, 2, 1]]
-
-
 def _picture_first(runs):
     """Number as Qwen-Image does: the picture at 0, the words after half of it."""
     *words, picture = runs
@@ -116,10 +112,6 @@ def _words_see_the_picture(run, start, runs):
     return (sum(one.tokens for one in runs), None) if run.size is None else _REACH(run, start, runs)
 
 
-def _causal_throughout(run, start, runs):
-    return start + run.tokens, start
-
-
 def _references_see_words_after_them(run, start, runs):
     return (_before(runs), None) if run.size and run is not runs[-1] else _REACH(run, start, runs)
 
@@ -168,7 +160,7 @@ _SCALES = (
 BUGS = _SCALES + replacing(
     qwen_image21,
     ("Qwen-Image 2.1's rows and columns count from the corner", "token_ids", _from_the_corner),
-    ("Qwen-Image 2.1's rows and columns are swapped", "token_ids", _rows_and_columns_swapped),
+    ("Qwen-Image 2.1's rows and columns are swapped", "token_ids", lambda runs: _IDS(runs)[:, [0, 2, 1]]),
     ("Qwen-Image 2.1's picture is numbered before the words, as Qwen-Image's", "token_ids", _picture_first),
     ("Qwen-Image 2.1's words are on one axis", "token_ids", _words_on_one_axis),
     ("Qwen-Image 2.1's picture advances the axis that it should freeze", "token_ids", _picture_in_turn),
@@ -186,7 +178,7 @@ BUGS = _SCALES + replacing(
     ("Qwen-Image 2.1's modulations of attention and MLP are swapped", "modulations", _branches_swapped),
     ("Qwen-Image 2.1's words see the words after them", "reach", _words_see_each_other),
     ("Qwen-Image 2.1's words see the picture", "reach", _words_see_the_picture),
-    ("Qwen-Image 2.1's picture is causal inside", "reach", _causal_throughout),
+    ("Qwen-Image 2.1's picture is causal inside", "reach", lambda run, start, runs: (start + run.tokens, start)),
     ("Qwen-Image 2.1's text norm has its weight without the 1", "txt_in", _weight_as_it_is),
     ("Qwen-Image 2.1's text is not normalised", "txt_in", _not_normalised),
     ("Qwen-Image 2.1's MLP activates the value, not the gate", "swiglu", _value_activated),

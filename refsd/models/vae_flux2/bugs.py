@@ -10,12 +10,8 @@ def _of_flux2(m, x, eps, squares_first):
     return _TO_VAE(m, x, squares_first=squares_first)
 
 
-def _squares_of_flux2(x):
-    return x
-
-
 BUGS = replacing(
     vae_flux2,
     ("the latents' eps is FLUX.2's, not the pipeline's own", "to_vae", _of_flux2),
-    ("the latents' channels are in FLUX.2's order, not Ideogram 4's", "squares_inside", _squares_of_flux2),
+    ("the latents' channels are in FLUX.2's order, not Ideogram 4's", "squares_inside", lambda x: x),
 )

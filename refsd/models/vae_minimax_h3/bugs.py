@@ -112,14 +112,6 @@ def _first_of_two(m: Module, clips):
     return np.concatenate([*parts, clips[-1][:, :, own + pad :]], axis=2)
 
 
-def _without_zeros(m: Module, tokens):
-    return _SUFFIX(m, tokens)[:1]
-
-
-def _without_registers(m: Module, tokens):
-    return _SUFFIX(m, tokens)[1:]
-
-
 def _stacked(qkv):
     N, L, _ = qkv.shape
     return [np.copy(part, order="C").reshape(N, L, -1, vae.HEAD_DIM) for part in np.split(qkv, 3, axis=-1)]
@@ -181,8 +173,8 @@ BUGS = (
         (f"{_NAME}: positions are whole numbers", "positions", _whole_numbers),
         (f"{_NAME}: rows and columns are swapped", "positions", _swapped_axes),
         (f"{_NAME}: positions are edges, not centres", "axis", lambda n: 2 * np.arange(n) / n - 1),
-        (f"{_NAME}: the token of zeros is missing", "suffix", _without_zeros),
-        (f"{_NAME}: the registers are missing", "suffix", _without_registers),
+        (f"{_NAME}: the token of zeros is missing", "suffix", lambda m, tokens: _SUFFIX(m, tokens)[:1]),
+        (f"{_NAME}: the registers are missing", "suffix", lambda m, tokens: _SUFFIX(m, tokens)[1:]),
         (f"{_NAME}: q, k and v are read one after another", "heads", _stacked),
         (f"{_NAME}: RoPE turns neighbouring channels", "turn", _neighbours),
         (f"{_NAME}: the MLP activates the value, not the gate", "mlp", _value_activated),

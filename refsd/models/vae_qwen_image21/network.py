@@ -1,7 +1,6 @@
 """Qwen-Image 2.1's autoencoder: sizes, tensors, names in files, config.json."""
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.models.vae_wan.network import statistics
@@ -202,10 +201,6 @@ def _config(size: QwenImage21VAESize) -> dict[str, Any]:
     }
 
 
-def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    return statistics(path, qwen_image21_vae_size(shapes).latent_channels, given)
-
-
 _PREFIXES = ("first_stage_model.", "vae.", "")
 _COMFYUI = Layout("comfyui", _of_names, lambda size: comfyui_keymap(len(size.widths), size.res_blocks + 1))
 _TINY = QwenImage21VAESize(16, (16, 32, 64, 128, 128), (24, 48, 96, 192, 192), 1)
@@ -226,7 +221,7 @@ QWEN_IMAGE21_VAE = Network(
     ),
     folder=Folder("vae", DIFFUSERS_FILE, same("diffusers"), _config),
     computed={"attn_scales": ([],), "is_residual": (True,), "patch_size": (None,)},
-    config=_read_config,
+    config=lambda path, shapes, given: statistics(path, qwen_image21_vae_size(shapes).latent_channels, given),
     before=("wan-vae", "vae", "flux2-vae"),
     recipes={"qwen-image21-vae": alone("qwen-image21-vae", QwenImage21VAESize(), _TINY, "vae")},
 )

@@ -1,8 +1,7 @@
 """Wan 2.1's and Qwen-Image's autoencoder: sizes, tensors, names in files, config.json."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from refsd.models.vae_wan.latents import LATENTS_MEAN, LATENTS_STD, statistics
 from refsd.models.vae_wan.layers import RES_NAMES, SAMPLING, conv3d, head, middle, res_block, shared_rows
@@ -131,10 +130,6 @@ def _wan_vae_config(size) -> dict:
     }
 
 
-def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    return statistics(path, wan_vae_size(shapes).latent_channels, given)
-
-
 _ORIGINAL_NAMES = ("encoder.downsamples.0.residual.", "decoder.upsamples.0.residual.")
 _DIFFUSERS_NAMES = (
     *("encoder.mid_block.attentions.0.to_qkv.", "decoder.mid_block.attentions.0.to_qkv."),
@@ -159,7 +154,7 @@ WAN_VAE = Network(
     ),
     folder=Folder("vae", DIFFUSERS_FILE, _DIFFUSERS, _wan_vae_config),
     computed={"attn_scales": ([],), "is_residual": (False,), "patch_size": (None,)},
-    config=_read_config,
+    config=lambda path, shapes, given: statistics(path, wan_vae_size(shapes).latent_channels, given),
     before=("vae", "flux2-vae"),
     recipes={"wan-vae": alone("wan-vae", WanVAESize(), WanVAESize(32, (32, 64, 128, 128), 1), "vae")},
 )

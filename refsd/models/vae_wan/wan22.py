@@ -1,7 +1,6 @@
 """Wan 2.2's autoencoder: sizes, tensors, names in files, config.json."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.models.vae_wan.latents import WAN22_LATENTS_MEAN, WAN22_LATENTS_STD, statistics
@@ -127,10 +126,6 @@ def _config(size: Wan22VAESize) -> dict[str, Any]:
     }
 
 
-def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    return statistics(path, wan22_vae_size(shapes).latent_channels, given)
-
-
 def sees_frames(shapes: Mapping[str, Shape]) -> bool:
     """True if the first convolution of a level is over several frames; Qwen-Image 2.1's autoencoder has one."""
     return any(name.endswith(_FIRST) and len(shape) == 5 and shape[2] > 1 for name, shape in shapes.items())
@@ -167,7 +162,7 @@ WAN22_VAE = Network(
     ),
     folder=Folder("vae", DIFFUSERS_FILE, _DIFFUSERS, _config),
     computed={"attn_scales": ([],), "is_residual": (True,), "patch_size": (2,)},
-    config=_read_config,
+    config=lambda path, shapes, given: statistics(path, wan22_vae_size(shapes).latent_channels, given),
     before=("wan-vae", "qwen-image21-vae", "vae", "flux2-vae"),
     recipes={
         "wan22-vae": alone(

@@ -21,16 +21,12 @@ def _rows_and_columns_swapped(padded, tokens_high, tokens_wide):
     return _PICTURE(padded, tokens_high, tokens_wide)[..., [0, 2, 1]]
 
 
-def _caption_from_0(padded):
-    return _CAPTION(padded) - np.array([1, 0, 0])
-
-
 _BY_POSITION = replacing(
     zimage,
     ("Z-Image's picture follows the longest caption of the batch, not its own", "picture_ids", _after_the_longest),
     ("Z-Image's picture is at 0 on the axis of time", "picture_ids", _time_0),
     ("Z-Image's rows and columns are swapped", "picture_ids", _rows_and_columns_swapped),
-    ("Z-Image's captions count from 0", "caption_ids", _caption_from_0),
+    ("Z-Image's captions count from 0", "caption_ids", lambda padded: _CAPTION(padded) - np.array([1, 0, 0])),
 )
 # Lumina 2 has the same blocks.
 _AGAIN = called_again(zimage, "attention", "feed_forward")

@@ -11,10 +11,6 @@ def _one(op: str, **attributes) -> Function:
     return lambda b, x, params: b.node(op, x["x"], **attributes)
 
 
-def _quick_gelu(b, x, params):
-    return b.node("Mul", x["x"], b.node("Sigmoid", b.node("Mul", x["x"], 1.702)))
-
-
 def _geglu(b, x, params):
     value, gate = b.halves(x["x"])
     return b.node("Mul", value, b.node("Gelu", gate))
@@ -37,7 +33,7 @@ FUNCTIONS: dict[str, Function] = {
     "silu": lambda b, x, params: silu(b, x["x"]),
     "gelu": _one("Gelu"),
     "gelu_tanh": _one("Gelu", approximate="tanh"),
-    "quick_gelu": _quick_gelu,
+    "quick_gelu": lambda b, x, params: b.node("Mul", x["x"], b.node("Sigmoid", b.node("Mul", x["x"], 1.702))),
     "sigmoid": _one("Sigmoid"),
     "tanh": _one("Tanh"),
     "relu": _one("Relu"),

@@ -192,10 +192,6 @@ def _split(b: Graph, x: Traced, sections, axis=0):
     return [Traced(b, b.slice(x.value, axis, start, stop)) for start, stop in bounds]
 
 
-def _broadcast_to(b: Graph, x: Traced, shape):
-    return Traced(b, b.node("Expand", x.value, [int(n) for n in shape]))
-
-
 def _repeat(b: Graph, x: Traced, repeats, axis):
     index = b.constant(np.repeat(np.arange(x.shape[axis]), repeats))
     return Traced(b, b.node("Gather", x.value, index, axis=axis))
@@ -211,10 +207,6 @@ def _take(b: Graph, x: Traced, indices, axis):
     return Traced(b, b.node("Gather", x.value, b.constant(np.asarray(indices, np.int64)), axis=axis))
 
 
-def _append(b: Graph, x, more):
-    return _concatenate(b, [traced(b, part).reshape(-1) for part in (x, more)])
-
-
 def _where(b: Graph, condition, x, y):
     return Traced(b, b.node("Where", *(traced(b, part).value for part in (condition, x, y))))
 
@@ -228,10 +220,10 @@ def _argmax(b: Graph, x: Traced, axis):
 _FUNCTIONS: dict[str, Callable] = {
     "concatenate": _concatenate,
     "split": _split,
-    "broadcast_to": _broadcast_to,
+    "broadcast_to": lambda b, x, shape: Traced(b, b.node("Expand", x.value, [int(n) for n in shape])),
     "repeat": _repeat,
     "take": _take,
-    "append": _append,
+    "append": lambda b, x, more: _concatenate(b, [traced(b, part).reshape(-1) for part in (x, more)]),
     "where": _where,
     "argmax": _argmax,
     "mean": lambda b, x, axis: Traced(b, b.node("ReduceMean", x.value, [axis], keepdims=0)),

@@ -54,10 +54,6 @@ def _modulated(g: Graph, y: int, inputs: Inputs) -> Result:
     return Result(g.add(y, _per_item(g, inputs, "shift")), inputs["x"].shape)
 
 
-def _modulate(g: Graph, inputs: Inputs, params: Params) -> Result:
-    return _modulated(g, g.floats(inputs["x"]), inputs)
-
-
 def _adaptive_layer_norm(g: Graph, inputs: Inputs, params: Params) -> Result:
     return _modulated(g, g.norm(g.floats(inputs["x"]), params["eps"]), inputs)
 
@@ -74,7 +70,7 @@ BUILDERS: dict[str, Builder] = {
     "l2_norm": Builder(_l2_norm, ("ggml_l2_norm",)),
     "rms_norm_channels": Builder(_rms_norm_channels, ("ggml_l2_norm", "ggml_permute")),
     "group_norm_silu": Builder(_group_norm_silu, ("ggml_group_norm",)),
-    "modulate": Builder(_modulate, ("ggml_add",)),
+    "modulate": Builder(lambda g, inputs, params: _modulated(g, g.floats(inputs["x"]), inputs), ("ggml_add",)),
     "adaptive_layer_norm": Builder(_adaptive_layer_norm, ("ggml_norm",)),
     "gated_add": Builder(_gated_add, ("ggml_add",)),
 }

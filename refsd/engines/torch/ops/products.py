@@ -10,10 +10,6 @@ _IN_FEW_BITS = ("linear_int8", "conv2d_int8", "linear_fp8")
 _LEAST = 1e-30  # scale of a row of zeros
 
 
-def _linear(torch, x, params):
-    return torch.nn.functional.linear(x["x"], x["weight"], x.get("bias"))
-
-
 def _codes(torch, x, kind: str, scales: str, given):
     """Round activations to few bits. -> codes [R, K], their scale [R, 1] or []"""
     dtype, largest = _FEW_BITS[kind]
@@ -81,7 +77,7 @@ def refuses(case: Case, storage: str, device: str) -> str | None:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "linear": _linear,
+    "linear": lambda torch, x, params: torch.nn.functional.linear(x["x"], x["weight"], x.get("bias")),
     "linear_int8": _linear_int8,
     "conv2d_int8": _conv2d_int8,
     "linear_fp8": _linear_fp8,

@@ -25,10 +25,6 @@ _NEAREST: dict[str, Callable] = {
 }
 
 
-def _linear(distance, a):
-    return np.maximum(0, 1 - np.abs(distance))
-
-
 def _cubic(distance, a):
     """Keys 1981, with its parameter a."""
     t = np.abs(distance)
@@ -37,7 +33,7 @@ def _cubic(distance, a):
     return np.where(t <= 1, near, np.where(t < 2, far, 0))
 
 
-_FILTERS = {"linear": (_linear, 1), "cubic": (_cubic, 2)}
+_FILTERS = {"linear": (lambda distance, a: np.maximum(0, 1 - np.abs(distance)), 1), "cubic": (_cubic, 2)}
 
 
 @operator("Upsample")
