@@ -10,14 +10,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.bench.environment import environment
+from refsd.bench.process import Process
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import available
 
@@ -81,8 +80,8 @@ class Entry(NamedTuple):
     absent: str = ""
 
 
-class _Worker:
-    """A contender's process. For each line on stdin it takes one turn and prints one line of JSON."""
+class _Worker(Process):
+    """A contender's process (worker.py). For each line it takes one turn."""
 
     def __init__(self, contender: str, request: BenchRequest, sd_cli: str | None):
         self.contender = contender
@@ -90,38 +89,18 @@ class _Worker:
         numbers = {"side": request.side, "tokens": request.tokens, "threads": request.threads}
         more = json.dumps({"parts": parts, **numbers, "avx2": request.avx2})
         args = [contender, request.what, str(request.model or ""), sd_cli or "", more]
-        # -P: otherwise diffusers would import the folder `kernels` of a checkout instead of Hugging Face's package.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "refsd.bench.worker", *args],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(request.threads, avx2=request.avx2),
-        )
+        super().__init__("worker", args, environment(request.threads, avx2=request.avx2))
 
     def answer(self) -> dict[str, Any]:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            status = self._process.wait()
-            killed = status == -signal.SIGKILL
-            return {"absent": "killed, as Linux does for want of memory" if killed else f"ended with {status}"}
-        return json.loads(line)
+        answer = super().answer()
+        if isinstance(answer, int):
+            killed = answer == -signal.SIGKILL
+            return {"absent": "killed, as Linux does for want of memory" if killed else f"ended with {answer}"}
+        return answer
 
     def turn(self) -> dict[str, Any]:
-        assert self._process.stdin
-        try:
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass
+        self.send()
         return self.answer()
-
-    def close(self) -> None:
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
 
 
 def bench(request: BenchRequest, progress=lambda what: None) -> dict[str, Entry]:

@@ -33,14 +33,6 @@ def tables(result: Result) -> Iterator[Table]:
         yield _VIEWS.get(family, _against_peers)(family, rows)
 
 
-def _table(title: str, rows: Rows, extra: tuple[str, ...] = ()) -> tuple[Table, list[str]]:
-    columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
-    table = Table(title=title)
-    for column in ("", *columns, *extra):
-        table.add_column(column, justify="right" if column else "left")
-    return table, columns
-
-
 def _named(name: str) -> str:
     return name.split("/", 1)[1]
 
@@ -49,80 +41,73 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
-def _cell(cell: Cell | None, text: Callable[[Cell], str]) -> str:
-    return "-" if cell is None or cell.absent else text(cell)
+def _table(
+    title: str, rows: Rows, text: Callable[[str, Cell], str], base: str = "", named=_named, algorithm=False
+) -> Table:
+    """Fill a table with a line for each row.
+
+    text:      row's name, a cell -> what is shown of it
+    base:      column to whose time the line of geometric means relates the others; "": no such line
+    named:     row's name -> the same in the table
+    algorithm: True for a last column with the algorithm that refsd has chosen
+    """
+    columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
+    table = Table(title=title)
+    for column in ("", *columns, *(["algorithm"] if algorithm else [])):
+        table.add_column(column, justify="right" if column else "left")
+    for name, cells in rows.items():
+        shown = [cells.get(column) for column in columns]
+        last = [cells["refsd"].facts.get("algorithm", "")] if algorithm else []
+        table.add_row(named(name), *("-" if c is None or c.absent else text(name, c) for c in shown), *last)
+    if base:
+        means = [f"{geometric_mean(found):.2f}x" if (found := ratios(rows, c, base)) else "-" for c in columns]
+        means[columns.index(base)] = ""
+        table.add_section()
+        table.add_row("geometric mean", *means)
+    return table
+
+
+def _ratio(cell: Cell, to: Cell) -> list[str]:
+    return [] if cell is to or to.absent else [f"{cell.best / to.best:.2f}x"]
 
 
 def _against_peers(family: str, rows: Rows) -> Table:
     """Show each contender's time, its ratio to refsd's time, and its relative L2 error against float64."""
-    table, columns = _table(f"{family}: time, ratio to refsd's, relative L2 against float64", rows, ("algorithm",))
-    for name, cells in rows.items():
-        own = cells["refsd"]
 
-        def text(cell: Cell, own=own) -> str:
-            parts = [milliseconds(cell.best)]
-            if cell is not own and not own.absent:
-                parts.append(f"{cell.best / own.best:.2f}x")
-            if cell.error is not None:
-                parts.append(f"{cell.error:.1e}")
-            return "  ".join(parts)
+    def text(name: str, cell: Cell) -> str:
+        error = [] if cell.error is None else [f"{cell.error:.1e}"]
+        return "  ".join([milliseconds(cell.best), *_ratio(cell, rows[name]["refsd"]), *error])
 
-        shown = (_cell(cells.get(column), text) for column in columns)
-        table.add_row(_named(name), *shown, own.facts.get("algorithm", ""))
-    means = [f"{geometric_mean(found):.2f}x" if (found := ratios(rows, c, "refsd")) else "-" for c in columns]
-    table.add_section()
-    table.add_row("geometric mean", "", *means[1:], "")
-    return table
+    title = f"{family}: time, ratio to refsd's, relative L2 against float64"
+    return _table(title, rows, text, "refsd", algorithm=True)
 
 
 def _against_copy(family: str, rows: Rows) -> Table:
     """Show each contender's time and its ratio to the time of a memory copy."""
-    table, columns = _table(f"{family}: time, and its ratio to the copy's", rows)
-    for name, cells in rows.items():
-        copy = cells["copy"]
-
-        def text(cell: Cell, copy=copy) -> str:
-            ratio = "" if cell is copy or copy.absent else f"  {cell.best / copy.best:.2f}x"
-            return milliseconds(cell.best) + ratio
-
-        table.add_row(_named(name), *(_cell(cells.get(column), text) for column in columns))
-    means = [f"{geometric_mean(found):.2f}x" if (found := ratios(rows, c, "copy")) else "-" for c in columns]
-    table.add_section()
-    table.add_row("geometric mean", *(mean if c != "copy" else "" for c, mean in zip(columns, means, strict=True)))
-    return table
+    text = lambda name, cell: "  ".join([milliseconds(cell.best), *_ratio(cell, rows[name]["copy"])])
+    return _table(f"{family}: time, and its ratio to the copy's", rows, text, "copy")
 
 
 def _throughput(family: str, rows: Rows) -> Table:
     """Show each contender's output in GB/s of float32, and its time divided by refsd's."""
-    table, columns = _table(f"{family}: GB/s of float32 made, and refsd's ratio to it", rows)
-    for name, cells in rows.items():
-        own = cells["refsd"]
 
-        def text(cell: Cell, own=own, made=ROWS[name].bytes) -> str:
-            ratio = "" if cell is own or own.absent else f"  {cell.best / own.best:.2f}x"
-            return f"{made / cell.best / 1e9:.1f}{ratio}"
+    def text(name: str, cell: Cell) -> str:
+        return "  ".join([f"{ROWS[name].bytes / cell.best / 1e9:.1f}", *_ratio(cell, rows[name]["refsd"])])
 
-        table.add_row(_named(name), *(_cell(cells.get(column), text) for column in columns))
-    means = [f"{geometric_mean(found):.2f}x" if (found := ratios(rows, c, "refsd")) else "-" for c in columns]
-    table.add_section()
-    table.add_row("geometric mean", "", *means[1:])
-    return table
+    return _table(f"{family}: GB/s of float32 made, and refsd's ratio to it", rows, text, "refsd")
 
 
 def _with_memory(family: str, rows: Rows) -> Table:
     """Show time, and peak memory beyond the layer's result in MiB and as a share of the delta's size."""
-    table, columns = _table(f"{family}: time; extra memory, as a share of the delta's", rows)
-    for name, cells in rows.items():
-        delta = ROWS[name].bytes / 2**20
+    delta = lambda name: ROWS[name].bytes / 2**20
 
-        def text(cell: Cell, delta=delta) -> str:
-            extra = cell.facts.get("extra MiB")
-            return milliseconds(cell.best) + (
-                f"  {extra:.2f} MiB, {extra / delta:.3g}" if extra is not None else ""
-            )
+    def text(name: str, cell: Cell) -> str:
+        extra = cell.facts.get("extra MiB")
+        share = "" if extra is None else f"  {extra:.2f} MiB, {extra / delta(name):.3g}"
+        return milliseconds(cell.best) + share
 
-        table.add_row(f"{_named(name)} ({delta:.1f} MiB)", *(_cell(cells.get(column), text) for column in columns))
-    return table
+    named = lambda name: f"{_named(name)} ({delta(name):.1f} MiB)"
+    return _table(f"{family}: time; extra memory, as a share of the delta's", rows, text, named=named)
 
 
 _VIEWS: dict[str, Callable[[str, Rows], Table]] = {

@@ -20,6 +20,7 @@ import numpy as np
 
 from refsd.bench.families import ROWS
 from refsd.bench.row import Absent, Ready
+from refsd.bench.worker import refsd_setup
 from refsd.numerics.errors import BadInput
 
 # Bytes to write before each call, to evict the inputs from all caches: twice a large desktop CPU's cache.
@@ -27,19 +28,7 @@ FLUSHED = 64 << 20
 
 
 def refsd_tools(place: str, threads: int) -> tuple[Any, dict[str, Any]]:
-    import numba
-    from threadpoolctl import threadpool_info
-
-    from refsd import __version__
-
-    blas = next((lib for lib in threadpool_info() if lib["user_api"] == "blas"), {})
-    return None, {
-        "version": __version__,
-        "numba": numba.__version__,
-        "threads": numba.get_num_threads(),
-        "blas": f"{blas.get('internal_api')} {blas.get('version')} {blas.get('architecture')}",
-        "blas threads": blas.get("num_threads"),
-    }
+    return None, refsd_setup()
 
 
 def torch_tools(place: str, threads: int) -> tuple[Any, dict[str, Any]]:

@@ -6,8 +6,6 @@ fastest call counts. Caches are cold before every call.
 
 import fnmatch
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +14,7 @@ from typing import Any, NamedTuple
 
 from refsd.bench.environment import environment
 from refsd.bench.families import ROWS
+from refsd.bench.process import Process
 from refsd.bench.row import Row
 from refsd.numerics.errors import BadInput
 
@@ -63,50 +62,25 @@ class Cell(NamedTuple):
         return min(self.seconds)
 
 
-class Worker:
+class Worker(Process):
     """A contender's process (kernel_worker.py): each line of JSON is answered by a line of JSON."""
 
     def __init__(self, contender: str, request: KernelRequest):
-        # -P: otherwise diffusers would import the folder `kernels` of a checkout instead of Hugging Face's package.
         args = [contender, request.places.get(contender, ""), str(request.threads)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "refsd.bench.kernel_worker", *args],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(request.threads, contender == "refsd-preset"),
-        )
-        self.setup = self._answer()
+        super().__init__("kernel_worker", args, environment(request.threads, contender == "refsd-preset"))
+        setup = self.answer()
+        self.setup = {"absent": f"the process ended with {setup}"} if isinstance(setup, int) else setup
         self.absent: str = self.setup.pop("absent", "")
 
     def ask(self, command: str, *arguments: Any) -> dict[str, Any]:
         if self.absent:
             return {"absent": self.absent}
-        assert self._process.stdin
-        try:
-            self._process.stdin.write(json.dumps({command: arguments}) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        answer = self._answer()
-        if "ended" in answer:
-            self.absent = answer["ended"]
+        self.send(json.dumps({command: arguments}))
+        answer = self.answer()
+        if isinstance(answer, int):
+            self.absent = f"the process ended with {answer}"
             return {"absent": self.absent}
         return answer
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if line:
-            return json.loads(line)
-        ended = f"the process ended with {self._process.wait()}"
-        return {"ended": ended, "absent": ended}
-
-    def close(self) -> None:
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
 
 
 class Result(NamedTuple):
