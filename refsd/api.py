@@ -23,13 +23,13 @@ from refsd.golden.wording import did_you_mean
 from refsd.goldens.making import make_into
 from refsd.judges import judges
 from refsd.judges.comparison import with_case
-from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import one_answer
 from refsd.numerics.profiles import PROFILES, Numerics
 from refsd.progress.compiling import compile_progress
 from refsd.reports.comparison_lines import comparison_lines, headline
+from refsd.taps import Taps
 from refsd.weights import open_checkpoint
 from refsd.weights.model_files import model_files, model_path, open_store
 

@@ -4,11 +4,9 @@ Model files only call a Module's operations. The Module finds, expands and cache
 demand, applies adapters, and records taps.
 """
 
-import fnmatch
 import functools
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,43 +18,9 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import StoredTensor
+from refsd.taps import Taps
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Taps(dict[str, np.ndarray]):
-    """Recorded outputs by name, in order of computation.
-
-    A block's output has the name of its prefix ("input_blocks.1.0"); an operation with weights has their key
-    ("input_blocks.1.0.in_layers.2"); another operation has the block's prefix and its own name
-    ("input_blocks.1.0.silu"). Repeated names are numbered: "...silu.1".
-
-    pattern: glob of the names to keep
-    ops:     True to record operations too, not only blocks
-    names:   the only names to keep; None: no restriction
-    """
-
-    def __init__(self, pattern: str = "*", ops: bool = False, names: Collection[str] | None = None):
-        super().__init__()
-        self.pattern = pattern
-        self.ops = ops
-        self.names = names
-        self.recorded: list[str] = []  # every name, kept or not
-        self._seen: Counter[str] = Counter()
-
-    def enter(self, name: str, states: tuple[Any, ...]) -> Any:
-        """Return a block's output in its place, so that it is not run; None: it runs. states: its arguments"""
-        return None
-
-    def record(self, name: str, value: np.ndarray) -> np.ndarray:
-        """Record an output -> the value with which the model continues: the same, or a subclass's replacement."""
-        again = self._seen[name]
-        self._seen[name] += 1
-        name = f"{name}.{again}" if again else name
-        self.recorded.append(name)
-        if fnmatch.fnmatchcase(name, self.pattern) and (self.names is None or name in self.names):
-            self[name] = np.array(value)
-        return value
 
 
 class WeightCache:

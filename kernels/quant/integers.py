@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.kernels import quant
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.scratch import scratch
 
 _ONE, _ZERO = b"\x00\x3c", b"\x00\x00"  # float16
@@ -66,13 +66,13 @@ def integers(name, blocks):
     blocks: uint8 [..., bytes]
     -> q:   float32 [..., block], whole numbers, exact: none is over 2**13. Valid until the next call.
     """
-    unit, block = UNITS[name], BLOCK_TYPES[name].block
+    unit, block = UNITS[name], quant.BLOCK_TYPES[name].block
     ones = scratch("blocks of scale one", (blocks.size // blocks.shape[-1], blocks.shape[-1]), np.uint8)
     ones[:] = blocks.reshape(ones.shape)
     for offset, scale in unit.scales.items():
         for at, byte in enumerate(scale, offset):
             ones[:, at] = ones[:, at] & np.uint8(unit.keep) | np.uint8(byte) if unit.keep else byte
-    q = BLOCK_TYPES[name].dequantize(ones, out=scratch("integers", (len(ones), block), np.float32))
+    q = quant.BLOCK_TYPES[name].dequantize(ones, out=scratch("integers", (len(ones), block), np.float32))
     if unit.factor != 1:
         q *= np.float32(unit.factor)
     return q.reshape(*blocks.shape[:-1], -1)

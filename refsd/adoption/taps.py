@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 
 from refsd.adoption.tidying import SCOPES
-from refsd.module import Taps
 from refsd.onnx.evaluate import evaluate
 from refsd.onnx.evaluate.file import Model
+from refsd.taps import Taps
 
 # Metadata of a node: the taps that its output is, as JSON.
 _NAMES = "refsd.taps"

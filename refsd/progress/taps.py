@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from rich.console import Console
 
-from refsd.module import Taps
+from refsd.taps import Taps
 
 PATIENCE = 2.0  # seconds before anything is shown
 

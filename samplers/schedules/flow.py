@@ -80,15 +80,6 @@ def flux_mu(tokens: int, base_shift: float = 0.5, max_shift: float = 1.15) -> fl
     return line_through(tokens, (256, base_shift), (4096, max_shift))
 
 
-def flux(n: int, tokens: int, base_shift: float = 0.5, max_shift: float = 1.15) -> np.ndarray:
-    """Compute Flux's schedule: shift_exponential(1 - i / n, flux_mu(tokens)).
-
-    Source: black-forest-labs/flux sampling.py, get_schedule with shift; stable-diffusion.cpp FluxScheduler.
-    """
-    mu = flux_mu(tokens, base_shift, max_shift)
-    return _shifted(n, lambda t: shift_exponential(t, mu))
-
-
 def flux2_mu(tokens: int, n: int) -> float:
     """Compute Flux.2's mu: fitted lines in the tokens for 10 and for 200 steps, linear in the steps between them.
 
@@ -98,12 +89,6 @@ def flux2_mu(tokens: int, n: int) -> float:
     """
     m10, m200 = 8.73809524e-05 * tokens + 1.89833333, 0.00016927 * tokens + 0.45666666
     return m200 if tokens > 4300 else line_through(n, (10, m10), (200, m200))
-
-
-def flux2(n: int, tokens: int) -> np.ndarray:
-    """Compute shift_exponential(1 - i / n, flux2_mu(tokens, n)). Source: black-forest-labs/flux2 sampling.py."""
-    mu = flux2_mu(tokens, n)
-    return _shifted(n, lambda t: shift_exponential(t, mu))
 
 
 def qwen_image_mu(tokens: int) -> float:

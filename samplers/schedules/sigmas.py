@@ -113,18 +113,6 @@ def _arctangent(steps: int, slope: float, pivot: int, start: float, end: float) 
     return (v - v[-1]) / (v[0] - v[-1]) * (start - end) + end
 
 
-def laplace(n: int, levels: Levels, mu: float = 0.0, beta: float = 0.5) -> np.ndarray:
-    """Compute quantiles of a Laplace distribution of ln sigma, clipped to the range: n sigmas above 0, n - 1 steps.
-
-        ln sigma = mu - beta sign(1/2 - u) ln(1 - 2 |1/2 - u| + 1e-5),  u evenly from 0 to 1
-
-    Source: Hang et al. 2024 (Improved noise schedule for diffusion training); ComfyUI LaplaceScheduler.
-    """
-    u = 0.5 - np.linspace(0, 1, n)
-    y = np.exp(mu - beta * np.sign(u) * np.log(1 - 2 * np.abs(u) + 1e-5))
-    return np.clip(y, *_range(levels))
-
-
 def custom(text: str) -> np.ndarray:
     """Parse a list of sigmas, "14.6,7,3,0". Raises ValueError for rising or negative ones, or fewer than two.
 

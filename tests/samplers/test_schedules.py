@@ -15,7 +15,7 @@ from refsd.samplers.levels import (
     zero_terminal_snr,
 )
 from refsd.samplers.schedules import SCHEDULES, discrete, flow, karras, tables, timesteps
-from refsd.samplers.schedules.sigmas import custom, laplace
+from refsd.samplers.schedules.sigmas import custom
 
 SIGMAS = training_sigmas(scaled_linear_alphas_cumprod())
 LEVELS = DiscreteLevels(SIGMAS)
@@ -120,14 +120,6 @@ def test_custom():
             custom(bad)
 
 
-def test_laplace():
-    """Even quantiles: the median is e^mu, and a quarter is beta ln 2 off; clipped at both ends."""
-    sigmas = laplace(5, LEVELS, 0.3, 0.5)
-    assert abs(np.log(sigmas[2]) - 0.3) < 1e-5
-    np.testing.assert_allclose(np.log(sigmas[[1, 3]]), 0.3 + 0.5 * np.log(2) * np.array([1, -1]), atol=2e-5)
-    assert sigmas[0] == SIGMAS[-1] and sigmas[-1] == SIGMAS[0]
-
-
 def test_gits():
     np.testing.assert_allclose(tables.gits(2)[:1], 14.61464119)
     assert len(tables.gits(33)) == 34
@@ -151,8 +143,6 @@ def test_flow_schedules():
     assert abs(flow.flux2_mu(1024, 200) - (0.00016927 * 1024 + 0.45666666)) < 1e-14
     for sigmas in (
         flow.flow_uniform(5, 3.0),
-        flow.flux(5, 1024),
-        flow.flux2(5, 1024),
         flow.ltx2(5),
     ):
         assert sigmas[-1] == 0 and (np.diff(sigmas) < 0).all() and abs(sigmas[0] - 1) < 1e-3

@@ -9,7 +9,6 @@ import numpy as np
 
 import refsd.onnx.evaluate.operators  # noqa: F401 (registers them)
 from refsd.golden.wording import did_you_mean
-from refsd.module import Taps
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
 from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
@@ -19,6 +18,7 @@ from refsd.onnx.evaluate.element_types import ELEMENT_TYPES
 from refsd.onnx.evaluate.evaluation import Evaluation, Value, Weight
 from refsd.onnx.evaluate.file import Model, open_model
 from refsd.onnx.evaluate.node import OPERATORS, Rules
+from refsd.taps import Taps
 
 NUMERICS = {numerics.name: numerics for numerics in (FLOAT64, FLOAT32)}
 

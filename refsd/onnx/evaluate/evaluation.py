@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from refsd.module import Taps
 from refsd.numerics.errors import BadInput
 from refsd.onnx.evaluate.budget import Budget
 from refsd.onnx.evaluate.check import DEEPEST, body_schema, called, not_run
 from refsd.onnx.evaluate.element_types import ELEMENT_TYPES, ElementType
 from refsd.onnx.evaluate.file import Model, Tensor, subgraphs
 from refsd.onnx.evaluate.node import Node, Rules, find, read_attribute, type_of
+from refsd.taps import Taps
 
 _FAULTS = (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, AttributeError)
 
