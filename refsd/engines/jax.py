@@ -5,7 +5,6 @@ The process is `python -m refsd.engines.jax DEVICE PRECISION`.
 
 import importlib.metadata
 import importlib.util
-import math
 import os
 import sys
 from dataclasses import replace
@@ -15,7 +14,7 @@ import numpy as np
 
 from refsd.engines.arrays.adapters import adapters
 from refsd.engines.arrays.array_engine import Library, array_engines
-from refsd.engines.arrays.composed import composed, modulated
+from refsd.engines.arrays.composed import Names, composed, modulated, numpy_like
 from refsd.engines.arrays.devices import Device, list_devices
 from refsd.engines.arrays.function import Function
 from refsd.engines.arrays.worker import ANY, serve_arrays
@@ -66,36 +65,13 @@ def devices(path: str | None = None) -> list[Device]:
     return list_devices("refsd.engines.jax", "default")
 
 
-# Activations by jax.nn.
-
-
-def _geglu(jax, x, params):
-    value, gate = jax.numpy.split(x["x"], 2, axis=-1)
-    return value * jax.nn.gelu(gate, approximate=False)
-
-
-def _swiglu(jax, x, params):
-    first, second = jax.numpy.split(x["x"], 2, axis=-1)
-    return first * jax.nn.silu(second) if params["second_gates"] else jax.nn.silu(first) * second
-
-
-def _swiglu_oai(jax, x, params):
-    """As openai/gpt-oss writes it."""
-    gate = jax.numpy.minimum(x["gate"], params["limit"])
-    value = jax.numpy.clip(x["value"], -params["limit"], params["limit"])
-    return gate * jax.nn.sigmoid(params["alpha"] * gate) * (value + 1)
-
-
-# Softmax and attention by jax.nn.
-
-
-def _softmax(jax, x, params):
-    scores = x["x"] * params["scale"]
-    scores = scores + x["mask"] if "mask" in x else scores
-    if "sinks" not in x:
-        return jax.nn.softmax(scores, axis=-1)
-    column = jax.numpy.broadcast_to(x["sinks"][:, None, None], (*scores.shape[:-1], 1))
-    return jax.nn.softmax(jax.numpy.concatenate([scores, column], axis=-1), axis=-1)[..., :-1]
+_NAMES = Names(
+    lambda jax: jax.numpy,
+    silu=lambda jax, x: jax.nn.silu(x),
+    gelu=lambda jax, x: jax.nn.gelu(x, approximate=False),
+    sigmoid=lambda jax, x: jax.nn.sigmoid(x),
+    softmax=lambda jax, x: jax.nn.softmax(x, axis=-1),
+)
 
 
 def _attention(jax, x, params):
@@ -193,26 +169,12 @@ def _rms_norm(jax, x, params):
     return (y * x["weight"] if "weight" in x else y).astype(x["x"].dtype)
 
 
-def _l2_norm(jax, x, params):
-    length = jax.numpy.linalg.norm(x["x"], axis=-1, keepdims=True)
-    return x["x"] / jax.numpy.maximum(length, params["eps"])
-
-
 def _batch_norm(jax, x, params):
     mean, var = (x[name][:, None, None] for name in ("mean", "var"))
     return jax.nn.standardize(x["x"], mean=mean, variance=var, epsilon=params["eps"])
 
 
 # Embeddings of position and time, composed in float32 as users of JAX write them.
-
-
-def _timestep_embedding(jax, x, params):
-    jnp, half = jax.numpy, params["dim"] // 2
-    rate = -math.log(params["max_period"]) / (half - params["freq_shift"])
-    angle = params["scale"] * x["t"].astype("float32")[:, None] * jnp.exp(rate * jnp.arange(half, dtype="float32"))
-    parts = [jnp.sin(angle), jnp.cos(angle)] if params["sin_first"] else [jnp.cos(angle), jnp.sin(angle)]
-    y = jnp.concatenate(parts, axis=-1)
-    return jnp.pad(y, ((0, 0), (0, params["dim"] % 2))).astype(x["t"].dtype)
 
 
 def _angles(jax, ids, params):
@@ -234,16 +196,6 @@ def _rope(jax, x, params):
     pair = [a * cos - b * sin, a * sin + b * cos]
     y = jnp.concatenate(pair, axis=-1) if params["halves"] else jnp.stack(pair, axis=-1).reshape(wide.shape)
     return jnp.concatenate([y.astype(rest.dtype), rest], axis=-1)
-
-
-def _sincos_positions(jax, x, params):
-    jnp, quarter = jax.numpy, params["dim"] // 4
-    f = 10000.0 ** (-jnp.arange(quarter, dtype="float32") / quarter)
-    row, column = (x[name].astype("float32")[:, None] * f for name in ("rows", "columns"))
-    shape = (len(row), len(column), quarter)
-    parts = [jnp.broadcast_to(t, shape) for t in (column[None], row[:, None])]
-    y = jnp.concatenate([g(t) for t in parts for g in (jnp.sin, jnp.cos)], axis=-1)
-    return y.reshape(-1, params["dim"]).astype(x["rows"].dtype)
 
 
 # Resampling by jax.image, pooling by jax.lax.reduce_window.
@@ -305,18 +257,11 @@ LIBRARY = Library(
     functions={
         **composed(lambda x, axes: x.transpose(axes)),
         **adapters(convolve),
-        "silu": lambda jax, x, params: jax.nn.silu(x["x"]),
-        "gelu": lambda jax, x, params: jax.nn.gelu(x["x"], approximate=False),
+        **numpy_like(_NAMES),
         "gelu_tanh": lambda jax, x, params: jax.nn.gelu(x["x"], approximate=True),
         "quick_gelu": lambda jax, x, params: x["x"] * jax.nn.sigmoid(1.702 * x["x"]),
-        "geglu": _geglu,
-        "sigmoid": lambda jax, x, params: jax.nn.sigmoid(x["x"]),
-        "tanh": lambda jax, x, params: jax.numpy.tanh(x["x"]),
         "relu": lambda jax, x, params: jax.nn.relu(x["x"]),
         "leaky_relu": lambda jax, x, params: jax.nn.leaky_relu(x["x"], params["slope"]),
-        "swiglu": _swiglu,
-        "swiglu_oai": _swiglu_oai,
-        "softmax": _softmax,
         "attention": _attention,
         "linear": _linear,
         "conv2d": _convolution,
@@ -325,21 +270,16 @@ LIBRARY = Library(
         "group_norm": _group_norm,
         "layer_norm": _layer_norm,
         "rms_norm": _rms_norm,
-        "l2_norm": _l2_norm,
         "batch_norm": _batch_norm,
         "group_norm_silu": lambda jax, x, params: jax.nn.silu(_group_norm(jax, x, params)),
         "adaptive_layer_norm": lambda jax, x, params: modulated(_layer_norm(jax, {"x": x["x"]}, params), x),
-        "timestep_embedding": _timestep_embedding,
         "rope": _rope,
-        "sincos_positions": _sincos_positions,
         "upsample_nearest": _upsample_nearest,
         "resize_bilinear": _resize("bilinear"),
         "resize_bicubic": _resize("bicubic"),
         "avg_pool2d": _avg_pool2d,
         "max_pool2d": _max_pool2d,
         "pad": _pad,
-        "roll": lambda jax, x, params: jax.numpy.roll(x["x"], (params["down"], params["right"]), (2, 3)),
-        "concat": lambda jax, x, params: jax.numpy.concatenate([x["a"], x["b"]], axis=params["axis"]),
         "embedding": lambda jax, x, params: jax.numpy.take(x["weight"], x["ids"], axis=0),
     },
     refusals={"attention": _no_attention, "resize_bilinear": _no_corners, "resize_bicubic": _no_cubic},

@@ -5,7 +5,6 @@ The process is `python -m refsd.engines.mlx DEVICE`.
 
 import importlib.metadata
 import importlib.util
-import math
 import sys
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from refsd.engines.arrays.adapters import adapters
 from refsd.engines.arrays.array_engine import Library, array_engines
-from refsd.engines.arrays.composed import composed, modulated
+from refsd.engines.arrays.composed import Names, composed, modulated, numpy_like
 from refsd.engines.arrays.devices import Device, list_devices
 from refsd.engines.arrays.function import Function
 from refsd.engines.arrays.worker import ANY, serve_arrays
@@ -56,36 +55,13 @@ def devices(path: str | None = None) -> list[Device]:
     return list_devices("refsd.engines.mlx")
 
 
-# Activations by mlx.nn.
-
-
-def _geglu(mlx, x, params):
-    value, gate = mlx.core.split(x["x"], 2, axis=-1)
-    return value * mlx.nn.gelu(gate)
-
-
-def _swiglu(mlx, x, params):
-    first, second = mlx.core.split(x["x"], 2, axis=-1)
-    return first * mlx.nn.silu(second) if params["second_gates"] else mlx.nn.silu(first) * second
-
-
-def _swiglu_oai(mlx, x, params):
-    """As openai/gpt-oss writes it."""
-    gate = mlx.core.minimum(x["gate"], params["limit"])
-    value = mlx.core.clip(x["value"], -params["limit"], params["limit"])
-    return gate * mlx.core.sigmoid(params["alpha"] * gate) * (value + 1)
-
-
-# Softmax and attention by MLX.
-
-
-def _softmax(mlx, x, params):
-    scores = x["x"] * params["scale"]
-    scores = scores + x["mask"] if "mask" in x else scores
-    if "sinks" not in x:
-        return mlx.core.softmax(scores, axis=-1, precise=True)
-    column = mlx.core.broadcast_to(x["sinks"][:, None, None], (*scores.shape[:-1], 1))
-    return mlx.core.softmax(mlx.core.concatenate([scores, column], axis=-1), axis=-1, precise=True)[..., :-1]
+_NAMES = Names(
+    lambda mlx: mlx.core,
+    silu=lambda mlx, x: mlx.nn.silu(x),
+    gelu=lambda mlx, x: mlx.nn.gelu(x),
+    sigmoid=lambda mlx, x: mlx.core.sigmoid(x),
+    softmax=lambda mlx, x: mlx.core.softmax(x, axis=-1, precise=True),
+)
 
 
 def _attention(mlx, x, params):
@@ -172,11 +148,6 @@ def _layer_norm(mlx, x, params):
     return mlx.core.fast.layer_norm(x["x"], x.get("weight"), x.get("bias"), params["eps"])
 
 
-def _l2_norm(mlx, x, params):
-    length = mlx.core.linalg.norm(x["x"], axis=-1, keepdims=True)
-    return x["x"] / mlx.core.maximum(length, params["eps"])
-
-
 def _batch_norm(mlx, x, params):
     """As mlx.nn.BatchNorm computes in evaluation mode."""
     mean, var = (x[name][:, None, None] for name in ("mean", "var"))
@@ -188,15 +159,6 @@ def _adaptive_layer_norm(mlx, x, params):
 
 
 # Embeddings of position and time: mlx.core.fast.rope; the others are composed.
-
-
-def _timestep_embedding(mlx, x, params):
-    mx, half = mlx.core, params["dim"] // 2
-    rate = -math.log(params["max_period"]) / (half - params["freq_shift"])
-    angle = params["scale"] * x["t"].astype(mx.float32)[:, None] * mx.exp(rate * mx.arange(half, dtype=mx.float32))
-    parts = [mx.sin(angle), mx.cos(angle)] if params["sin_first"] else [mx.cos(angle), mx.sin(angle)]
-    y = mx.concatenate(parts, axis=-1)
-    return mx.pad(y, ((0, 0), (0, params["dim"] % 2))).astype(x["t"].dtype)
 
 
 def _rope(mlx, x, params):
@@ -213,16 +175,6 @@ def _rope(mlx, x, params):
         parts.append(mx.fast.rope(part, dim, offset=ids[:, axis], **how))
         start += dim
     return mx.concatenate(parts, axis=-1).reshape(N, L, H, D)
-
-
-def _sincos_positions(mlx, x, params):
-    mx, quarter = mlx.core, params["dim"] // 4
-    f = mx.exp(-math.log(10000.0) * mx.arange(quarter, dtype=mx.float32) / quarter)
-    row, column = (x[name].astype(mx.float32)[:, None] * f for name in ("rows", "columns"))
-    shape = (len(row), len(column), quarter)
-    parts = [mx.broadcast_to(t, shape) for t in (column[None], row[:, None])]
-    y = mx.concatenate([g(t) for t in parts for g in (mx.sin, mx.cos)], axis=-1)
-    return y.reshape(-1, params["dim"]).astype(x["rows"].dtype)
 
 
 def _one_axis_of_halves(case: Case) -> str | None:
@@ -293,18 +245,11 @@ LIBRARY = Library(
     functions={
         **composed(lambda x, axes: x.transpose(axes)),
         **adapters(convolve),
-        "silu": lambda mlx, x, params: mlx.nn.silu(x["x"]),
-        "gelu": lambda mlx, x, params: mlx.nn.gelu(x["x"]),
+        **numpy_like(_NAMES),
         "gelu_tanh": lambda mlx, x, params: mlx.nn.gelu_approx(x["x"]),
         "quick_gelu": lambda mlx, x, params: mlx.nn.gelu_fast_approx(x["x"]),
-        "geglu": _geglu,
-        "sigmoid": lambda mlx, x, params: mlx.core.sigmoid(x["x"]),
-        "tanh": lambda mlx, x, params: mlx.core.tanh(x["x"]),
         "relu": lambda mlx, x, params: mlx.nn.relu(x["x"]),
         "leaky_relu": lambda mlx, x, params: mlx.nn.leaky_relu(x["x"], params["slope"]),
-        "swiglu": _swiglu,
-        "swiglu_oai": _swiglu_oai,
-        "softmax": _softmax,
         "attention": _attention,
         "linear": _linear,
         "conv2d": _convolution,
@@ -312,21 +257,16 @@ LIBRARY = Library(
         "group_norm": _group_norm,
         "layer_norm": _layer_norm,
         "rms_norm": lambda mlx, x, params: mlx.core.fast.rms_norm(x["x"], x.get("weight"), params["eps"]),
-        "l2_norm": _l2_norm,
         "batch_norm": _batch_norm,
         "group_norm_silu": lambda mlx, x, params: mlx.nn.silu(_group_norm(mlx, x, params)),
         "adaptive_layer_norm": _adaptive_layer_norm,
-        "timestep_embedding": _timestep_embedding,
         "rope": _rope,
-        "sincos_positions": _sincos_positions,
         "upsample_nearest": _upsample_nearest,
         "resize_bilinear": _resize("linear"),
         "resize_bicubic": _resize("cubic"),
         "avg_pool2d": _pool("AvgPool2d"),
         "max_pool2d": _pool("MaxPool2d"),
         "pad": _pad,
-        "roll": lambda mlx, x, params: mlx.core.roll(x["x"], (params["down"], params["right"]), (2, 3)),
-        "concat": lambda mlx, x, params: mlx.core.concatenate([x["a"], x["b"]], axis=params["axis"]),
         "embedding": lambda mlx, x, params: x["weight"][x["ids"]],
     },
     refusals={

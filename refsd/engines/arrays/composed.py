@@ -1,7 +1,8 @@
 """Operations that no array library has a function for: users compose them of operators, the same in each."""
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from refsd.engines.arrays.function import Function
 
@@ -56,4 +57,82 @@ def composed(permute: Permute) -> dict[str, Function]:
         "pixel_shuffle": lambda lib, x, params: _pixel_shuffle(permute, x["x"], params["factor"]),
         "patchify": lambda lib, x, params: _patchify(permute, x["x"], params),
         "unpatchify": lambda lib, x, params: _unpatchify(permute, x["x"], params),
+    }
+
+
+class Names(NamedTuple):
+    """A library whose arrays and functions are called as NumPy's are. Each field takes the library first.
+
+    np: -> the module of these functions; silu, gelu, sigmoid, softmax (of the last axis): x -> the same shape
+    """
+
+    np: Callable[[Any], Any]
+    silu: Callable[[Any, Any], Any]
+    gelu: Callable[[Any, Any], Any]
+    sigmoid: Callable[[Any, Any], Any]
+    softmax: Callable[[Any, Any], Any]
+
+
+def numpy_like(of: Names) -> dict[str, Function]:
+    """Return the operations that such libraries compose alike."""
+
+    def geglu(lib, x, params):
+        value, gate = of.np(lib).split(x["x"], 2, axis=-1)
+        return value * of.gelu(lib, gate)
+
+    def swiglu(lib, x, params):
+        first, second = of.np(lib).split(x["x"], 2, axis=-1)
+        return first * of.silu(lib, second) if params["second_gates"] else of.silu(lib, first) * second
+
+    def swiglu_oai(lib, x, params):
+        """As openai/gpt-oss writes it."""
+        np, limit = of.np(lib), params["limit"]
+        gate, value = np.minimum(x["gate"], limit), np.clip(x["value"], -limit, limit)
+        return gate * of.sigmoid(lib, params["alpha"] * gate) * (value + 1)
+
+    def softmax(lib, x, params):
+        scores = x["x"] * params["scale"]
+        scores = scores + x["mask"] if "mask" in x else scores
+        if "sinks" not in x:
+            return of.softmax(lib, scores)
+        column = of.np(lib).broadcast_to(x["sinks"][:, None, None], (*scores.shape[:-1], 1))
+        return of.softmax(lib, of.np(lib).concatenate([scores, column], axis=-1))[..., :-1]
+
+    def l2_norm(lib, x, params):
+        length = of.np(lib).linalg.norm(x["x"], axis=-1, keepdims=True)
+        return x["x"] / of.np(lib).maximum(length, params["eps"])
+
+    def timestep_embedding(lib, x, params):
+        """In float32, as users write it."""
+        np, half = of.np(lib), params["dim"] // 2
+        rate = -math.log(params["max_period"]) / (half - params["freq_shift"])
+        f = np.exp(rate * np.arange(half, dtype=np.float32))
+        angle = params["scale"] * x["t"].astype(np.float32)[:, None] * f
+        parts = [np.sin(angle), np.cos(angle)] if params["sin_first"] else [np.cos(angle), np.sin(angle)]
+        y = np.concatenate(parts, axis=-1)
+        return np.pad(y, ((0, 0), (0, params["dim"] % 2))).astype(x["t"].dtype)
+
+    def sincos_positions(lib, x, params):
+        np, quarter = of.np(lib), params["dim"] // 4
+        f = 10000.0 ** (-np.arange(quarter, dtype=np.float32) / quarter)
+        row, column = (x[name].astype(np.float32)[:, None] * f for name in ("rows", "columns"))
+        shape = (len(row), len(column), quarter)
+        parts = [np.broadcast_to(t, shape) for t in (column[None], row[:, None])]
+        y = np.concatenate([g(t) for t in parts for g in (np.sin, np.cos)], axis=-1)
+        return y.reshape(-1, params["dim"]).astype(x["rows"].dtype)
+
+    return {
+        "silu": lambda lib, x, params: of.silu(lib, x["x"]),
+        "gelu": lambda lib, x, params: of.gelu(lib, x["x"]),
+        "geglu": geglu,
+        "sigmoid": lambda lib, x, params: of.sigmoid(lib, x["x"]),
+        "tanh": lambda lib, x, params: of.np(lib).tanh(x["x"]),
+        "swiglu": swiglu,
+        "swiglu_oai": swiglu_oai,
+        "softmax": softmax,
+        "l2_norm": l2_norm,
+        "timestep_embedding": timestep_embedding,
+        "sincos_positions": sincos_positions,
+        "roll": lambda lib, x, params: of.np(lib).roll(x["x"], (params["down"], params["right"]), (2, 3)),
+        "concat": lambda lib, x, params: of.np(lib).concatenate([x["a"], x["b"]], axis=params["axis"]),
     }

@@ -132,9 +132,8 @@ FLUX_ENDS = (
     ("final_layer.linear", ("proj_out",), SAME),
     ("final_layer.adaLN_modulation.1", ("norm_out.linear",), SWAP),
 )
-FLUX_DOUBLE = (
-    ("img_mod.lin", ("norm1.linear",), SAME),
-    ("txt_mod.lin", ("norm1_context.linear",), SAME),
+# (original's name, diffusers' names, rule) of the joint attention, which FLUX.2 has too.
+JOINT_ATTENTION = (
     ("img_attn.qkv", ("attn.to_q", "attn.to_k", "attn.to_v"), CONCAT),
     ("txt_attn.qkv", ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"), CONCAT),
     ("img_attn.norm.query_norm.scale", ("attn.norm_q.weight",), SAME),
@@ -143,6 +142,11 @@ FLUX_DOUBLE = (
     ("txt_attn.norm.key_norm.scale", ("attn.norm_added_k.weight",), SAME),
     ("img_attn.proj", ("attn.to_out.0",), SAME),
     ("txt_attn.proj", ("attn.to_add_out",), SAME),
+)
+FLUX_DOUBLE = (
+    ("img_mod.lin", ("norm1.linear",), SAME),
+    ("txt_mod.lin", ("norm1_context.linear",), SAME),
+    *JOINT_ATTENTION,
     ("img_mlp.0", ("ff.net.0.proj",), SAME),
     ("img_mlp.2", ("ff.net.2",), SAME),
     ("txt_mlp.0", ("ff_context.net.0.proj",), SAME),

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.files.json_files import read_json
-from refsd.models.flux.network import AROUND, QUERY_NORMS, qk_norm, trunk_config
+from refsd.models.flux.network import AROUND, JOINT_ATTENTION, QUERY_NORMS, qk_norm, trunk_config
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import positive, rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
-from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row, block_rows
+from refsd.networks.keymap import SAME, SWAP, Keymap, Row, block_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
 
@@ -109,14 +109,7 @@ _ENDS = (
     ("final_layer.adaLN_modulation.1", ("norm_out.linear",), SWAP),
 )
 _DOUBLE = (
-    ("img_attn.qkv", ("attn.to_q", "attn.to_k", "attn.to_v"), CONCAT),
-    ("txt_attn.qkv", ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"), CONCAT),
-    ("img_attn.norm.query_norm.scale", ("attn.norm_q.weight",), SAME),
-    ("img_attn.norm.key_norm.scale", ("attn.norm_k.weight",), SAME),
-    ("txt_attn.norm.query_norm.scale", ("attn.norm_added_q.weight",), SAME),
-    ("txt_attn.norm.key_norm.scale", ("attn.norm_added_k.weight",), SAME),
-    ("img_attn.proj", ("attn.to_out.0",), SAME),
-    ("txt_attn.proj", ("attn.to_add_out",), SAME),
+    *JOINT_ATTENTION,
     ("img_mlp.0", ("ff.linear_in",), SAME),
     ("img_mlp.2", ("ff.linear_out",), SAME),
     ("txt_mlp.0", ("ff_context.linear_in",), SAME),
