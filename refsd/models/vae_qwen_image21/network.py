@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from refsd.models.vae_wan.network import statistics
+from refsd.models.vae_wan.latents import config_of, statistics
 from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has
 from refsd.networks.keymap import SAME, Keymap, Row, Rule, prefix_rows, reshaped
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Layout, Location, Network, same
@@ -182,23 +182,9 @@ def _of_names(names: Collection[str]) -> Keymap:
 
 
 def _config(size: QwenImage21VAESize) -> dict[str, Any]:
-    return {
-        "_class_name": "AutoencoderKLQwenImage21",
-        "attn_scales": [],
-        "base_dim": size.channels,
-        "decoder_base_dim": size.decoder[0],
-        "dim_mult": [width // size.channels for width in size.widths],
-        "dropout": 0.0,
-        "in_channels": size.image_channels,
-        "is_residual": True,
-        "latents_mean": list(LATENTS_MEAN),
-        "latents_std": list(LATENTS_STD),
-        "num_res_blocks": size.res_blocks,
-        "out_channels": size.image_channels,
-        "patch_size": None,
-        "temperal_downsample": list(size.halves),
-        "z_dim": size.latent_channels,
-    }
+    sides = {"in_channels": size.image_channels, "out_channels": size.image_channels}
+    more = {"decoder_base_dim": size.decoder[0], "is_residual": True, "patch_size": None, **sides}
+    return config_of(size, "AutoencoderKLQwenImage21", LATENTS_MEAN, LATENTS_STD, **more)
 
 
 _PREFIXES = ("first_stage_model.", "vae.", "")

@@ -1,6 +1,7 @@
 """Statistics of the latents of Wan's and Qwen-Image's autoencoders, and how config.json holds them."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,20 @@ def statistics(path: Path, Z: int, given: dict[str, Any]) -> dict[str, Any]:
             raise BadInput(f"{path}: {field} holds {min(numbers):g}; a standard deviation is above 0")
         read[field] = [float(v) for v in numbers]
     return read
+
+
+def config_of(size: Any, class_name: str, means: Sequence[float], spreads: Sequence[float], **more: Any) -> dict:
+    """Return the content of config.json. means, spreads: of each latent channel; more: further fields"""
+    return {
+        "_class_name": class_name,
+        "attn_scales": [],
+        "base_dim": size.channels,
+        "dim_mult": [width // size.channels for width in size.widths],
+        "dropout": 0.0,
+        "latents_mean": list(means),
+        "latents_std": list(spreads),
+        "num_res_blocks": size.res_blocks,
+        "temperal_downsample": list(size.halves),
+        "z_dim": size.latent_channels,
+        **more,
+    }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from refsd.models.vae_wan.latents import LATENTS_MEAN, LATENTS_STD, statistics
+from refsd.models.vae_wan.latents import LATENTS_MEAN, LATENTS_STD, config_of, statistics
 from refsd.models.vae_wan.layers import RES_NAMES, SAMPLING, conv3d, head, middle, res_block, shared_rows
 from refsd.models.vae_wan.wan22 import WAN22_VAE
 from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has, level_width
@@ -115,21 +115,6 @@ def _counts(size: WanVAESize) -> tuple[int, int, int]:
     return levels * (size.res_blocks + 1) - 1, levels, size.res_blocks + 1
 
 
-def _wan_vae_config(size) -> dict:
-    return {
-        "_class_name": "AutoencoderKLQwenImage",
-        "attn_scales": [],
-        "base_dim": size.channels,
-        "dim_mult": [width // size.channels for width in size.widths],
-        "dropout": 0.0,
-        "latents_mean": list(LATENTS_MEAN),
-        "latents_std": list(LATENTS_STD),
-        "num_res_blocks": size.res_blocks,
-        "temperal_downsample": list(size.halves),
-        "z_dim": size.latent_channels,
-    }
-
-
 _ORIGINAL_NAMES = ("encoder.downsamples.0.residual.", "decoder.upsamples.0.residual.")
 _DIFFUSERS_NAMES = (
     *("encoder.mid_block.attentions.0.to_qkv.", "decoder.mid_block.attentions.0.to_qkv."),
@@ -152,7 +137,12 @@ WAN_VAE = Network(
         Location(same("original"), ("first_stage_model.", "vae.", ""), _ORIGINAL_NAMES),
         Location(_DIFFUSERS, ("first_stage_model.", "vae.", ""), _DIFFUSERS_NAMES),
     ),
-    folder=Folder("vae", DIFFUSERS_FILE, _DIFFUSERS, _wan_vae_config),
+    folder=Folder(
+        "vae",
+        DIFFUSERS_FILE,
+        _DIFFUSERS,
+        lambda size: config_of(size, "AutoencoderKLQwenImage", LATENTS_MEAN, LATENTS_STD),
+    ),
     computed={"attn_scales": ([],), "is_residual": (False,), "patch_size": (None,)},
     config=lambda path, shapes, given: statistics(path, wan_vae_size(shapes).latent_channels, given),
     before=("vae", "flux2-vae"),

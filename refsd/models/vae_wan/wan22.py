@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from refsd.models.vae_wan.latents import WAN22_LATENTS_MEAN, WAN22_LATENTS_STD, statistics
+from refsd.models.vae_wan.latents import WAN22_LATENTS_MEAN, WAN22_LATENTS_STD, config_of, statistics
 from refsd.models.vae_wan.layers import RES_NAMES, SAMPLING, conv3d, head, middle, res_block, shared_rows
 from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has, level_width, read_size
 from refsd.networks.keymap import Keymap, prefix_rows
@@ -105,25 +105,19 @@ def wan22_vae_keymap(levels: int = 4, encoder_blocks: int = 2, decoder_blocks: i
 
 
 def _config(size: Wan22VAESize) -> dict[str, Any]:
-    return {
-        "_class_name": "AutoencoderKLWan",
-        "attn_scales": [],
-        "base_dim": size.channels,
-        "decoder_base_dim": size.decoder[0],
-        "dim_mult": [width // size.channels for width in size.widths],
-        "dropout": 0.0,
-        "in_channels": size.image_channels,
-        "is_residual": True,
-        "latents_mean": list(WAN22_LATENTS_MEAN),
-        "latents_std": list(WAN22_LATENTS_STD),
-        "num_res_blocks": size.res_blocks,
-        "out_channels": size.image_channels,
-        "patch_size": 2,
-        "scale_factor_spatial": 2 ** len(size.widths),
-        "scale_factor_temporal": 2 ** sum(size.halves),
-        "temperal_downsample": list(size.halves),
-        "z_dim": size.latent_channels,
-    }
+    return config_of(
+        size,
+        "AutoencoderKLWan",
+        WAN22_LATENTS_MEAN,
+        WAN22_LATENTS_STD,
+        decoder_base_dim=size.decoder[0],
+        in_channels=size.image_channels,
+        is_residual=True,
+        out_channels=size.image_channels,
+        patch_size=2,
+        scale_factor_spatial=2 ** len(size.widths),
+        scale_factor_temporal=2 ** sum(size.halves),
+    )
 
 
 def sees_frames(shapes: Mapping[str, Shape]) -> bool:
