@@ -33,8 +33,6 @@ RULE = CacheRule(CACHES, True, lambda conditions: conditions)
 
 def _run(rule: CacheRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    if p["cache"] not in CACHES:
-        raise BadInput(f"stage/caches: cache {p['cache']!r}: expected one of {', '.join(CACHES)}")
     kind, levels = rule.kinds[p["cache"]], FlowLevels(p["shift"])
     unknown, count = p["options"].keys() - kind.options.keys(), len(p["sigmas"]) - 1
     if unknown or len(p["path"]) != count:
@@ -126,6 +124,7 @@ STAGES = (
             "uncond_out": Output(("step", "item", "token", "channel"), _size, 8),
         },
         rule=RULE,
+        choices={"cache": CACHES},
         run=_run,
         known=_KNOWN,
         cases=(

@@ -71,10 +71,6 @@ class CallsRule(NamedTuple):
 
 def _run(rule: CallsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p = inputs.params
-    for name, known in (("engine", CARDS), ("solver", _SOLVERS), ("spacing", _SPACINGS)):
-        if p[name] not in known:
-            raise BadInput(f"stage/calls: {name} {p[name]!r}: expected one of {', '.join(known)}")
-
     spacing = rule.whole(p["engine"], p["solver"], SCHEDULES[p["spacing"]])
     whole = np.empty(0)
 
@@ -228,6 +224,7 @@ STAGES = (
             "order": Output(("step",)),
         },
         rule=CallsRule(),
+        choices={"engine": CARDS, "solver": _SOLVERS, "spacing": _SPACINGS},
         run=_run,
         known=_KNOWN,
         cases=(

@@ -11,7 +11,6 @@ from refsd.families.family import Condition, Encoded, EncodedPrompt
 from refsd.golden.recipe import Recipe
 from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 
@@ -61,8 +60,6 @@ class JoinRule(NamedTuple):
 
 def _joined(rule: JoinRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    if p["variant"] not in VARIANTS or p["engine"] not in OF_ALL_MODELS:
-        raise BadInput(f"stage/conditioning: variant {p['variant']!r} of engine {p['engine']!r}: not known")
     encoders = {}
     for name in VARIANTS[p["variant"]].encoders:
         hidden = t.get(f"{name}_hidden")
@@ -246,6 +243,7 @@ CONDITIONING = Stage(
         "mask": Output(("item", "token")),
     },
     rule=JoinRule(),
+    choices={"variant": VARIANTS, "engine": OF_ALL_MODELS},
     run=_joined,
     known=(
         part("height and width swapped", size=lambda size: size[::-1]),

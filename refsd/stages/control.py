@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.golden.recipe import Recipe
-from refsd.numerics.errors import BadInput
 from refsd.samplers.levels import SD_LEVELS
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, magnitude, param, part
 
@@ -96,11 +95,6 @@ RULE = ControlRule()
 
 def _run(rule: ControlRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    if p["engine"] not in ENGINES or p["mode"] not in _MODES:
-        raise BadInput(
-            f"stage/control: engine {p['engine']!r}, mode {p['mode']!r}: expected one of {', '.join(ENGINES)}, "
-            f"and {', '.join(_MODES)}"
-        )
     acts, steps, scale = rule.acts(p["engine"]), p["steps"], rule.scale(p["strength"])
     keep = np.array([scale * acts(i, steps, p["start"], p["end"]) for i in range(steps)])
     prompts = len(t["text"]) // 2
@@ -246,6 +240,7 @@ STAGES = (
             "added": Output(("layer", *_IMAGE), magnitude, 8),
         },
         rule=RULE,
+        choices={"engine": ENGINES, "mode": _MODES},
         run=_run,
         known=_KNOWN,
         cases=(

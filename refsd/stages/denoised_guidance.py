@@ -11,7 +11,8 @@ from refsd.samplers.guidance import dynamic_threshold, guide, guide_image, resca
 from refsd.samplers.guidance_variants import nested, rescale_in_v, tangential, zero_star
 from refsd.samplers.guidance_variants import zero_star_denoised as comfyui_zero_star
 from refsd.samplers.mimic_threshold import mimic_deviation, mimic_threshold
-from refsd.stages.stage import REQUIRED, Change, Mutant, Output, Stage, StageInputs, case, param, part
+from refsd.stages.guidance import norm_of, swapped
+from refsd.stages.stage import REQUIRED, Output, Stage, StageInputs, case, param, part
 
 
 class DenoisedRule(NamedTuple):
@@ -71,10 +72,6 @@ def _run(rule: DenoisedRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     return {"guided": y}
 
 
-def _norm(x: np.ndarray) -> np.ndarray:
-    return np.sqrt((x**2).sum(axis=tuple(range(1, x.ndim)), keepdims=True))
-
-
 def _gap(t) -> np.ndarray:
     """Return how much an error of [cond; uncond] can turn its first singular vector: s_1 / (s_1 - s_2)."""
     rows = np.stack([t[name].reshape(len(t[name]), -1) for name in ("cond", "uncond")], axis=1)
@@ -91,9 +88,9 @@ def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
         case "zero-star":
             a, b = t["x"] - t["cond"], t["x"] - t["uncond"]
             spread = predictions.sum(axis=(1, 2, 3), keepdims=True) / np.abs(b).sum(axis=(1, 2, 3), keepdims=True)
-            return guided * (1 + (_norm(a) / _norm(b) + 1) * spread)
+            return guided * (1 + (norm_of(a) / norm_of(b) + 1) * spread)
         case "tangential":
-            return guided + (1 + abs(p["scale"])) * _norm(t["uncond"]) * _gap(t)
+            return guided + (1 + abs(p["scale"])) * norm_of(t["uncond"]) * _gap(t)
         case "rescale-v":
             return guided * (1 + p["sigma"] + 1 / p["sigma"])
         case "nested":
@@ -116,13 +113,6 @@ def _over_the_batch(of: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     return change
 
 
-def _swapped(one: str, other: str) -> Mutant[Change]:
-    return Mutant(
-        f"{one} and {other} swapped",
-        Change(tensors=lambda t: {**t, one: t[other], other: t[one]} if one in t and other in t else None),
-    )
-
-
 def _rescaled_denoised(x, sigma, cond, uncond, scale, phi):
     return rescale(guide(cond, uncond, scale), cond, phi)
 
@@ -133,7 +123,7 @@ def _rescaled_noise(x, sigma, cond, uncond, scale, phi):
 
 
 def _along_cond(cond, uncond, scale):
-    unit = cond / _norm(cond)
+    unit = cond / norm_of(cond)
     near = (uncond * unit).sum(axis=(1, 2, 3), keepdims=True) * unit
     return near + scale * (cond - near)
 
@@ -166,9 +156,9 @@ _KNOWN = (
     param("scale 1", scale=1.0),
     param("scale one too high", scale=lambda scale: scale + 1),
     param("scale one too low", scale=lambda scale: scale - 1),
-    _swapped("cond", "uncond"),
-    _swapped("cond", "other"),
-    _swapped("uncond", "other"),
+    swapped("cond", "uncond"),
+    swapped("cond", "other"),
+    swapped("uncond", "other"),
     part("uncond not scaled", zero_star=lambda x, c, u, s: guide(c, u, s)),
     part("uncond scaled by the share of denoised, not of noise", zero_star=lambda x, c, u, s: zero_star(c, u, s)),
     part("uncond scaled over the whole batch", zero_star=_over_the_batch(comfyui_zero_star)),

@@ -7,7 +7,6 @@ import numpy as np
 
 from refsd.conventions import PROMPT_CARDS
 from refsd.golden.recipe import Recipe
-from refsd.numerics.errors import BadInput
 from refsd.stages.stage import REQUIRED, Output, Stage, StageInputs, case, part
 from refsd.tokenizers.emphasis import from_the_empty_prompt, mean_kept, multiplied
 
@@ -29,8 +28,6 @@ def _weigh(engine: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], np.nda
 
 def _weighed(rule: EmphasisRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    if p["engine"] not in PROMPT_CARDS:
-        raise BadInput(f"stage/emphasis: engine {p['engine']!r}: expected one of {', '.join(PROMPT_CARDS)}")
     weights = np.asarray(p["weights"], inputs.dtype)
     weigh = rule.weigh(p["engine"])
     return {"hidden": np.stack([weigh(h, weights, e) for h, e in zip(t["hidden"], t["empty"], strict=True)])}
@@ -82,6 +79,7 @@ EMPHASIS = Stage(
     params={"engine": REQUIRED, "weights": REQUIRED},
     outputs={"hidden": Output(("item", "token", "channel"), _emphasis_size, 100)},
     rule=EmphasisRule(_weigh),
+    choices={"engine": PROMPT_CARDS},
     run=_weighed,
     known=(
         part("multiplied, the mean not kept", weigh=_same_for_all_engines(multiplied)),

@@ -98,7 +98,7 @@ def _run(rule: GuidanceRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     return {"guided": y}
 
 
-def _norm(x: np.ndarray) -> np.ndarray:
+def norm_of(x: np.ndarray) -> np.ndarray:
     return np.sqrt((x**2).sum(axis=tuple(range(1, x.ndim)), keepdims=True))
 
 
@@ -107,8 +107,8 @@ def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     t, p = inputs.tensors, inputs.params
     size = sum(np.abs(x) for x in t.values()) * (1 + abs(p["scale"]) + abs(p["other_scale"]))
     if p["form"] in ("apg", "perp-neg", "zero-star"):
-        longest = sum(_norm(x) for x in t.values())
-        size = size + (1 + abs(p["scale"])) * longest * sum(np.abs(y) / _norm(y) for y in t.values())
+        longest = sum(norm_of(x) for x in t.values())
+        size = size + (1 + abs(p["scale"])) * longest * sum(np.abs(y) / norm_of(y) for y in t.values())
     return size
 
 
@@ -122,7 +122,7 @@ def _second_for(name: str, source: str) -> Mutant[Change]:
     )
 
 
-def _swapped(one: str, other: str) -> Mutant[Change]:
+def swapped(one: str, other: str) -> Mutant[Change]:
     return Mutant(
         f"{one} and {other} swapped",
         Change(tensors=lambda t: {**t, one: t[other], other: t[one]} if one in t and other in t else None),
@@ -154,25 +154,25 @@ def _over(axes: tuple[int, ...], of: Callable[..., np.ndarray]) -> Callable[...,
 
 
 def _by_norms(guided: np.ndarray, cond: np.ndarray) -> np.ndarray:
-    return guided * _norm(cond) / _norm(guided)
+    return guided * norm_of(cond) / norm_of(guided)
 
 
 def _std_of_n(guided: np.ndarray, cond: np.ndarray, phi: float) -> np.ndarray:
     """Rescale by norms instead of standard deviations."""
-    return guided * (phi * (_norm(cond) / _norm(guided)) + (1 - phi))
+    return guided * (phi * (norm_of(cond) / norm_of(guided)) + (1 - phi))
 
 
 def _along(cond, uncond, scale, eta, limit, momentum, average, smoothing):
     """Keep the part along cond, and scale the part across it by eta."""
     difference = cond - uncond + (momentum * average if average is not None else 0)
-    along, across = project(difference * np.minimum(1, limit / _norm(difference)) if limit else difference, cond)
+    along, across = project(difference * np.minimum(1, limit / norm_of(difference)) if limit else difference, cond)
     return cond + (scale - 1) * (along + eta * across)
 
 
 def _to_the_limit(cond, uncond, scale, eta, limit, momentum, average, smoothing):
     """Bring every norm to the limit, shorter ones too."""
     difference = cond - uncond + (momentum * average if average is not None else 0)
-    along, across = project(difference * limit / _norm(difference) if limit else difference, cond)
+    along, across = project(difference * limit / norm_of(difference) if limit else difference, cond)
     return cond + (scale - 1) * (across + eta * along)
 
 
@@ -203,9 +203,9 @@ _KNOWN = (
     part("scale one too high", scale=lambda form, scale: RULE.scale(form, scale) + 1),
     part("scale one too low", scale=lambda form, scale: RULE.scale(form, scale) - 1),
     part("the scale halved", scale=lambda form, scale: RULE.scale(form, scale) / 2),
-    _swapped("cond", "uncond"),
-    _swapped("cond", "other"),
-    _swapped("uncond", "other"),
+    swapped("cond", "uncond"),
+    swapped("cond", "other"),
+    swapped("uncond", "other"),
     _second_for("uncond", "other"),
     _second_for("other", "uncond"),
     _second_for("other", "cond"),

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.numerics.errors import BadInput
 from refsd.samplers.guidance_variants import scale_schedule
 from refsd.samplers.mimic_threshold import CURVES, scale_at
 from refsd.stages.stage import Output, Stage, StageInputs, case, magnitude, param, part
@@ -26,8 +25,6 @@ def _run_scales(rule: ScalesRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p = inputs.params
     if p["listed"]:
         return {"scales": np.array(rule.listed(p["listed"]), inputs.dtype)}
-    if p["curve"] not in CURVES:
-        raise BadInput(f"stage/guidance_scales: curve {p['curve']!r}: expected one of {', '.join(CURVES)}")
     of = p["scale"], p["lowest"], p["curve"]
     scales = [rule.curved(*of, step, p["steps"], p["value"]) for step in range(p["steps"])]
     return {"scales": np.array(scales, inputs.dtype)}
@@ -71,6 +68,7 @@ STAGES = (
         },
         outputs={"scales": Output(("step",), magnitude, 16)},
         rule=ScalesRule(listed=scale_schedule, curved=scale_at),
+        choices={"curve": CURVES},
         run=_run_scales,
         known=_SCALES,
         cases=(

@@ -8,7 +8,6 @@ import numpy as np
 from refsd.conventions import PROMPT_CARDS
 from refsd.conventions.prompts import as_given, at_least_the_familys, negative, skipped
 from refsd.families import VARIANTS
-from refsd.numerics.errors import BadInput
 from refsd.stages.stage import REQUIRED, Output, Stage, StageInputs, case, part
 
 
@@ -27,8 +26,6 @@ class LayerRule(NamedTuple):
 
 def _layers(rule: LayerRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p = inputs.params
-    if p["engine"] not in PROMPT_CARDS or p["variant"] not in VARIANTS:
-        raise BadInput(f"stage/clip_layer: variant {p['variant']!r} of engine {p['engine']!r}: not known")
     layers, before = [], None
     for clip_skip in p["requests"]:
         before = rule.kept(before, clip_skip)
@@ -60,6 +57,7 @@ LAYER = Stage(
         lambda variant: VARIANTS[variant].clip_layer,
         lambda before, now: now,
     ),
+    choices={"engine": PROMPT_CARDS, "variant": VARIANTS},
     run=_layers,
     known=(
         part("clip skip stays for the next request", kept=lambda before, now: before if now is None else now),

@@ -9,7 +9,6 @@ from refsd.conventions import MASKS
 from refsd.conventions import OF_ALL_MODELS as ENGINES
 from refsd.conventions.masks import first_of_square, largest_of_square
 from refsd.golden.recipe import Recipe
-from refsd.numerics.errors import BadInput
 from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.initial_latent import EXTRA_CHANNELS, InitialLatent, widened
 from refsd.pipelines.txt2img import unmasked_kept
@@ -68,11 +67,6 @@ class _Encoder:
 
 def _run(rule: InpaintRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    if p["kind"] not in EXTRA_CHANNELS or p["engine"] not in ENGINES:
-        raise BadInput(
-            f"stage/inpaint: kind {p['kind']!r}, engine {p['engine']!r}: expected one of "
-            f"{', '.join(EXTRA_CHANNELS)}, and {' or '.join(ENGINES)}"
-        )
     mask = (t["mask"] > 0).astype(inputs.dtype)
     convention = ENGINES[p["engine"]]
     pooled = rule.pooled(p["engine"])
@@ -216,6 +210,7 @@ STAGES = (
             "kept": Output(_IMAGE, _kept_size, 24),
         },
         rule=RULE,
+        choices={"kind": EXTRA_CHANNELS, "engine": ENGINES},
         run=_run,
         known=_KNOWN,
         cases=(

@@ -9,7 +9,6 @@ import numpy as np
 from refsd.conventions import MASKS
 from refsd.conventions.masks import MaskCard, binary, largest_of_square, middle_of_square
 from refsd.golden.recipe import Recipe
-from refsd.numerics.errors import BadInput
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, part
 
 
@@ -47,11 +46,6 @@ class MaskedRule(NamedTuple):
 
 def _run(rule: MaskedRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    if p["engine"] not in MASKS or p["space"] not in ("ve", "flow"):
-        raise BadInput(
-            f"stage/masked_step: engine {p['engine']!r}, space {p['space']!r}: expected one of "
-            f"{', '.join(MASKS)}, and ve or flow"
-        )
     x, N, (sigma, sigma_next) = t["x"], len(t["x"]), (p["sigma"], p["sigma_next"])
     own = rule.convention(p["engine"])
     pixels = t["mask"].shape[2] // x.shape[2]
@@ -207,6 +201,7 @@ STAGES = (
             "left": Output(_IMAGE, _size, 32),
         },
         rule=MaskedRule(),
+        choices={"engine": MASKS, "space": ("ve", "flow")},
         run=_run,
         known=_KNOWN,
         cases=(

@@ -83,11 +83,6 @@ def drawn(streams: list[Noise], shape: tuple[int, ...], dtype: np.dtype) -> np.n
 
 def _run(rule: NoisingRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p, latent = inputs.params, inputs.tensors["latent"]
-    if p["space"] not in ("ve", "vp", "flow") or p["rng"] not in (*RNGS, _GPU):
-        raise BadInput(
-            f"stage/noising: space {p['space']!r}, rng {p['rng']!r}: expected ve, vp or flow, and a name "
-            f"of {', '.join(RNGS)}, {_GPU}"
-        )
     if p["rng"] == _GPU and p["threads"] < 1:
         raise BadInput(f"stage/noising: threads {p['threads']}: {_GPU} needs the number that the GPU runs at once")
     seeds = [rule.seed(p["seed"], b) for b in range(len(latent))]
@@ -231,6 +226,7 @@ STAGES = (
             "step_noise": Output(("step", *_IMAGE), normal_size, 8),
         },
         rule=RULE,
+        choices={"space": ("ve", "vp", "flow"), "rng": (*RNGS, _GPU)},
         run=_run,
         known=(
             part("one seed for all", seed=lambda seed, b: seed),

@@ -7,7 +7,6 @@ import numpy as np
 
 from refsd.golden.recipe import Recipe
 from refsd.kernels.pixel_shuffle import pixel_unshuffle
-from refsd.numerics.errors import BadInput
 from refsd.pipelines.png import to_bytes
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, part
 
@@ -40,8 +39,6 @@ RULE = PixelRule()
 
 def _run(rule: PixelRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    if p["range"] not in _RANGES:
-        raise BadInput(f"stage/pixels: range {p['range']!r}: expected {' or '.join(_RANGES)}")
     x = rule.shown(rule.colours(t["bytes"]).astype(inputs.dtype).transpose(0, 3, 1, 2), p["range"])
     back = rule.back(t["answer"], p["range"])
     return {
@@ -99,6 +96,7 @@ STAGES = (
             "bytes": Output(("item", "row", "column", "colour")),
         },
         rule=RULE,
+        choices={"range": _RANGES},
         run=_run,
         known=(
             part("blue first", colours=lambda pixels: pixels[..., ::-1]),

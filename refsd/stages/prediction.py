@@ -68,8 +68,6 @@ RULE = PredictionRule()
 
 def _run(rule: PredictionRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p, x, answer = inputs.params, inputs.tensors["x"], inputs.tensors["answer"]
-    if p["prediction"] not in _PREDICTIONS:
-        raise BadInput(f"stage/prediction: {p['prediction']!r}: expected one of {', '.join(_PREDICTIONS)}")
     sigma, prediction = p["sigma"], rule.prediction(p["prediction"])
     c_in = prediction.scalings(sigma)[2]
     levels = levels_of(SIGMAS, p)
@@ -140,6 +138,7 @@ STAGES = (
             "denoised": Output(_IMAGE, _size, 12),
         },
         rule=RULE,
+        choices={"prediction": _PREDICTIONS},
         run=_run,
         known=(
             *(

@@ -1,6 +1,6 @@
 """Declare a stage between prompt, files and picture: inputs, outputs with their bounds, rule, known bugs, cases."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,6 +122,7 @@ class Stage(NamedTuple):
     run:     (rule, inputs) -> outputs
     known:   known bugs, in addition to those of `misplaced`
     cases:   put to engines
+    choices: parameter -> the values that it may have, if not any
     lacks:   params -> why the reference cannot answer; None if it can
     blames:  (inputs, an engine's answer, truth, largest bound of each output) -> causes that this stage alone can
              see, of an answer that no known bug explains
@@ -136,6 +137,7 @@ class Stage(NamedTuple):
     run: Callable[[Any, StageInputs], dict[str, np.ndarray]]
     known: tuple[Mutant[Change], ...]
     cases: tuple[Case, ...]
+    choices: Mapping[str, Collection[Any]] = {}
     lacks: Callable[[Params], str | None] = lambda params: None
     blames: Callable[[StageInputs, Tensors, Tensors, Mapping[str, float]], list[str]] = lambda *_: []
 
@@ -162,6 +164,7 @@ class Stage(NamedTuple):
         if params is None or tensors is None:
             return None
         try:
+            self._check(params)
             outputs = self.run(self.rule._replace(**change.parts), inputs._replace(params=params, tensors=tensors))
         except (NoDifference, BadInput):
             if right:
@@ -169,6 +172,12 @@ class Stage(NamedTuple):
             return None
         outputs = {name: outputs[name] for name in self.outputs if name in outputs}
         return change.outputs(outputs) if change.outputs else outputs
+
+    def _check(self, params: Params) -> None:
+        for name, values in self.choices.items():
+            if params[name] not in values:
+                expected = f"expected one of {', '.join(map(str, values))}"
+                raise BadInput(f"{OP}{self.name}: {name} {params[name]!r}: {expected}")
 
     @property
     def mutants(self) -> tuple[Mutant[Change], ...]:

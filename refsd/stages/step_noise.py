@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.numerics.errors import BadInput
 from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.churn import Churn, churned
 from refsd.samplers.levels import SD_LEVELS
@@ -44,8 +43,6 @@ RULE = StepNoiseRule()
 
 def _run(rule: StepNoiseRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p = inputs.params
-    if p["kind"] not in _KINDS:
-        raise BadInput(f"stage/step_noise: kind {p['kind']!r}: expected {' or '.join(_KINDS)}")
     sigmas = SCHEDULES["karras"](p["steps"], SD_LEVELS)
     starts, deviations, ends = [], [], []
     for sigma, sigma_next in zip(sigmas[:-1].tolist(), sigmas[1:].tolist(), strict=True):
@@ -125,6 +122,7 @@ STAGES = (
             "end": Output(("step",), _differences, 1200),
         },
         rule=RULE,
+        choices={"kind": _KINDS},
         run=_run,
         known=(
             part("s_noise left out", share=lambda s_noise: 1.0),

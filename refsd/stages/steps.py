@@ -55,8 +55,6 @@ RULE = StepRule()
 
 def _run(rule: StepRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p = inputs.params
-    if p["spacing"] not in _SPACINGS:
-        raise BadInput(f"stage/steps: spacing {p['spacing']!r}: expected one of {', '.join(_SPACINGS)}")
     sigmas = SCHEDULES[p["spacing"]](p["steps"], SD_LEVELS)[:-1]
     t = np.array([round(SD_LEVELS.to_t(sigma)) for sigma in sigmas])
     previous = rule.previous(t, p["steps"])
@@ -107,6 +105,7 @@ STEPS = Stage(
         "mask_sigma": Output(("step",), _size, 12),
     },
     rule=RULE,
+    choices={"spacing": _SPACINGS},
     run=_run,
     known=(
         part("each goes T / steps down", previous=lambda t, steps: np.maximum(t - _T // steps, -1)),

@@ -73,10 +73,6 @@ class _Found:
 
 def _run(rule: InversionRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p = inputs.params
-    if p["engine"] not in PROMPT_CARDS:
-        raise BadInput(
-            f"stage/textual_inversion: engine {p['engine']!r}: expected one of {', '.join(PROMPT_CARDS)}"
-        )
     engine, widths = p["engine"], p["encoders"]
     embeddings = [rule.read(file, tensors, widths, engine) for file, tensors in _files(inputs.tensors).items()]
     names = [(one.name, one.count) for one in embeddings]
@@ -263,6 +259,7 @@ STAGES = (
             "clip_g": Output(("chunk", "token", "number"), magnitude, 2),
         },
         rule=InversionRule(),
+        choices={"engine": PROMPT_CARDS},
         run=_run,
         known=_KNOWN,
         lacks=_lacks,

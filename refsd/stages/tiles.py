@@ -8,7 +8,6 @@ import numpy as np
 from refsd.circular import CircularAxes
 from refsd.golden.recipe import Recipe
 from refsd.models.vae.tiling import Run, Tile, places, shared, smootherstep, tiled_diffusers, tiled_sdcpp
-from refsd.numerics.errors import BadInput
 from refsd.stages.seen_tiles import blames, decoder
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 
@@ -39,8 +38,6 @@ RULE = TilesRule()
 
 def _run(rule: TilesRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     z, p = inputs.tensors["z"], inputs.params
-    if p["engine"] not in _ENGINES:
-        raise BadInput(f"stage/tiles: engine {p['engine']!r}: expected one of {', '.join(_ENGINES)}")
     decode, tiled = decoder(p), rule.tiled(p["engine"])
     index = np.arange(z.shape[2] * z.shape[3], dtype=np.float64).reshape(1, 1, *z.shape[2:])
     corners: list[tuple[int, ...]] = []
@@ -372,6 +369,7 @@ TILES = Stage(
         "picture": Output(("item", "channel", "row", "column"), _size, 200),
     },
     rule=RULE,
+    choices={"engine": _ENGINES},
     run=_run,
     known=(*_OF_SUMS, *_OF_MIXTURES, *_OF_ALL, *_DECODED),
     blames=blames,

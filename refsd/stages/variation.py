@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.golden.recipe import Recipe
-from refsd.numerics.errors import BadInput
 from refsd.samplers.noise import RNGS
 from refsd.samplers.webui_noise import A1111, SDNEXT, Shortcuts, placed, slerp
 from refsd.stages.noising import normal_size
@@ -51,8 +50,6 @@ class VariationRule(NamedTuple):
 
 def _run(rule: VariationRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p = inputs.params
-    if p["rng"] not in RNGS:
-        raise BadInput(f"stage/variation: rng {p['rng']!r}: expected one of {', '.join(RNGS)}")
     N, C, H, W = p["shape"]
     rng = RNGS[p["rng"]]
     noises, steps = [], []
@@ -157,6 +154,7 @@ VARIATION = Stage(
         "step_noise": Output(("step", *_IMAGE), normal_size, 8),
     },
     rule=VariationRule(),
+    choices={"rng": RNGS},
     run=_run,
     known=(
         part("the seed counts up beside the variation's", seed=lambda p, i: p["seed"] + i),
@@ -216,8 +214,6 @@ def _mix(shortcuts: Shortcuts) -> Mix:
 
 def _run_mix(rule: MixRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     low, p = inputs.tensors["low"], inputs.params
-    if p["engine"] not in _ENGINES:
-        raise BadInput(f"stage/slerp: engine {p['engine']!r}: expected one of {', '.join(_ENGINES)}")
     mix = rule.mix(rule.shortcuts(p["engine"]))
     further = low + inputs.tensors["step"]
     return {"mixed": np.stack([mix(p["share"], a, b) for a, b in zip(low, further, strict=True)])}
@@ -244,6 +240,7 @@ SLERP = Stage(
     params={"engine": REQUIRED, "share": REQUIRED},
     outputs={"mixed": Output(_IMAGE, lambda inputs, y: 24 * (1 + np.abs(inputs.tensors["low"])), 24)},
     rule=MixRule(lambda engine: _ENGINES[engine], _mix),
+    choices={"engine": _ENGINES},
     run=_run_mix,
     known=(
         part("shares exchanged", mix=lambda shortcuts: lambda share, a, b: _mix(shortcuts)(1 - share, a, b)),

@@ -120,8 +120,6 @@ def _expanded(rule: WeightsRule, t: Tensors, p: Params) -> np.ndarray:
 
 def _run(rule: WeightsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    if p["join"] not in _JOINS:
-        raise BadInput(f"stage/weights: join {p['join']!r}: expected one of {', '.join(_JOINS)}")
     if p["kind"]:
         parts = [_expanded(rule, t, p)]
     else:
@@ -373,6 +371,7 @@ STAGES = (
         params={"ne": REQUIRED, "layer": REQUIRED, "join": "same", "kind": "", "each": 64, "offset": 0.0},
         outputs={"weight": Output(("row", "column", "filter row", "filter column"), _size, 4)},
         rule=RULE,
+        choices={"join": _JOINS},
         run=_run,
         known=_KNOWN,
         cases=(
