@@ -1,6 +1,6 @@
 """What engines got wrong with caches: each bug takes the place of the cache in the rule."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -12,6 +12,11 @@ from refsd.caches.magcache import MagCache
 from refsd.caches.taylorseer import TaylorSeer
 from refsd.caches.teacache import TeaCache
 from refsd.caches.ucache import UCache, window_of_steps
+
+
+def _with(cache: type[Cache], **methods: Callable) -> type[Cache]:
+    """Return the cache with other methods."""
+    return type(f"_{cache.__name__}", (cache,), methods)
 
 
 class _ComparedBefore(EasyCache):
@@ -50,21 +55,6 @@ class _OutputReused(EasyCache):
         return y if y is None or call.condition != self.anchor else self.v
 
 
-class _NoEnd(EasyCache):
-    def sigma_window(self, start, end):
-        return super().sigma_window(start, 1.0)
-
-
-class _NoStart(EasyCache):
-    def sigma_window(self, start, end):
-        return super().sigma_window(0.0, end)
-
-
-class _SharesOfSteps(EasyCache):
-    def sigma_window(self, start, end):
-        return window_of_steps(self.steps, start, end)
-
-
 class _NeverAdded(EasyCache):
     def decide(self, x):
         self.error = 0.0
@@ -77,47 +67,15 @@ class _NotAnyStreak(UCache):
         return super().decide(x)
 
 
-class _FixedThreshold(UCache):
-    def limit(self):
-        return self.threshold
-
-
-class _PlainScale(UCache):
-    def scale(self):
-        return self.norm
-
-
 class _AlwaysReset(UCache):
     def learn(self, changed):
         super().learn(changed)
         self.error = 0.0
 
 
-class _SharesOfTraining(UCache):
-    def sigma_window(self, start, end):
-        return EasyCache.sigma_window(self, start, end)
-
-
-class _NotRelative(DBCache):
-    def change(self, x):
-        assert self.anchor is not None
-        return float(np.abs(x - self.ends[self.anchor][0]).mean())
-
-
-class _OfTheNew(DBCache):
-    def change(self, x):
-        assert self.anchor is not None
-        return relative_distance(self.ends[self.anchor][0], x)
-
-
 class _NoTrust(DBCache):
     def __init__(self, steps, threshold=0.08, Fn=8, Bn=0):
         super().__init__(steps, threshold)
-
-
-class _WholeRun(DBCache):
-    def active(self, step):
-        return True
 
 
 class _ResidualFollows(FirstBlockCache):
@@ -154,11 +112,6 @@ class _OneForAll(FirstBlockCache):
         super().keep(call._replace(condition="all"), end)
 
 
-class _OneStepFar(TaylorSeer):
-    def weight(self, distance, k):
-        return super().weight(1, k)
-
-
 class _FarAsAll(TaylorSeer):
     """Count the distance from the first step."""
 
@@ -170,21 +123,11 @@ class _FarAsAll(TaylorSeer):
         return y
 
 
-class _NoFactorial(TaylorSeer):
-    def weight(self, distance, k):
-        return float(distance**k)
-
-
 class _PlainDifferences(TaylorSeer):
     def keep(self, call, end):
         last = dict(self.last)
         self.last = dict.fromkeys(last, call.step - 1)
         super().keep(call, end)
-
-
-class _LastValue(TaylorSeer):
-    def weight(self, distance, k):
-        return float(k == 0)
 
 
 class _CountedFromZero(TaylorSeer):
@@ -238,11 +181,6 @@ class _TableAsItIs(MagCache):
         self.ratios = [*table, *[1.0] * steps.count][: steps.count]
 
 
-class _NotRescaled(TeaCache):
-    def change(self, modulated, before):
-        return relative_distance(modulated, before)
-
-
 class _LowestFirst(TeaCache):
     def change(self, modulated, before):
         return float(np.polyval(self.polynomial[::-1], relative_distance(modulated, before)))
@@ -255,11 +193,6 @@ class _LastComputed(TeaCache):
         if y is not None and before is not None:
             self.modulated[call.condition] = before
         return y
-
-
-class _LastReused(TeaCache):
-    def protected(self, step):
-        return step == 0
 
 
 class _NeverSummed(TeaCache):
@@ -302,22 +235,32 @@ BUGS: Mapping[str, Mapping[str, type[Cache]]] = {
         "each condition decides for itself": _EachDecides,
         "one residual for all conditions": _OneResidual,
         "the last output, not the residual": _OutputReused,
-        "the last steps are not protected": _NoEnd,
-        "the first steps are not protected": _NoStart,
-        "start and end as shares of the steps": _SharesOfSteps,
+        "the last steps are not protected": _with(
+            EasyCache, sigma_window=lambda self, start, end: EasyCache.sigma_window(self, start, 1.0)
+        ),
+        "the first steps are not protected": _with(
+            EasyCache, sigma_window=lambda self, start, end: EasyCache.sigma_window(self, 0.0, end)
+        ),
+        "start and end as shares of the steps": _with(
+            EasyCache, sigma_window=lambda self, *shares: window_of_steps(self.steps, *shares)
+        ),
     },
     "ucache": {
         "the estimate does not grow with the steps skipped in a row": _NotAnyStreak,
-        "one threshold for all steps": _FixedThreshold,
-        "change over the output's size alone": _PlainScale,
+        "one threshold for all steps": _with(UCache, limit=lambda self: self.threshold),
+        "change over the output's size alone": _with(UCache, scale=lambda self: self.norm),
         "the error is reset at every computed step": _AlwaysReset,
-        "start and end as shares of the training": _SharesOfTraining,
+        "start and end as shares of the training": _with(UCache, sigma_window=EasyCache.sigma_window),
     },
     "dbcache": {
-        "distance of the inputs not relative": _NotRelative,
-        "distance relative to the new input": _OfTheNew,
+        "distance of the inputs not relative": _with(
+            DBCache, change=lambda self, x: float(np.abs(x - self.ends[self.anchor][0]).mean())
+        ),
+        "distance relative to the new input": _with(
+            DBCache, change=lambda self, x: relative_distance(self.ends[self.anchor][0], x)
+        ),
         "Fn and Bn do not scale the threshold": _NoTrust,
-        "first and last steps are not protected from dbcache": _WholeRun,
+        "first and last steps are not protected from dbcache": _with(DBCache, active=lambda self, step: True),
     },
     "first-block": {
         "residual compared with that of the step before, computed or not": _ResidualFollows,
@@ -326,11 +269,13 @@ BUGS: Mapping[str, Mapping[str, type[Cache]]] = {
         "one state for all conditions": _OneForAll,
     },
     "taylorseer": {
-        "extrapolated by one step": _OneStepFar,
+        "extrapolated by one step": _with(
+            TaylorSeer, weight=lambda self, distance, k: TaylorSeer.weight(self, 1, k)
+        ),
         "extrapolated from the first step": _FarAsAll,
-        "no factorial": _NoFactorial,
+        "no factorial": _with(TaylorSeer, weight=lambda self, distance, k: float(distance**k)),
         "differences not divided by their distance": _PlainDifferences,
-        "the last value again": _LastValue,
+        "the last value again": _with(TaylorSeer, weight=lambda self, distance, k: float(k == 0)),
         "the interval counts from step 0": _CountedFromZero,
         "no computed steps at the end": _NoCooldown,
     },
@@ -343,10 +288,12 @@ BUGS: Mapping[str, Mapping[str, type[Cache]]] = {
         "steps in a row are counted 1, 3, 7": _CountedWithThemselves,
     },
     "teacache": {
-        "the polynomial is left out": _NotRescaled,
+        "the polynomial is left out": _with(
+            TeaCache, change=lambda self, modulated, before: relative_distance(modulated, before)
+        ),
         "the polynomial's lowest power first": _LowestFirst,
         "modulated input compared with that of the last computed step": _LastComputed,
-        "the last step is reused": _LastReused,
+        "the last step is reused": _with(TeaCache, protected=lambda self, step: step == 0),
         "the rescaled changes are not added up": _NeverSummed,
         "what is added up fades at each reused step": _Fading,
         "the prompt's state is reset by the call without it": _ResetByTheOther,
