@@ -27,7 +27,8 @@ class BlockType(NamedTuple):
     dequantize: uint8 [n, bytes], out float32 [n, block] or None -> float32 [n, block]
     quantize:   float32 [n, block], importance or None -> uint8 [n, bytes], as in files
     quantize_activation: quantizes activations as ggml's CPU backend does; None if it never uses the type for them
-    importance: whether `quantize` ignores, accepts or requires an importance, [width of a row]
+    importance: whether `quantize` ignores, accepts or requires an importance: [width], one number a column of the
+                matrix whose rows its blocks are of
     """
 
     name: str

@@ -54,7 +54,6 @@ def quantize(x, importance=None):
         minimise sum_j w_j (y_j - x_j)^2 over a group's scale, signs and rows of the grid; then round the scales
 
     x:          float32 [n, 256], finite
-    importance: [width], one number a column of the matrix whose rows x holds
     -> blocks:  uint8 [n, 74]
 
     w = importance sqrt(mean(x^2) + x^2), the mean over the block. Bit-exact with ggml's C, which has no way without

@@ -61,7 +61,6 @@ def quantize(x, importance=None):
         minimise sum_j w_j (y_j - x_j)^2 over a group's scale, signs and rows of the grid; then round the scales
 
     x:          float32 [n, 256], finite
-    importance: [width], one number a column of the matrix whose rows x holds
     -> blocks:  uint8 [n, 110]
 
     w = x^2; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block. At the end d is

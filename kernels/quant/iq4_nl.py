@@ -48,7 +48,6 @@ def quantize(x, importance=None):
         minimise sum_j w_j (y_j - x_j)^2
 
     x:          float32 [n, 32], finite
-    importance: [width], one number a column of the matrix whose rows x holds
     -> blocks:  uint8 [n, 18]
 
     w = x^2; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block.

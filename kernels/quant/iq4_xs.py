@@ -56,7 +56,6 @@ def quantize(x, importance=None):
         minimise sum_j w_j (y_j - x_j)^2 over a group's scale; then round the scales to 6 bits, then x anew
 
     x:          float32 [n, 256], finite
-    importance: [width], one number a column of the matrix whose rows x holds
     -> blocks:  uint8 [n, 136]
 
     w = x^2; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block. x is rounded anew

@@ -51,7 +51,6 @@ def quantize(x, importance=None):
         minimise sum_j |x_j| |y_j - x_j| over a group's scale and minimum; then round both to 4 bits, then x anew
 
     x:          float32 [n, 256], finite
-    importance: [width], one number a column of the matrix whose rows x holds
     -> blocks:  uint8 [n, 84]
 
     With importance: sum_j w_j (y_j - x_j)^2 with w = importance sqrt(mean(x^2) + x^2), the mean over the block, and

@@ -45,7 +45,6 @@ def quantize(x, importance=None):
         d = x[argmax |x|] / -8        q = min(15, trunc(x / d + 8.5))
 
     x:          float32 [n, 32], finite
-    importance: [width], one number a column of the matrix whose rows x holds
     -> blocks:  uint8 [n, 18]
 
     With importance: minimise sum_j w_j (y_j - x_j)^2, w = importance sqrt(mean(x^2) + x^2), the mean over the row.

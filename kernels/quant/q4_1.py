@@ -46,7 +46,6 @@ def quantize(x, importance=None):
         d = (max x - min x) / 15        m = min x        q = trunc((x - m) / d + 0.5)
 
     x:          float32 [n, 32], finite
-    importance: [width], one number a column of the matrix whose rows x holds
     -> blocks:  uint8 [n, 20]
 
     The quotient is (x - m) times the float32 reciprocal of the unrounded d.

@@ -68,7 +68,6 @@ def quantize(x, importance=None):
         minimise sum_j w_j (y_j - x_j)^2 over a group's scale and minimum; then round both to 6 bits, then x anew
 
     x:          float32 [n, 256], finite
-    importance: [width], one number a column of the matrix whose rows x holds
     -> blocks:  uint8 [n, 144]
 
     w = |x| + rms(x) of the group; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block,

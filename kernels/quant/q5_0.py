@@ -48,7 +48,6 @@ def quantize(x, importance=None):
         d = x[argmax |x|] / -16        q = min(31, trunc(x / d + 16.5))
 
     x:          float32 [n, 32], finite
-    importance: [width], one number a column of the matrix whose rows x holds
     -> blocks:  uint8 [n, 22]
 
     x / d is x times the float32 reciprocal of the unrounded d.

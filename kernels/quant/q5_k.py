@@ -55,7 +55,6 @@ def quantize(x, importance=None):
     """Pack into Q5_K blocks: as Q4_K, with codes 0 .. 31 and other trial scales.
 
     x:          float32 [n, 256], finite
-    importance: [width], one number a column of the matrix whose rows x holds
     -> blocks:  uint8 [n, 176]
 
     Bit-exact with ggml's C.

@@ -54,7 +54,6 @@ def quantize(x, importance=None):
         minimise sum_j w_j (y_j - x_j)^2 over a group's scale; then round the scales to 8 bits, then x anew
 
     x:          float32 [n, 256], finite
-    importance: [width], one number a column of the matrix whose rows x holds
     -> blocks:  uint8 [n, 210]
 
     w = x^2; with importance, w = importance. A block with all scales below 1e-15 is 0.
