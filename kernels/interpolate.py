@@ -13,60 +13,6 @@ from refsd.kernels import interpolation_taps as taps
 from refsd.kernels._jit import kernel
 
 
-def resize_bilinear(x, height, width):
-    """Resize bilinearly with half-pixel centres.
-
-    Source: torch.nn.functional.interpolate(mode="bilinear", align_corners=False); ggml_interpolate.
-    """
-    H, W = x.shape[2:]
-    return weighted(x, taps.linear(H, height), taps.linear(W, width))
-
-
-def resize_bilinear_corners(x, height, width):
-    """Resize bilinearly with aligned corners.
-
-    Source: torch.nn.functional.interpolate(mode="bilinear", align_corners=True).
-    """
-    H, W = x.shape[2:]
-    return weighted(x, taps.linear_corners(H, height), taps.linear_corners(W, width))
-
-
-def resize_bilinear_antialias(x, height, width):
-    """Resize bilinearly with antialiasing.
-
-    Source: torch.nn.functional.interpolate(mode="bilinear", antialias=True); Pillow's BILINEAR.
-    """
-    H, W = x.shape[2:]
-    return weighted(x, taps.triangle(H, height), taps.triangle(W, width))
-
-
-def resize_bicubic(x, height, width):
-    """Resize bicubically with half-pixel centres.
-
-    Source: Keys 1981; torch.nn.functional.interpolate(mode="bicubic", align_corners=False).
-    """
-    H, W = x.shape[2:]
-    return weighted(x, taps.cubic(H, height), taps.cubic(W, width))
-
-
-def resize_bicubic_corners(x, height, width):
-    """Resize bicubically with aligned corners.
-
-    Source: Keys 1981; torch.nn.functional.interpolate(mode="bicubic", align_corners=True).
-    """
-    H, W = x.shape[2:]
-    return weighted(x, taps.cubic_corners(H, height), taps.cubic_corners(W, width))
-
-
-def resize_bicubic_antialias(x, height, width):
-    """Resize bicubically with antialiasing.
-
-    Source: torch.nn.functional.interpolate(mode="bicubic", antialias=True); Pillow's BICUBIC.
-    """
-    H, W = x.shape[2:]
-    return weighted(x, taps.wide_cubic(H, height), taps.wide_cubic(W, width))
-
-
 def weighted(x, rows, columns):
     """Sum pixels by the taps of rows (r) and of columns (k).
 
@@ -79,6 +25,27 @@ def weighted(x, rows, columns):
     y = np.empty((N, C, P, Q), x.dtype)
     _along_rows(between.reshape(-1, W), columns.index, columns.weight, y.reshape(-1, Q))
     return y
+
+
+def resizing(taps_of):
+    """Return a kernel (x, height, width) -> y. taps_of: (old size, new size) -> the taps of an axis"""
+
+    def resize(x, height, width):
+        H, W = x.shape[2:]
+        return weighted(x, taps_of(H, height), taps_of(W, width))
+
+    return resize
+
+
+# torch.nn.functional.interpolate(mode="bilinear", align_corners=False), ggml_interpolate; align_corners=True;
+# antialias=True, Pillow's BILINEAR.
+resize_bilinear = resizing(taps.linear)
+resize_bilinear_corners = resizing(taps.linear_corners)
+resize_bilinear_antialias = resizing(taps.triangle)
+# Keys 1981; mode="bicubic", align_corners=False; align_corners=True; antialias=True, Pillow's BICUBIC.
+resize_bicubic = resizing(taps.cubic)
+resize_bicubic_corners = resizing(taps.cubic_corners)
+resize_bicubic_antialias = resizing(taps.wide_cubic)
 
 
 @kernel
