@@ -26,6 +26,8 @@ class Original(NamedTuple):
     layout:      what `load` reads: "diffusers": a folder; "ldm": a file in the original layout
     rounds_time: True if timesteps and guidance are rounded to the dtype before they are embedded
     laid_out:    taps, inputs -> the taps that the reference has too, in its layout
+    kind:        name of the module's class; "": several, or another package's
+    read:        module, the arguments of a call of it -> Arguments; None: its calls are not read, or by READERS
     """
 
     package: str
@@ -35,15 +37,18 @@ class Original(NamedTuple):
     layout: str = "diffusers"
     rounds_time: bool = False
     laid_out: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda taps, x: taps
+    kind: str = ""
+    read: "Callable[[Any, Given], Arguments] | None" = None
 
 
 def diffusers(folder: str, name: str, run, **more) -> Original:
-    return Original("diffusers", folder, _loader("diffusers", folder, name), run, **more)
+    return Original("diffusers", folder, _loader("diffusers", folder, name), run, kind=name, **more)
 
 
 def transformers(folder: str, names: str | tuple[str, ...], run, **more) -> Original:
-    """names: of the class; of several it is the one that the folder's config.json names"""
-    return Original("transformers", folder, _loader("transformers", folder, names), run, **more)
+    """names: of the class; of several config.json names the folder's, and calls of the first are read"""
+    kind = names if isinstance(names, str) else names[0]
+    return Original("transformers", folder, _loader("transformers", folder, names), run, kind=kind, **more)
 
 
 def _loader(package: str, folder: str, names: str | tuple[str, ...]) -> Callable[[Path, Any], Any]:

@@ -3,13 +3,12 @@
 from refsd.models.catalogue import pages
 from refsd.networks.original import Original, Reader
 
-_PAGES = pages("original")
-MODELS: dict[str, Original] = {
-    f"model/{component}": original
-    for page in _PAGES
-    for component, original in getattr(page, "ORIGINALS", {}).items()
-}
+_ORIGINALS: dict[str, Original] = {}
 # Name of the module's class -> readers of its calls.
-READERS: dict[str, tuple[Reader, ...]] = {
-    name: readers for page in _PAGES for name, readers in getattr(page, "READERS", {}).items()
-}
+READERS: dict[str, tuple[Reader, ...]] = {}
+for _page in pages("original"):
+    _originals = getattr(_page, "ORIGINALS", {})
+    _ORIGINALS |= _originals
+    READERS |= {one.kind: (Reader(name, one.read),) for name, one in _originals.items() if one.read}
+    READERS |= getattr(_page, "READERS", {})
+MODELS = {f"model/{component}": original for component, original in _ORIGINALS.items()}

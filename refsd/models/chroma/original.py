@@ -1,7 +1,7 @@
 """Diffusers' transformer of Chroma."""
 
 from refsd.models.flux.original import packed
-from refsd.networks.original import Arguments, Given, Reader, diffusers, per_mille, sample, timesteps
+from refsd.networks.original import Arguments, Given, diffusers, per_mille, sample, timesteps
 from refsd.networks.torch_tokens import grid, joined, pack, unpack
 from refsd.numerics.errors import BadInput
 
@@ -46,9 +46,7 @@ def _read(model, given: Given) -> Arguments:
 
 
 ORIGINALS = {
-    "chroma": diffusers("transformer", "ChromaTransformer2DModel", _run, rounds_time=True, laid_out=_taps),
-}
-# Name of the module's class -> readers of its calls.
-READERS = {
-    "ChromaTransformer2DModel": (Reader("chroma", _read),),
+    "chroma": diffusers(
+        "transformer", "ChromaTransformer2DModel", _run, read=_read, rounds_time=True, laid_out=_taps
+    ),
 }

@@ -1,6 +1,6 @@
 """Transformers' CLIP text encoders."""
 
-from refsd.networks.original import Arguments, Given, Reader, refuse, transformers
+from refsd.networks.original import Arguments, Given, refuse, transformers
 from refsd.numerics.errors import BadInput
 
 
@@ -42,11 +42,6 @@ def _read(model, given: Given) -> Arguments:
 
 
 ORIGINALS = {
-    "clip": transformers("text_encoder", "CLIPTextModel", _run),
-    "clip_g": transformers("text_encoder_2", "CLIPTextModelWithProjection", _run_projected),
-}
-# Name of the module's class -> readers of its calls.
-READERS = {
-    "CLIPTextModel": (Reader("clip", _read),),
-    "CLIPTextModelWithProjection": (Reader("clip_g", _read),),
+    "clip": transformers("text_encoder", "CLIPTextModel", _run, read=_read),
+    "clip_g": transformers("text_encoder_2", "CLIPTextModelWithProjection", _run_projected, read=_read),
 }

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from refsd.networks.original import Arguments, Given, Reader, diffusers, per_mille, refuse, sample, timesteps
+from refsd.networks.original import Arguments, Given, diffusers, per_mille, refuse, sample, timesteps
 from refsd.networks.torch_tokens import first_tokens, grid, joined, pack, unpack
 from refsd.numerics.errors import BadInput
 
@@ -74,9 +74,5 @@ def picture_sizes(ids) -> list[tuple[int, int, int]]:
 
 
 ORIGINALS = {
-    "flux": diffusers("transformer", "FluxTransformer2DModel", _run, rounds_time=True, laid_out=_taps),
-}
-# Name of the module's class -> readers of its calls.
-READERS = {
-    "FluxTransformer2DModel": (Reader("flux", _read),),
+    "flux": diffusers("transformer", "FluxTransformer2DModel", _run, read=_read, rounds_time=True, laid_out=_taps),
 }

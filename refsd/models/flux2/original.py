@@ -3,7 +3,7 @@
 from typing import Any
 
 from refsd.models.flux.original import one_item, picture_sizes, same_positions
-from refsd.networks.original import Arguments, Given, Reader, diffusers, per_mille, refuse, sample, timesteps
+from refsd.networks.original import Arguments, Given, diffusers, per_mille, refuse, sample, timesteps
 from refsd.networks.torch_tokens import first_tokens, grid, joined
 
 _REFERENCES_APART = 10  # FLUX.2's index of the first picture to edit; FLUX.1's is 1
@@ -60,9 +60,7 @@ def _as_picture(tokens, high, wide):
 
 
 ORIGINALS = {
-    "flux2": diffusers("transformer", "Flux2Transformer2DModel", _run, rounds_time=True, laid_out=_taps),
-}
-# Name of the module's class -> readers of its calls.
-READERS = {
-    "Flux2Transformer2DModel": (Reader("flux2", _read),),
+    "flux2": diffusers(
+        "transformer", "Flux2Transformer2DModel", _run, read=_read, rounds_time=True, laid_out=_taps
+    ),
 }

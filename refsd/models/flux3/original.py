@@ -3,7 +3,7 @@
 from typing import Any
 
 from refsd.models.flux2.component import REFERENCES
-from refsd.networks.original import Arguments, Given, Reader, diffusers, per_mille, refuse, sample, timesteps
+from refsd.networks.original import Arguments, Given, diffusers, per_mille, refuse, sample, timesteps
 from refsd.networks.torch_tokens import first_tokens, grid, joined
 from refsd.numerics.errors import BadInput
 
@@ -96,9 +96,7 @@ def _sizes(ids, word) -> list[tuple[int, int]]:
 
 
 ORIGINALS = {
-    "flux3": diffusers("transformer", "Flux3Transformer2DModel", _run, rounds_time=True, laid_out=_taps),
-}
-# Name of the module's class -> readers of its calls.
-READERS = {
-    "Flux3Transformer2DModel": (Reader("flux3", _read),),
+    "flux3": diffusers(
+        "transformer", "Flux3Transformer2DModel", _run, read=_read, rounds_time=True, laid_out=_taps
+    ),
 }

@@ -1,6 +1,6 @@
 """Diffusers' transformer of SD 3."""
 
-from refsd.networks.original import Arguments, Given, Reader, diffusers, refuse, sample, timesteps
+from refsd.networks.original import Arguments, Given, diffusers, refuse, sample, timesteps
 
 
 def _run(model, x, params):
@@ -20,9 +20,5 @@ def _read(model, given: Given) -> Arguments:
 
 
 ORIGINALS = {
-    "mmdit": diffusers("transformer", "SD3Transformer2DModel", _run),
-}
-# Name of the module's class -> readers of its calls.
-READERS = {
-    "SD3Transformer2DModel": (Reader("mmdit", _read),),
+    "mmdit": diffusers("transformer", "SD3Transformer2DModel", _run, read=_read),
 }

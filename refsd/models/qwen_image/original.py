@@ -3,7 +3,7 @@
 from typing import Any
 
 from refsd.models.flux2.component import REFERENCES
-from refsd.networks.original import Arguments, Given, Reader, diffusers, refuse, sample, timesteps
+from refsd.networks.original import Arguments, Given, diffusers, refuse, sample, timesteps
 from refsd.networks.torch_tokens import first_tokens, joined, pack, stacked, unpack
 from refsd.numerics.errors import BadInput
 
@@ -59,12 +59,10 @@ def _read(model, given: Given) -> Arguments:
 
 
 ORIGINALS = {
-    "qwen-image": diffusers("transformer", "QwenImageTransformer2DModel", _run, rounds_time=True, laid_out=_taps),
+    "qwen-image": diffusers(
+        "transformer", "QwenImageTransformer2DModel", _run, read=_read, rounds_time=True, laid_out=_taps
+    ),
     "qwen-image-layered": diffusers(
         "transformer", "QwenImageTransformer2DModel", _run_layered, rounds_time=True, laid_out=_taps
     ),
-}
-# Name of the module's class -> readers of its calls.
-READERS = {
-    "QwenImageTransformer2DModel": (Reader("qwen-image", _read),),
 }

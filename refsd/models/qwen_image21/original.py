@@ -4,7 +4,7 @@ from typing import Any
 
 from refsd.models.flux2.component import REFERENCES
 from refsd.models.qwen_image21 import PLACE
-from refsd.networks.original import Arguments, Given, Reader, diffusers, refuse, sample, timesteps
+from refsd.networks.original import Arguments, Given, diffusers, refuse, sample, timesteps
 from refsd.networks.torch_tokens import joined
 from refsd.numerics.errors import BadInput
 
@@ -69,10 +69,6 @@ def _read(model, given: Given) -> Arguments:
 
 ORIGINALS = {
     "qwen-image21": diffusers(
-        "transformer", "QwenImage21Transformer2DModel", _run, rounds_time=True, laid_out=_taps
+        "transformer", "QwenImage21Transformer2DModel", _run, read=_read, rounds_time=True, laid_out=_taps
     ),
-}
-# Name of the module's class -> readers of its calls.
-READERS = {
-    "QwenImage21Transformer2DModel": (Reader("qwen-image21", _read),),
 }

@@ -1,6 +1,6 @@
 """Transformers' T5 and UMT5 encoders."""
 
-from refsd.networks.original import Arguments, Given, Reader, refuse, transformers
+from refsd.networks.original import Arguments, Given, refuse, transformers
 
 
 def _run(model, x, params):
@@ -15,9 +15,5 @@ def read(model, given: Given) -> Arguments:
 
 
 ORIGINALS = {
-    "t5": transformers("text_encoder_2", ("T5EncoderModel", "UMT5EncoderModel"), _run),
-}
-# Name of the module's class -> readers of its calls.
-READERS = {
-    "T5EncoderModel": (Reader("t5", read),),
+    "t5": transformers("text_encoder_2", ("T5EncoderModel", "UMT5EncoderModel"), _run, read=read),
 }

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from refsd.networks.original import Arguments, Given, Reader, diffusers, refuse, sample, timesteps
+from refsd.networks.original import Arguments, Given, diffusers, refuse, sample, timesteps
 from refsd.numerics.errors import BadInput
 
 UNREAD = ("class_labels", "timestep_cond", "attention_mask", "cross_attention_kwargs")
@@ -46,9 +46,5 @@ def latent_and_text(model, given: Given) -> dict[str, Any]:
 
 
 ORIGINALS = {
-    "unet": diffusers("unet", "UNet2DConditionModel", _run),
-}
-# Name of the module's class -> readers of its calls.
-READERS = {
-    "UNet2DConditionModel": (Reader("unet", _read),),
+    "unet": diffusers("unet", "UNet2DConditionModel", _run, read=_read),
 }

@@ -1,6 +1,6 @@
 """Diffusers' transformer of Z-Image."""
 
-from refsd.networks.original import Arguments, Given, Reader, diffusers, per_mille, refuse, sample
+from refsd.networks.original import Arguments, Given, diffusers, per_mille, refuse, sample
 from refsd.networks.torch_tokens import first_tokens, stacked
 from refsd.numerics.errors import BadInput
 
@@ -57,9 +57,5 @@ def _read(model, given: Given) -> Arguments:
 
 
 ORIGINALS = {
-    "zimage": diffusers("transformer", "ZImageTransformer2DModel", _run, laid_out=_taps),
-}
-# Name of the module's class -> readers of its calls.
-READERS = {
-    "ZImageTransformer2DModel": (Reader("zimage", _read),),
+    "zimage": diffusers("transformer", "ZImageTransformer2DModel", _run, read=_read, laid_out=_taps),
 }
