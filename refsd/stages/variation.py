@@ -194,6 +194,9 @@ VARIATION = Stage(
 # --- two given noises ---------------------------------------------------------------------------------------------
 
 
+_ENGINES = {"a1111": A1111, "sdnext": SDNEXT}
+
+
 class MixRule(NamedTuple):
     """The parts of the rule.
 
@@ -201,15 +204,8 @@ class MixRule(NamedTuple):
     mix:       shortcuts -> (share, low, high -> mixed noise)
     """
 
-    shortcuts: Callable[[str], Shortcuts]
-    mix: Callable[[Shortcuts], Mix]
-
-
-_ENGINES = {"a1111": A1111, "sdnext": SDNEXT}
-
-
-def _mix(shortcuts: Shortcuts) -> Mix:
-    return lambda share, low, high: slerp(share, low, high, shortcuts)
+    shortcuts: Callable[[str], Shortcuts] = lambda engine: _ENGINES[engine]
+    mix: Callable[[Shortcuts], Mix] = lambda shortcuts: lambda share, low, high: slerp(share, low, high, shortcuts)
 
 
 def _run_mix(rule: MixRule, inputs: StageInputs) -> dict[str, np.ndarray]:
@@ -239,11 +235,11 @@ SLERP = Stage(
     inputs={"low": "[N, C, H, W]: the seed's", "step": "[N, C, H, W]: the variation's less the seed's"},
     params={"engine": REQUIRED, "share": REQUIRED},
     outputs={"mixed": Output(_IMAGE, lambda inputs, y: 24 * (1 + np.abs(inputs.tensors["low"])), 24)},
-    rule=MixRule(lambda engine: _ENGINES[engine], _mix),
+    rule=MixRule(),
     choices={"engine": _ENGINES},
     run=_run_mix,
     known=(
-        part("shares exchanged", mix=lambda shortcuts: lambda share, a, b: _mix(shortcuts)(1 - share, a, b)),
+        part("shares exchanged", mix=lambda shortcuts: lambda share, a, b: slerp(1 - share, a, b, shortcuts)),
         part("shares exchanged where the two are nearly parallel", shortcuts=_changed(turned=lambda turned: True)),
         part("shares right where the two are nearly parallel", shortcuts=_changed(turned=lambda turned: False)),
         *(part(f"mixed {name}", mix=lambda shortcuts, mix=mix: mix) for name, mix in _MIXES),
