@@ -15,11 +15,11 @@ from refsd.models.flux.network import (
     read_axes,
     single_linear1_rows,
     single_stream,
+    trunk_blocks,
     trunk_config,
-    trunk_size,
 )
 from refsd.models.flux.norm_names import ORIGINAL
-from refsd.networks.dimensions import Shape, Shapes, count, dim, linear
+from refsd.networks.dimensions import Shape, Shapes, count, linear, read_size
 from refsd.networks.keymap import Keymap, Row, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
@@ -73,14 +73,8 @@ def chroma_size(shapes: Mapping[str, Shape], around: tuple[str, ...] = AROUND) -
 
     around: names of tensors before and after the blocks, as in `dimensions.blocks`
     """
-    usual = ChromaSize()
-    into = f"{_APPROXIMATOR}.in_proj"
-    return ChromaSize(
-        **trunk_size(shapes, around),
-        width=dim(shapes, f"{into}.weight", 0, dim(shapes, f"{into}.bias", 0, usual.width)),
-        layers=count(shapes, f"{_APPROXIMATOR}.layers.", usual.layers),
-        waves=dim(shapes, f"{into}.weight", 1, usual.waves),
-    )
+    layers = count(shapes, f"{_APPROXIMATOR}.layers.", CHROMA.layers)
+    return read_size(CHROMA, chroma_shapes, shapes, **trunk_blocks(shapes, around), layers=layers)
 
 
 _ENDS = tuple(row for row in FLUX_ENDS if row[0] in ("img_in", "txt_in", "final_layer.linear"))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, read_size
 from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row, block_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, Rows, counted
@@ -71,30 +71,19 @@ def flux_size(shapes: Mapping[str, Shape]) -> FluxSize:
 
     Dimensions of missing tensors are FLUX.1-dev's.
     """
-    usual = FluxSize()
-    return FluxSize(
-        **trunk_size(shapes),
-        pooled=dim(shapes, "vector_in.in_layer.weight", 1, usual.pooled),
-        frequencies=dim(shapes, "time_in.in_layer.weight", 1, usual.frequencies),
-        guidance=has(shapes, "guidance_in.") or not has(shapes, "img_in."),
-    )
+    guidance = has(shapes, "guidance_in.") or not has(shapes, "img_in.")
+    return read_size(FluxSize(), flux_shapes, shapes, **trunk_blocks(shapes), guidance=guidance)
 
 
-def trunk_size(shapes: Mapping[str, Shape], around: tuple[str, ...] = AROUND) -> dict[str, int]:
-    """Infer the dimensions that FLUX.1 and Chroma share."""
+def trunk_blocks(shapes: Mapping[str, Shape], around: tuple[str, ...] = AROUND) -> dict[str, int]:
+    """Infer the numbers of blocks, and the width of their MLPs, which FLUX.1 and Chroma share."""
     usual = FluxSize()
     hidden = dim(shapes, "img_in.weight", 0, dim(shapes, "img_in.bias", 0, usual.hidden))
     mlp = dim(shapes, "single_blocks.0.linear2.weight", 1, 5 * hidden) - hidden
-    double, single = QUERY_NORMS
     return {
-        "hidden": hidden,
         "double_blocks": blocks(shapes, "double_blocks.", usual.double_blocks, around),
         "single_blocks": blocks(shapes, "single_blocks.", usual.single_blocks, around),
-        "head_dim": dim(shapes, double, 0, dim(shapes, single, 0, usual.head_dim)),
         "mlp": dim(shapes, "double_blocks.0.img_mlp.0.weight", 0, mlp if mlp > 0 else 4 * hidden),
-        "in_channels": dim(shapes, "img_in.weight", 1, usual.in_channels),
-        "out_channels": dim(shapes, "final_layer.linear.weight", 0, usual.out_channels),
-        "context_dim": dim(shapes, "txt_in.weight", 1, usual.context_dim),
     }
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.files.json_files import read_json
-from refsd.models.flux.network import AROUND, JOINT_ATTENTION, QUERY_NORMS, qk_norm, trunk_config
+from refsd.models.flux.network import AROUND, JOINT_ATTENTION, qk_norm, trunk_config
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import positive, rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, read_size
 from refsd.networks.keymap import SAME, SWAP, Keymap, Row, block_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
@@ -80,17 +80,14 @@ def flux2_size(shapes: Mapping[str, Shape]) -> Flux2Size:
     usual = FLUX2_DEV
     hidden = dim(shapes, "img_in.weight", 0, dim(shapes, "final_layer.linear.weight", 1, usual.hidden))
     mlp = dim(shapes, "single_blocks.0.linear2.weight", 1, 4 * hidden) - hidden
-    double, single = QUERY_NORMS
-    return Flux2Size(
-        hidden=hidden,
+    return read_size(
+        usual,
+        flux2_shapes,
+        shapes,
         double_blocks=blocks(shapes, "double_blocks.", usual.double_blocks, AROUND),
         single_blocks=blocks(shapes, "single_blocks.", usual.single_blocks, AROUND),
-        head_dim=dim(shapes, double, 0, dim(shapes, single, 0, usual.head_dim)),
         mlp=dim(shapes, "double_blocks.0.img_mlp.2.weight", 1, mlp if mlp > 0 else 3 * hidden),
-        in_channels=dim(shapes, "img_in.weight", 1, usual.in_channels),
-        context_dim=dim(shapes, "txt_in.weight", 1, usual.context_dim),
         guidance=has(shapes, "guidance_in.") or not shapes,
-        frequencies=dim(shapes, "time_in.in_layer.weight", 1, usual.frequencies),
     )
 
 

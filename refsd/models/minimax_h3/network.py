@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from refsd.networks.config import positive, whole
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, read_size
 from refsd.networks.keymap import CONCAT, SWAP, Keymap, Row, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
@@ -86,24 +86,18 @@ def minimax_h3_size(shapes: Mapping[str, Shape]) -> MiniMaxH3Size:
     usual = PRUNED if _TABLE in shapes else MINIMAX_H3
     at = "blocks.0" if has(shapes, "blocks.0.") else f"{_REFINER}0"
     head_dim = dim(shapes, f"{at}.attn.q_norm.weight", 0, usual.head_dim)
-    hidden = dim(shapes, "video_patch_proj.weight", 0, dim(shapes, "video_patch_proj.bias", 0, usual.hidden))
     inner = dim(shapes, f"{at}.attn.out_proj.weight", 1, usual.heads * head_dim)
-    pixels = dim(
-        shapes, "video_patch_proj.weight", 1, dim(shapes, "final_layer.video_out.bias", 0, 4 * usual.channels)
-    )
-    return MiniMaxH3Size(
-        hidden=hidden,
+    pixels = dim(shapes, "final_layer.video_out.bias", 0, 4 * usual.channels)
+    return read_size(
+        usual,
+        minimax_h3_shapes,
+        shapes,
         layers=blocks(shapes, "blocks.", usual.layers, _AROUND),
         refiners=blocks(shapes, _REFINER, usual.refiners, _AROUND),
         heads=max(1, inner // head_dim),
-        head_dim=head_dim,
-        mlp=dim(shapes, f"{at}.mlp.fc2.weight", 1, usual.mlp),
-        channels=max(1, pixels // 4),
-        audio_channels=dim(shapes, "audio_patch_proj.weight", 1, usual.audio_channels),
-        context_dim=dim(shapes, "condition_proj.weight", 1, usual.context_dim),
+        channels=max(1, dim(shapes, "video_patch_proj.weight", 1, pixels) // 4),
         frequencies=dim(shapes, "time_embedder.proj_in.weight", 1, usual.frequencies),
         time_hidden=dim(shapes, "time_embedder.proj_in.weight", 0, usual.time_hidden),
-        time_dim=dim(shapes, "final_layer.adaln_proj.linear.weight", 1, dim(shapes, _TABLE, 1, usual.time_dim)),
         curve=dim(shapes, _TABLE, 0, 0),
     )
 
