@@ -1,6 +1,4 @@
-"""How torch's original of a component is loaded and called, and how a call of it is read; nothing here needs torch
-before it is used.
-"""
+"""How torch's original of a component is loaded and called, and how a call of it is read. No torch until then."""
 
 import contextlib
 import importlib
@@ -47,8 +45,8 @@ def diffusers(folder: str, name: str, run, **more) -> Original:
 
 def transformers(folder: str, names: str | tuple[str, ...], run, **more) -> Original:
     """names: of the class; of several config.json names the folder's, and calls of the first are read"""
-    kind = names if isinstance(names, str) else names[0]
-    return Original("transformers", folder, _loader("transformers", folder, names), run, kind=kind, **more)
+    first = (names if isinstance(names, tuple) else (names,))[0]
+    return Original("transformers", folder, _loader("transformers", folder, names), run, kind=first, **more)
 
 
 def _loader(package: str, folder: str, names: str | tuple[str, ...]) -> Callable[[Path, Any], Any]:
