@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 13_580,
+    "golden": 13_640,
     "kernels": 11_360,
     "numerics": 1_700,
     "refsd": 1_150,
@@ -50,7 +50,7 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_215,
     "refsd/disagreement": 1_130,
-    "refsd/engines": 11_290,
+    "refsd/engines": 11_300,
     "refsd/export": 350,
     "refsd/families": 2_320,
     "refsd/files": 4_020,

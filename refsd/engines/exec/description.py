@@ -119,7 +119,7 @@ _ASKED = dict.fromkeys((*OPERATIONS, *(case.op for case in CASES.values())))
 
 
 def _check_parameters(op: str, offer: Offer) -> None:
-    """Raise EngineFailure for a parameter that no case has, or a name that none gives it: nothing would be asked."""
+    """Raise EngineFailure for a parameter that no case has, or a name that no case gives it."""
     asked: dict[str, dict[Any, None]] = {name: {} for name in OPERATIONS[op].params} if op in OPERATIONS else {}
     for case in CASES.values():
         for name, value in case.params.items() if case.op == op else ():
