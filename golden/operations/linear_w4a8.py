@@ -1,5 +1,6 @@
 """Linear layers that multiply in int8 what is kept in rotated codes of 4 bits."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -77,6 +78,17 @@ def _transposed(scale: np.ndarray) -> np.ndarray | None:
     return np.ascontiguousarray(scale.reshape(scale.shape[::-1]).T) if 1 not in scale.shape else None
 
 
+def _scaled_sums(read: Callable[[np.ndarray], np.ndarray]) -> Wrong:
+    """Scale each group's sum as another's. read: number of a group -> whose scale it has"""
+
+    def weight(codes, scale, table) -> np.ndarray:
+        i = np.arange(scale.shape[1])
+        ratio = np.divide(scale[:, read(i) % i.size], scale, out=np.ones_like(scale), where=scale != 0)
+        return w4a8.decode(codes, scale, table) * np.repeat(ratio, codes.shape[1] // i.size, axis=1)
+
+    return _read(weight)
+
+
 def _of_the_row(scale: np.ndarray) -> np.ndarray:
     return np.repeat(scale[:, :1], scale.shape[1], axis=1)
 
@@ -127,6 +139,9 @@ LINEAR_W4A8 = Operation(
         Mutant("weight's scales of groups transposed", other_input("group_scale", _transposed)),
         Mutant("scale of each row's first group used for the row", other_input("group_scale", _of_the_row)),
         Mutant("weight's scales of groups missing", other_input("group_scale", np.ones_like)),
+        Mutant("sums of groups scaled as the next group's", _scaled_sums(lambda i: i + 1)),
+        Mutant("sums of each 2 groups scaled as the first's", _scaled_sums(lambda i: i // 2 * 2)),
+        Mutant("sums of each 4 groups scaled as the first's", _scaled_sums(lambda i: i // 4 * 4)),
         Mutant("weight not rounded to int8 after its groups' scales", _read(w4a8.levels)),
         Mutant("weight made int8 by cutting toward zero", _read(partial(_to_int8, np.trunc))),
         Mutant("weight made int8 with ties away from zero", _read(partial(_to_int8, _away))),

@@ -156,7 +156,7 @@ _TABLE = {
         _model(
             wrong_operation(attention=_padding_masked)._replace(inputs=_ids_noted),
             "attn|attention|layers|hidden",
-            "padding|hidden|mask|end of|eos|after the (end|prompt)",
+            "padding|hidden|mask|end of|eos|after the (end|prompt)|keys are not summed",
             "sd15/clip/ended",
             "clip-l/clip/ended",
         ),

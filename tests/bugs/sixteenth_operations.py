@@ -197,7 +197,7 @@ _TABLE = {
             ("linear/q5_k/*",),
             Bug(answer=_bits_in_a_row),
             "linear",
-            "fifth|high(est)? bit|\\bqh\\b|bits.*(row|order|sequen|one after)|upper bit",
+            "fifth|high(er|est)? bit|\\bqh\\b|bits.*(row|order|sequen|one after)|upper bit",
         ),
     ),
     "xv-op-08": (

@@ -12,10 +12,11 @@ from refsd.causes.generic.error_places import Places, contents, flat_tail, index
 from refsd.causes.generic.moved_values import rearranged
 from refsd.causes.generic.reshaped import other_order
 from refsd.causes.generic.simple_relations import coarser
+from refsd.causes.generic.solved_numbers import shown
 from refsd.golden.evidence import Evidence
 from refsd.golden.unwritten_memory import UNWRITTEN, unwritten
 
-_BLOCKS = (32, 16, 64, 128, 256)
+_BLOCKS = (256, 128, 64, 32, 16)
 # Scales that vary by less than this share are one gain.
 _VARIED = 0.02
 _NEARLY_ALL = 0.8
@@ -215,6 +216,8 @@ def _factors_of_rows(part: Evidence) -> str | None:
     # Most factors must be off: a single one is a wrong row, which has another cause.
     if np.mean(np.abs(factor - 1) > off / 16) < 0.5:
         return None
+    if np.ptp(factor) < off / 64:
+        return f"{shown(float(factor.mean()))} times the right answer"
     range_ = f"{float(factor.min()):.5g} to {float(factor.max()):.5g}"
     return f"each row has a factor of its own, {range_}: a statistic of the row{kind and f' in {kind}'}"
 

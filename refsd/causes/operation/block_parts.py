@@ -203,9 +203,12 @@ def wrong_values(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray]]:
     if parts is None:
         yield from _other_indices(tensor, blocks)
         return
-    right = parts.values()
+    right, wide = parts.values(), max(tensor.shape[-1] // kind.block, 1)
+    others = itertools.chain(_other_parts(parts), _of_others(parts, wide), in_rows(tensor.type, blocks, parts))
+    changed = ((name, other.values()) for name, other in others)
+    misread = _misread_bytes(tensor.type, blocks, parts)
     with np.errstate(all="ignore"):
-        for name, y in itertools.chain(_misread_bytes(tensor.type, blocks, parts), _changed(tensor.type, parts)):
+        for name, y in itertools.chain(misread, changed, _other_orders(parts), _later(parts)):
             if not np.array_equal(y, right):
                 yield f"{tensor.type}: {name}", y.reshape(tensor.shape).astype(np.float32)
 
@@ -236,10 +239,40 @@ def _other_indices(tensor: StoredTensor, blocks: np.ndarray) -> Iterator[tuple[s
             yield f"{tensor.type}: {name}", np.asarray(y, np.float32).reshape(tensor.shape)
 
 
-def _changed(type: str, p: Parts) -> Iterator[tuple[str, np.ndarray]]:
-    yield from ((name, other.values()) for name, other in _other_parts(p))
-    yield from _other_orders(p)
-    yield from _later(p)
+# Type -> first and last byte, and bits a code, of its lower and its higher bits.
+LOW = {"q2_k": (16, 80, 2), "q3_k": (32, 96, 2), "q4_k": (16, 144, 4), "q5_k": (48, 176, 4), "q6_k": (0, 128, 4)}
+LOW |= {"q4_0": (2, 18, 4), "q4_1": (4, 20, 4), "q5_0": (6, 22, 4), "q5_1": (8, 24, 4), "iq4_nl": (2, 18, 4)}
+_HIGH = {"q3_k": (0, 32, 1), "q5_k": (16, 48, 1), "q6_k": (128, 192, 2)}
+
+
+def in_a_row(blocks: np.ndarray, first: int, last: int, bits: int) -> np.ndarray:
+    """Unpack codes that lie one behind the other, the lowest bits of a byte first."""
+    return (blocks[:, first:last, None] >> np.arange(0, 8, bits) & 2**bits - 1).reshape(len(blocks), -1)
+
+
+def in_rows(type: str, blocks: np.ndarray, p: Parts) -> Iterator[tuple[str, Parts]]:
+    """Yield parts whose codes, or their lower or higher bits, lie one behind the other."""
+    low = in_a_row(blocks, *LOW[type]) if type in LOW else p.low
+    high = in_a_row(blocks, *_HIGH[type]) if type in _HIGH else p.high
+    ways = {"codes": (low, high)} if type in LOW else {}
+    if type in _HIGH:
+        ways |= {"the lower bits of codes": (low, p.high), "the higher bits of codes": (p.low, high)}
+    for words, (a, b) in ways.items():
+        yield f"{words} are read one behind the other", p._replace(low=a, high=b)
+
+
+def _of_others(p: Parts, wide: int) -> Iterator[tuple[str, Parts]]:
+    """Yield parts with the scales, minimums or both of other blocks. wide: blocks of a row"""
+    i = np.arange(len(p.d))
+    ways = {"block before": np.roll(i, 1), "next block": np.roll(i, -1), "row's first block": i // wide * wide}
+    ways |= {"block above": np.roll(i, wide), "block below": np.roll(i, -wide)}
+    ways |= {f"first of each {k} blocks": i // k * k for k in (2, 4, 8)}
+    ways["block that a transposed array has there"] = i.reshape(-1, wide).T.ravel()
+    for words, at in ways.items():
+        yield f"the scale of the {words}", p._replace(d=p.d[at])
+        if np.any(p.dmin):
+            yield f"the minimum of the {words}", p._replace(dmin=p.dmin[at])
+            yield f"scale and minimum of the {words}", p._replace(d=p.d[at], dmin=p.dmin[at])
 
 
 def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
@@ -249,7 +282,6 @@ def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
     yield "subnormal scales flushed to zero", p._replace(d=_flushed(p.d, tiny), dmin=_flushed(p.dmin, tiny))
     yield "the scale without its sign", p._replace(d=np.abs(p.d))
     yield "the scale left out", p._replace(d=np.ones_like(p.d))
-    yield "the scale of the block before", p._replace(d=np.roll(p.d, 1, 0))
     half = np.asarray(p.d, np.float16)
     if np.array_equal(half, p.d):
         bits = half.view(np.uint16)

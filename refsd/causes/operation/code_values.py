@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from refsd.causes.operation.block_parts import parts_of
+from refsd.causes.operation.block_parts import LOW, in_a_row, in_rows, parts_of
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, StoredTensor
 
@@ -81,31 +81,14 @@ def _fitted(codes: np.ndarray, unit: np.ndarray, wanted: np.ndarray, count: int)
     return np.where(squares > 0, along / squares, np.nan)
 
 
-# Type -> first and last byte, and bits a code, of its lower and its higher bits.
-_LOW = {"q2_k": (16, 80, 2), "q3_k": (32, 96, 2), "q4_k": (16, 144, 4), "q5_k": (48, 176, 4), "q6_k": (0, 128, 4)}
-_LOW |= {"q4_0": (2, 18, 4), "q4_1": (4, 20, 4), "q5_0": (6, 22, 4), "q5_1": (8, 24, 4), "iq4_nl": (2, 18, 4)}
-_HIGH = {"q3_k": (0, 32, 1), "q5_k": (16, 48, 1), "q6_k": (128, 192, 2)}
-
-
-def _in_a_row(blocks: np.ndarray, first: int, last: int, bits: int) -> np.ndarray:
-    """Unpack codes that lie one behind the other, the lowest bits of a byte first."""
-    return (blocks[:, first:last, None] >> np.arange(0, 8, bits) & 2**bits - 1).reshape(len(blocks), -1)
-
-
 def other_layouts(tensor: StoredTensor, actual: np.ndarray) -> Named:
-    """Yield (phrase, values) with codes that lie in a row, under the right scales, else under any."""
-    if tensor.type not in _LOW:
+    """Yield (phrase, values) with the right codes, or codes that lie in a row, under any scales."""
+    if tensor.type not in LOW:
         return
     blocks = tensor.data.reshape(-1, BLOCK_TYPES[tensor.type].bytes)
     p = parts_of(tensor.type, blocks)
     assert p is not None
-    low = _in_a_row(blocks, *_LOW[tensor.type])
-    high = _in_a_row(blocks, *_HIGH[tensor.type]) if tensor.type in _HIGH else p.high
-    ways = {"codes": (low, high)}
-    if tensor.type in _HIGH:
-        ways |= {"the lower bits of codes": (low, p.high), "the higher bits of codes": (p.low, high)}
-    kept = {f"{words} are read one behind the other": p._replace(low=a, high=b) for words, (a, b) in ways.items()}
-    yield from ((f"{tensor.type}: {words}", q.values().reshape(tensor.shape)) for words, q in kept.items())
+    kept = dict(in_rows(tensor.type, blocks, p))
     y = np.asarray(actual, np.float64).reshape(len(blocks), p.s.shape[1], -1)
     for words, q in {**kept, "codes are the right ones": p}.items():
         one = np.ones_like(p.s, np.float64)
@@ -135,7 +118,7 @@ def grid_entries(tensor: StoredTensor, actual: np.ndarray) -> Named:
     blocks = tensor.data.reshape(-1, kind.bytes)
     rows = blocks[:, first : first + count].astype(int)
     if bits:
-        rows = rows | _in_a_row(blocks, more, more + count * bits // 8, bits).astype(int) << 8
+        rows = rows | in_a_row(blocks, more, more + count * bits // 8, bits).astype(int) << 8
     entry = (rows[..., None] * length + np.arange(length)).ravel()
     right = np.asarray(kind.dequantize(blocks), np.float64).ravel()
     y = np.asarray(actual, np.float64).ravel()

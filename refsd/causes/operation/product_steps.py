@@ -1,6 +1,7 @@
 """RoPE computed step by step, with one step at a time changed (see steps.py), or by other tokens' positions."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +12,8 @@ from refsd.numerics.tensor import stored
 
 Named = Iterator[tuple[str, np.ndarray]]
 _TOKENS, _TOLD = 256, 6
+# Numbers of a table of cosines and sines, at the most.
+_TABLE = 1 << 20
 # By how much positions are shifted, and the share of the largest number by which one token's answers may differ.
 _SHIFTS, _SAME = [by for n in range(1, 65) for by in (n, -n)], 1e-3
 
@@ -87,15 +90,24 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
             coarse(ids[..., axis, None]) * coarse(params["theta"] ** (-np.arange(0, dim, 2) / dim))
             for axis, dim in enumerate(params["axes_dim"])
         ]
-        product = np.concatenate(parts, axis=-1)[:, :, None]
-        yield f"positions, frequencies and angles rounded to {called}", by(*_of(coarse(product)))
-        yield f"positions and frequencies rounded to {called}", by(*_of(product))
+        rough = np.concatenate(parts, axis=-1)[:, :, None]
+        yield f"positions, frequencies and angles rounded to {called}", by(*_of(coarse(rough)))
+        yield f"positions and frequencies rounded to {called}", by(*_of(rough))
     own = tuple(params["axes_dim"])
     for axis in range(len(own)) if rest.shape[-1] else ():
         whole = tuple(dim + rest.shape[-1] * (a == axis) for a, dim in enumerate(own))
         wide = _of(_angles(ids, {**params, "axes_dim": whole}))
         words = f"the whole head is turned, not its first {n} channels: axes_dim is {whole}, not {own}"
         yield words, by(*wide, turned=x, rest=x[..., :0])
+    at = np.abs(ids[..., :1]).astype(int)
+    for row, width in product((n // 2, n, 2 * n, x.shape[-1]), {n // 4, n // 2, x.shape[-1] // 2}):
+        if len(own) == 1 and (row, width) != (n, n // 2) and (at == ids).all() and at.max() * row < _TABLE:
+            positions = np.arange((at.max() * row + 2 * width) // n + 1)
+            table = np.concatenate(_of(_angles(positions[:, None, None], params)), -1).ravel()
+            read = [table[at * row + np.arange(width) + more][:, :, None] for more in (0, width)]
+            words = f"rows of {row} numbers, {width} of both, not {n} and {n // 2}"
+            again = by(*read, turned=x[..., : 2 * width], rest=x[..., 2 * width :])
+            yield f"a table of cosines and sines is read as {words}", again
 
 
 def _angles(ids: np.ndarray, params: Params, exponent: Exponent = lambda i, d: 2 * i / d) -> np.ndarray:

@@ -36,6 +36,7 @@ _ONCE, _MEAN = "as E[x^2] - E[x]^2", "the mean of the run, the variance of all"
 _SHARES = 256
 # The most keys whose counts are solved for, and how near to whole numbers they must be.
 _MOST_KEYS, _ROUND = 1152, 0.01
+_MOST_OFTEN = 16
 # Pixels that a layout may keep free around a channel.
 _MARGINS = (1, 2, 3)
 # Rows that threads may add up in one place.
@@ -175,7 +176,9 @@ def key_counts(
     v = np.repeat(inputs["v"].values().astype(np.float64), y.shape[2] // inputs["v"].shape[2], axis=2)
     seen = np.broadcast_to((mask == 0).any(axis=(1, 2)), (B, J))
     counts = np.stack([_null(*t) for t in zip(weights, v, np.asarray(actual, np.float64), strict=True)])
-    counts /= np.array([[np.median(c[s]) if s.any() else 1.0] for c, s in zip(counts, seen, strict=True)])
+    most = np.abs(counts * seen).max(axis=1, keepdims=True)
+    clear = seen & (np.abs(counts) > most / _MOST_OFTEN)  # once, or a few times; the others are not counted
+    counts /= np.array([[np.median(c[s]) if s.any() else 1.0] for c, s in zip(counts, clear, strict=True)])
     near = np.rint(counts)
     if not np.isfinite(counts).all() or np.abs(counts - near).max() > _ROUND or (near == seen).all():
         return

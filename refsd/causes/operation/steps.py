@@ -122,6 +122,12 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
                 yield f"{phrase}; the variance is about it", made(about[0] / n, centre)
                 part = ((part - mean) ** 2).sum(1, keepdims=True)
                 yield f"the variance is the sum over {words}{divided}", made(part / count)
+    for parts in (k for k in (2, 4, 8) if n % k == 0 and n > k):
+        part = rows.reshape(len(rows), parts, -1)
+        centre = part.mean(2, keepdims=True) * own
+        about = ((part - centre) ** 2).sum(2) / (n if name == "l2_norm" else n // parts)
+        each = (np.repeat(t, n // parts, axis=1) for t in (about, centre[..., 0]))
+        yield f"mean and variance are those of each {n // parts} of {n}, as {parts} devices share a row", made(*each)
     if groups:
         order = np.arange(x.shape[1]).reshape(-1, params["num_groups"]).T.ravel()
         others, y = x[:, order].reshape(rows.shape), np.empty_like(x)
@@ -276,9 +282,19 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     shared = q.shape[2] if q.shape[2] == k.shape[2] < 129 else 0
     for ranks, first in ((ranks, first) for ranks in (2, 4) for first in range(shared)):
         own = np.concatenate([np.arange(n) * ranks // max(n, 1) for n in (first, q.shape[2] - first)])
-        words = f"the first {first} and the others" if first else "all"
-        label = f"tokens see their own share alone, as {ranks} devices cut {words}"
-        yield label, made(masked=lambda s, i=own: np.where(i[:, None] == i, scale * s + mask + causal, -np.inf))
+        whole = np.arange(len(own)) < first
+        ways = {f"tokens see their own share alone, as {ranks} devices cut all": (own, own < 0)}
+        if first:
+            cut = f"as {ranks} devices cut the first {first} and the others"
+            some = f"as {ranks} devices cut"
+            ways = {
+                f"tokens see their own share alone, {cut}": (own, own < 0),
+                f"all see the first {first}, and else their own share alone, {some} the others": (own * ~whole, whole),
+                f"all see all but the first {first}, and else their own share, {some} these": (own * whole, ~whole),
+            }
+        for label, (i, free) in ways.items():
+            seen = (i[:, None] == i) | free
+            yield label, made(masked=lambda s, seen=seen: np.where(seen, scale * s + mask + causal, -np.inf))
 
 
 def head_counts(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:

@@ -96,17 +96,38 @@ def _next_but_one(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | N
     return rows
 
 
-def _without_eta(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
-    if not case.params.get("eta"):
-        return None
-    still = Case(case.name, case.op, case.inputs, {**case.params, "eta": 0.0})
-    wrong = forms(solver_of(still), sigmas)
-    if wrong.calls != form.calls:
-        return None
-    rows = np.zeros_like(form.rows)
-    width = min(wrong.rows.shape[1], rows.shape[1])
-    rows[:, :width] = wrong.rows[:, :width]
-    return rows
+def _with_eta(of: Callable[[float], float], direction: bool = True, noise: bool = True) -> Change:
+    """of: eta -> another. direction, noise: whether it stands in what leads down, and in what scales the noise"""
+
+    def wrong(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+        eta = case.params.get("eta")
+        if not eta:
+            return None
+        other = forms(solver_of(Case(case.name, case.op, case.inputs, {**case.params, "eta": of(eta)})), sigmas)
+        if other.calls != form.calls:
+            return None
+        rows = np.zeros_like(form.rows)
+        width = min(other.rows.shape[1], rows.shape[1])
+        rows[:, :width] = other.rows[:, :width]
+        for changed, columns in ((direction, slice(form.known)), (noise, slice(form.known, None))):
+            if not changed:
+                rows[:, columns] = form.rows[:, columns]
+        return rows
+
+    return Change(wrong)
+
+
+def _drawing(read: Callable[[int], int]) -> Change:
+    """read: number of a draw, from 1 on -> the one that stands in its place; 0: the noise that x began with"""
+
+    def wrong(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+        rows, noise = form.rows.copy(), form.rows[:, form.known :]
+        rows[:, form.known :] = 0
+        for i, own in enumerate(noise.T, 1):
+            rows[:, form.known + read(i) - 1 if read(i) else 0] += own if read(i) else own / sigmas[0]
+        return rows
+
+    return Change(wrong)
 
 
 def _noise_of_next(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
@@ -297,7 +318,16 @@ def _asks_twice(solver: Solver) -> bool:
 
 MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("each step goes to the sigma after the next", Change(_next_but_one)),
-    Mutant("eta is missing: no noise is added", Change(_without_eta)),
+    Mutant("eta is missing: no noise is added", _with_eta(lambda eta: 0.0)),
+    *(
+        Mutant(f"{words} stands for eta{where}", _with_eta(of, *parts))
+        for words, of in (("1", lambda eta: 1.0), ("eta's root", np.sqrt), ("eta squared", np.square))
+        for where, *parts in (("", True, True), (" in what leads down", True, False), (" in the noise", False, True))
+    ),
+    Mutant("each step's noise is the start's again", _drawing(lambda i: 0)),
+    Mutant("the first step's noise is the start's again", _drawing(lambda i: i if i > 1 else 0)),
+    Mutant("each step's noise is that of the step before, the first's the start's", _drawing(lambda i: i - 1)),
+    Mutant("each step's noise is the first step's", _drawing(lambda i: 1)),
     Mutant("noise is scaled by the next sigma, not by sigma_up", Change(_noise_of_next)),
     Mutant("churn is left out", _churned(lambda churn, n: churn._replace(s_churn=0.0))),
     Mutant("churn's s_noise is left out", _churned(lambda churn, n: churn._replace(s_noise=1.0))),
