@@ -262,17 +262,33 @@ def in_rows(type: str, blocks: np.ndarray, p: Parts) -> Iterator[tuple[str, Part
 
 
 def _of_others(p: Parts, wide: int) -> Iterator[tuple[str, Parts]]:
-    """Yield parts with the scales, minimums or both of other blocks. wide: blocks of a row"""
-    i = np.arange(len(p.d))
-    ways = {"block before": np.roll(i, 1), "next block": np.roll(i, -1), "row's first block": i // wide * wide}
-    ways |= {"block above": np.roll(i, wide), "block below": np.roll(i, -wide)}
-    ways |= {f"first of each {k} blocks": i // k * k for k in (2, 4, 8)}
-    ways["block that a transposed array has there"] = i.reshape(-1, wide).T.ravel()
-    for words, at in ways.items():
-        yield f"the scale of the {words}", p._replace(d=p.d[at])
-        if np.any(p.dmin):
-            yield f"the minimum of the {words}", p._replace(dmin=p.dmin[at])
-            yield f"scale and minimum of the {words}", p._replace(d=p.d[at], dmin=p.dmin[at])
+    """Yield parts with the scales, minimums or both of other blocks, or other groups'. wide: blocks of a row"""
+    i, G = np.arange(len(p.d)), p.s.shape[1]
+    blocks = {"of the block before": np.roll(i, 1), "of the next block": np.roll(i, -1)}
+    blocks |= {"of the row's first block": i // wide * wide, "of the block above": np.roll(i, wide)}
+    blocks |= {"of the block below": np.roll(i, -wide), "in reverse order": i.reshape(-1, wide)[:, ::-1].ravel()}
+    blocks |= {f"of the first of each {k} blocks": i // k * k for k in (2, 4, 8)}
+    blocks["read as if their array were transposed"] = i.reshape(-1, wide).T.ravel()
+    own = np.repeat(np.arange(G), 2)
+    groups = {"of the group before": np.roll(own, 2), "of the group after": np.roll(own, -2)}
+    groups |= {"of the groups in reverse order": own[::-1], "of neighbouring groups exchanged": own ^ 1}
+    groups["of the first group"] = 0 * own
+    for apart in (n for n in (2, 4, 8) if G % n == 0):
+        # Each half by its number, as if two halves of one were apart.
+        halves = np.arange(2 * G) // (2 * apart) * apart + np.arange(2 * G) % apart
+        groups[f"read by halves of groups, not by groups, in each {apart}"] = halves
+        groups[f"of the first of each {apart} groups"] = own // apart * apart
+    for ways, same, names, axis in ((blocks, i, ("d", "dmin"), 0), (groups if G > 1 else {}, own, ("s", "m"), 1)):
+        s, m = (getattr(p, name) for name in names)
+        for words, at in ways.items():
+            orders = {"scales": (at, same)}
+            if np.any(p.dmin * p.m):
+                orders |= {"minimums": (same, at), "scales and minimums": (at, at)}
+            for what, (a, b) in orders.items():
+                yield (
+                    f"{what} {words}",
+                    p._replace(**dict(zip(names, (s.take(a, axis), m.take(b, axis)), strict=True))),
+                )
 
 
 def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
@@ -326,13 +342,11 @@ def _flushed(d: np.ndarray, tiny: float) -> np.ndarray:
 
 
 def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:
-    G = p.s.shape[1]
     signed = p.s.min() < 0
     yield "scales and minimums of the groups swapped", p._replace(s=p.m, m=p.s)
     yield "the groups' scales left out", p._replace(s=np.ones_like(p.s))
     if np.any(p.m):
         yield "the groups' minimums left out", p._replace(m=0 * p.m)
-        yield "the first group's minimum for all", p._replace(m=np.repeat(p.m[:, :1], G, 1))
     if signed:
         yield "the groups' scales read as unsigned", p._replace(s=np.where(p.s < 0, p.s + 256, p.s))
         yield "the groups' scales without their sign", p._replace(s=np.abs(p.s))
@@ -341,21 +355,11 @@ def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:
     if p.s.dtype.kind in "iu":  # NVFP4's are small floats
         low = p.s + 32 if signed else p.s
         yield "the groups' scales read as signed", p._replace(s=np.where(p.s > 31, p.s - 64, p.s))
+        if np.any(p.m):
+            yield "the groups' minimums read as signed", p._replace(m=np.where(p.m > 31, p.m - 64, p.m))
         yield "the groups' scales of four bits alone", p._replace(s=(low & 15) - (32 if signed else 0))
     if np.any(p.m):
         yield "scales and minimums of four bits alone", p._replace(s=p.s & 15, m=p.m & 15)
-    own = np.repeat(np.arange(G), 2)
-    ways = {"of the group before": np.roll(own, 2), "of the group after": np.roll(own, -2)}
-    for apart in (
-        n for n in (2, 4, 8) if G % n == 0
-    ):  # each half by its number, as if two halves of one were apart
-        halves = np.arange(2 * G) // (2 * apart) * apart + np.arange(2 * G) % apart
-        ways[f"read by halves of groups, not by groups, in each {apart}"] = halves
-    for words, order in ways.items():
-        yield f"scales {words}", p._replace(s=p.s[:, order], m=p.m[:, own])
-        if np.any(p.m):
-            yield f"minimums {words}", p._replace(s=p.s[:, own], m=p.m[:, order])
-            yield f"scales and minimums {words}", p._replace(s=p.s[:, order], m=p.m[:, order])
 
 
 def _swap_runs(x: np.ndarray, run: int) -> np.ndarray:

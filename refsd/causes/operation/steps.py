@@ -127,7 +127,10 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
         centre = part.mean(2, keepdims=True) * own
         about = ((part - centre) ** 2).sum(2) / (n if name == "l2_norm" else n // parts)
         each = (np.repeat(t, n // parts, axis=1) for t in (about, centre[..., 0]))
-        yield f"mean and variance are those of each {n // parts} of {n}, as {parts} devices share a row", made(*each)
+        yield (
+            f"mean and variance are those of each {n // parts} of {n}, as {parts} devices share a row",
+            made(*each),
+        )
     if groups:
         order = np.arange(x.shape[1]).reshape(-1, params["num_groups"]).T.ravel()
         others, y = x[:, order].reshape(rows.shape), np.empty_like(x)
@@ -289,7 +292,10 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
             some = f"as {ranks} devices cut"
             ways = {
                 f"tokens see their own share alone, {cut}": (own, own < 0),
-                f"all see the first {first}, and else their own share alone, {some} the others": (own * ~whole, whole),
+                f"all see the first {first}, and else their own share alone, {some} the others": (
+                    own * ~whole,
+                    whole,
+                ),
                 f"all see all but the first {first}, and else their own share, {some} these": (own * whole, ~whole),
             }
         for label, (i, free) in ways.items():

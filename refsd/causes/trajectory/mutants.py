@@ -322,7 +322,11 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     *(
         Mutant(f"{words} stands for eta{where}", _with_eta(of, *parts))
         for words, of in (("1", lambda eta: 1.0), ("eta's root", np.sqrt), ("eta squared", np.square))
-        for where, *parts in (("", True, True), (" in what leads down", True, False), (" in the noise", False, True))
+        for where, *parts in (
+            ("", True, True),
+            (" in what leads down", True, False),
+            (" in the noise", False, True),
+        )
     ),
     Mutant("each step's noise is the start's again", _drawing(lambda i: 0)),
     Mutant("the first step's noise is the start's again", _drawing(lambda i: i if i > 1 else 0)),
