@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from refsd.causes.generic.orders import orders
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.tensor import StoredTensor
 
@@ -223,15 +224,11 @@ def _other_indices(tensor: StoredTensor, blocks: np.ndarray) -> Iterator[tuple[s
         return
     start, count = _INDICES[tensor.type]
     i = np.arange(count)
-    orders = {}
-    for run in (2, 4, 8):
-        orders[f"the first byte of each {run} indices read for all"] = i // run * run
-        orders[f"the bytes of each {run} indices in reverse order"] = i // run * run + run - 1 - i % run
-    orders["the index before"], orders["the index after"] = np.roll(i, 1), np.roll(i, -1)
-    orders["the first half's indices twice"] = i % (count // 2)
+    ways = {f"bytes of indices: {words}": at for words, at in orders(count) if (at >= 0).all()}
+    ways |= {f"the bytes of each {run} indices in reverse order": i ^ (run - 1) for run in (2, 4, 8)}
     expand = BLOCK_TYPES[tensor.type].dequantize
     right = expand(blocks)
-    for name, order in orders.items():
+    for name, order in ways.items():
         changed = blocks.copy()
         changed[:, start : start + count] = blocks[:, start + order]
         y = expand(changed)
@@ -265,26 +262,21 @@ def _of_others(p: Parts, wide: int) -> Iterator[tuple[str, Parts]]:
     """Yield parts with the scales, minimums or both of other blocks, or other groups'. wide: blocks of a row"""
     i, G = np.arange(len(p.d)), p.s.shape[1]
     blocks = {"of the block before": np.roll(i, 1), "of the next block": np.roll(i, -1)}
-    blocks |= {"of the row's first block": i // wide * wide, "of the block above": np.roll(i, wide)}
-    blocks |= {"of the block below": np.roll(i, -wide), "in reverse order": i.reshape(-1, wide)[:, ::-1].ravel()}
-    blocks |= {f"of the first of each {k} blocks": i // k * k for k in (2, 4, 8)}
+    blocks |= {"of the block above": np.roll(i, wide), "of the block below": np.roll(i, -wide)}
     blocks["read as if their array were transposed"] = i.reshape(-1, wide).T.ravel()
-    own = np.repeat(np.arange(G), 2)
-    groups = {"of the group before": np.roll(own, 2), "of the group after": np.roll(own, -2)}
-    groups |= {"of the groups in reverse order": own[::-1], "of neighbouring groups exchanged": own ^ 1}
-    groups["of the first group"] = 0 * own
+    blocks |= {f"of a row's blocks: {words}": i.reshape(-1, wide)[:, at].ravel() for words, at in orders(wide)}
+    own, groups = np.repeat(np.arange(G), 2), {f"of groups: {words}": np.repeat(at, 2) for words, at in orders(G)}
     for apart in (n for n in (2, 4, 8) if G % n == 0):
         # Each half by its number, as if two halves of one were apart.
         halves = np.arange(2 * G) // (2 * apart) * apart + np.arange(2 * G) % apart
         groups[f"read by halves of groups, not by groups, in each {apart}"] = halves
-        groups[f"of the first of each {apart} groups"] = own // apart * apart
-    for ways, same, names, axis in ((blocks, i, ("d", "dmin"), 0), (groups if G > 1 else {}, own, ("s", "m"), 1)):
+    for ways, same, names, axis in ((blocks, i, ("d", "dmin"), 0), (groups, own, ("s", "m"), 1)):
         s, m = (getattr(p, name) for name in names)
-        for words, at in ways.items():
-            orders = {"scales": (at, same)}
+        for words, at in ((words, at) for words, at in ways.items() if (at >= 0).all()):
+            chosen = {"scales": (at, same)}
             if np.any(p.dmin * p.m):
-                orders |= {"minimums": (same, at), "scales and minimums": (at, at)}
-            for what, (a, b) in orders.items():
+                chosen |= {"minimums": (same, at), "scales and minimums": (at, at)}
+            for what, (a, b) in chosen.items():
                 yield (
                     f"{what} {words}",
                     p._replace(**dict(zip(names, (s.take(a, axis), m.take(b, axis)), strict=True))),
@@ -370,17 +362,17 @@ def _other_orders(p: Parts) -> Iterator[tuple[str, np.ndarray]]:
     """Yield values with the codes permuted: alone, together with their scales, and only their lower bits."""
     q, K = p.low, p.low.shape[1]
     i = np.arange(K)
-    orders = {"reversed": i[::-1], "halves swapped": np.roll(i, K // 2), "neighbours swapped": i ^ 1}
+    ways = {"reversed": i[::-1], "halves swapped": np.roll(i, K // 2), "neighbours swapped": i ^ 1}
     for run in (32, 64, 128, 256):
         if K % run == 0:
             inside = i.reshape(-1, run)
-            orders[f"halves of {run} interleaved"] = inside.reshape(-1, 2, run // 2).swapaxes(1, 2).ravel()
-            orders[f"even and odd of {run} apart"] = inside.reshape(-1, run // 2, 2).swapaxes(1, 2).ravel()
-            orders[f"halves of {run} swapped"] = inside.reshape(-1, 2, run // 2)[:, ::-1].ravel()
+            ways[f"halves of {run} interleaved"] = inside.reshape(-1, 2, run // 2).swapaxes(1, 2).ravel()
+            ways[f"even and odd of {run} apart"] = inside.reshape(-1, run // 2, 2).swapaxes(1, 2).ravel()
+            ways[f"halves of {run} swapped"] = inside.reshape(-1, 2, run // 2)[:, ::-1].ravel()
             if run >= 64:
-                orders[f"quarters of {run} interleaved"] = inside.reshape(-1, 4, run // 4).swapaxes(1, 2).ravel()
-                orders[f"every 4th of {run} together"] = inside.reshape(-1, run // 4, 4).swapaxes(1, 2).ravel()
-    for name, order in orders.items():
+                ways[f"quarters of {run} interleaved"] = inside.reshape(-1, 4, run // 4).swapaxes(1, 2).ravel()
+                ways[f"every 4th of {run} together"] = inside.reshape(-1, run // 4, 4).swapaxes(1, 2).ravel()
+    for name, order in ways.items():
         yield f"codes in another order: {name}", p._replace(low=q[:, order], high=p.high[:, order]).values()
         yield f"values in another order: {name}", p.values()[:, order]
         if np.any(p.high):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from refsd.causes.generic.error_places import index_set
-from refsd.causes.operation.row_sums import whole_attention
+from refsd.causes.operation.row_sums import norm_rows, whole_attention
 from refsd.causes.operation.steps import affine
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
@@ -112,13 +112,12 @@ def _squares(name: str, values: dict, params: Params, kind: _Type, once: bool = 
     if name not in (_NORMS if once else _SUMS_OF_SQUARES):
         return None
     x, eps = values["x"], kind.sums(params["eps"])
-    groups = name.startswith("group_norm")
-    rows = (x.reshape(len(x), params["num_groups"], -1) if groups else x).astype(kind.numbers)
+    rows = norm_rows(name, x, params).astype(kind.numbers)
     n = kind.sums(rows.shape[-1])
     mean = kind.total(rows) / n if name in _NORMS else kind.numbers(0)
     centred = rows - mean
     if name == "l2_norm":
-        return centred / np.maximum(np.sqrt(kind.total(centred * centred)), eps)
+        return (centred / np.maximum(np.sqrt(kind.total(centred * centred)), eps)).reshape(x.shape)
     square = kind.total(rows * rows) / n - mean * mean if once else kind.total(centred * centred) / n
     y = (centred / np.sqrt(square + eps)).astype(np.float32)
     return affine(name, y.reshape(x.shape), values)
@@ -136,8 +135,7 @@ def _negative_variance(op: Operation, inputs: Inputs, params: Params, actual: np
     if op.name not in _NORMS:
         return
     x = inputs["x"].values().astype(np.float64)
-    rows = x.reshape(len(x) * params.get("num_groups", 1), -1) if "num_groups" in params else None
-    rows = x.reshape(-1, x.shape[-1]) if rows is None else rows
+    rows = norm_rows(op.name, x, params)
     lost = np.isnan(actual.reshape(rows.shape)).all(axis=1)
     if x.shape != actual.shape or not lost.any() or np.isnan(actual.reshape(rows.shape)[~lost]).any():
         return

@@ -62,19 +62,18 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) 
     """Yield (phrase, wrong answer) of each run of numbers whose mean and variance the answer has."""
     if op.name not in _NAMES or not np.isfinite(actual).all():
         return
-    x = inputs["x"].values().astype(np.float64)
+    values = {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}
+    x = values["x"]
     if x.shape != actual.shape or x.size > _MOST:
         return
-    one = np.ones(())
-    gain, shift = _affine(op.name, inputs, x.ndim)
+    gain, shift = gain_and_shift(op.name, values, x.ndim)
     if not np.all(gain):
         return
-    groups = op.name == "group_norm"
-    rows = x.reshape(len(x) * params["num_groups"], -1) if groups else x.reshape(-1, x.shape[-1])
+    rows = norm_rows(op.name, x, params)
     n, eps, centred = rows.shape[1], params["eps"], op.name != "rms_norm"
     if n < 8 or len(rows) < 2:
         return
-    y = ((actual - shift) / (gain * one)).reshape(rows.shape)
+    y = ((actual - shift) / gain).reshape(rows.shape)
     lines = _lines(rows, y, centred)
     if lines is None:
         return
@@ -83,7 +82,7 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) 
         wrong = (rows - mean[:, None]) / np.sqrt(variance + eps)[:, None]
         yield ONE_PASS, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
         return
-    shape = (len(x), params["num_groups"]) if groups else x.shape[:-1]
+    shape = (len(x), params["num_groups"]) if op.name == "group_norm" else x.shape[:-1]
     others = _other_statistics(rows, shape, mean, variance, eps, centred)
     own = _moments(rows, centred)
     for phrase, (centre, spread) in itertools.chain(others, _of_other_memory(x, rows.shape, centred)):
@@ -209,12 +208,17 @@ def _told_keys(counts: np.ndarray, seen: np.ndarray) -> str:
     return " and ".join(part for part in (parts if hidden else parts[:1]) if part)
 
 
-def _affine(name: str, inputs: Inputs, ndim: int) -> tuple[np.ndarray, np.ndarray]:
-    values = {key: tensor.values().astype(np.float64) for key, tensor in inputs.items()}
+def norm_rows(name: str, x: np.ndarray, params: Params) -> np.ndarray:
+    """Return the numbers of each mean and variance. -> [rows, n]"""
+    groups = name.startswith("group_norm")
+    return x.reshape(len(x) * params["num_groups"], -1) if groups else x.reshape(-1, x.shape[-1])
+
+
+def gain_and_shift(name: str, values: dict[str, np.ndarray], ndim: int) -> tuple[np.ndarray, np.ndarray]:
     if name == "adaptive_layer_norm":
         return 1 + values["scale"][:, None], values["shift"][:, None]
-    along = (-1, *[1] * (ndim - 2)) if name == "group_norm" else (-1,)
-    gain, shift = (values.get(key, np.full(1, own)) for key, own in (("weight", 1.0), ("bias", 0.0)))
+    along = (-1, *[1] * (ndim - 2)) if name.startswith("group_norm") else (-1,)
+    gain, shift = (values.get(key, np.full(1, own, np.float32)) for key, own in (("weight", 1), ("bias", 0)))
     return gain.reshape(along), shift.reshape(along)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from refsd.causes.operation.function_steps import NAMES, other_functions
 from refsd.causes.operation.product_steps import rope_steps, rounded, times_steps
+from refsd.causes.operation.row_sums import gain_and_shift, norm_rows, whole_attention
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.numerics.tensor import stored
@@ -80,8 +81,7 @@ def _next_rows(x: np.ndarray, left: int, right: int) -> Named:
 def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     """Yield what no row's statistics tell (row_sums.py): zeros that count, and eps elsewhere."""
     x = values["x"]
-    groups = name.startswith("group_norm")
-    rows = x.reshape(len(x) * params["num_groups"], -1) if groups else x.reshape(-1, x.shape[-1])
+    rows = norm_rows(name, x, params)
     own, eps, n = name not in ("rms_norm", "l2_norm"), params["eps"], rows.shape[1]
     mean = rows.mean(1, keepdims=True) if own else np.zeros((len(rows), 1))
     square = ((rows - mean) ** 2).sum(1, keepdims=True)
@@ -131,7 +131,7 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
             f"mean and variance are those of each {n // parts} of {n}, as {parts} devices share a row",
             made(*each),
         )
-    if groups:
+    if name.startswith("group_norm"):
         order = np.arange(x.shape[1]).reshape(-1, params["num_groups"]).T.ravel()
         others, y = x[:, order].reshape(rows.shape), np.empty_like(x)
         deviation = np.sqrt(others.var(1, keepdims=True) + eps)
@@ -164,14 +164,8 @@ _DIVISORS: dict[str, Step] = {
 
 
 def affine(name, y, values, bias_first=False):
-    def shaped(t):
-        return t.reshape(-1, *(1,) * (y.ndim - 2)) if name.startswith("group_norm") else t
-
-    if name == "adaptive_layer_norm":
-        return y * (1 + values["scale"][:, None]) + values["shift"][:, None]
-    w = shaped(values["weight"]) if "weight" in values else 1.0
-    b = shaped(values["bias"]) if "bias" in values else 0.0
-    y = (y + b) * w if bias_first else y * w + b
+    gain, shift = gain_and_shift(name, values, y.ndim)
+    y = (y + shift) * gain if bias_first else y * gain + shift
     return y / (1 + np.exp(-y)) if name.endswith("silu") else y
 
 
@@ -240,67 +234,55 @@ _OF_NO_KEY: dict[str, Callable[[np.ndarray, int], tuple[bool, np.ndarray]]] = {
 
 
 def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
-    q, k, v = (values[n].transpose(0, 2, 1, 3) for n in ("q", "k", "v"))
     if "sinks" in values:
         return
-    ratio = q.shape[1] // k.shape[1]
-    k, v = np.repeat(k, ratio, 1), np.repeat(v, ratio, 1)
-    scale = params["scale"] or q.shape[-1] ** -0.5
-    mask = np.asarray(values.get("mask", np.zeros(1)))
-    hidden = np.zeros((1, 1, q.shape[2], k.shape[2]), bool)
-    if params["causal"]:
-        i, j = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])
-        hidden[:] = j > i + params["diagonal"]
-    causal = np.where(hidden, -np.inf, 0.0)
+    whole = whole_attention(values, params)
+    q, k, v = (whole[n].transpose(0, 2, 1, 3) for n in "qkv")
+    scale, mask = whole["scale"], whole["mask"]
 
     def made(scores=lambda q, k: q @ k.swapaxes(-1, -2), softmax=_softmax, masked=None):
         s = scores(q, k)
-        s = (scale * s + mask + causal) if masked is None else masked(s)
+        s = (scale * s + mask) if masked is None else masked(s)
         return (softmax(s) @ v).transpose(0, 2, 1, 3)
 
     for label, axis in (("queries", 2), ("heads", 1)):
         yield f"softmax over the {label}, not over the keys", made(softmax=lambda s, axis=axis: _softmax(s, axis))
-    for label, weights in _weights(scale * (q @ k.swapaxes(-1, -2)) + mask + causal):
+    for label, weights in _weights(scale * (q @ k.swapaxes(-1, -2)) + mask):
         yield label, (weights @ v).transpose(0, 2, 1, 3)
-    unseen = np.isneginf(mask + causal)
-    yield "what is hidden has the score 0", made(masked=lambda s: np.where(unseen, 0.0, scale * s + mask + causal))
-    none = np.isneginf(mask + causal).all(-1, keepdims=True)
+    unseen = np.isneginf(mask)
+    yield "what is hidden has the score 0", made(masked=lambda s: np.where(unseen, 0.0, scale * s + mask))
+    none = np.isneginf(mask).all(-1, keepdims=True)
     for label, shown in _OF_NO_KEY.items() if none.any() else ():
         scored, open_to = shown(np.arange(k.shape[2]), k.shape[2])
-        instead = np.where(none, np.where(open_to, 0.0, -np.inf), mask + causal)
+        instead = np.where(none, np.where(open_to, 0.0, -np.inf), mask)
         yield label, made(masked=lambda s, m=instead, e=scored: np.where(none & ~e, 0.0, scale * s) + m)
     yield "products of queries and keys added up in float16", made(scores=_sums_in(np.float16))
     for dtype in (np.float16, ml_dtypes.bfloat16):
         coarse, called = rounded(dtype), np.dtype(dtype).name
         for times, words in ((scale, ""), (1.0, ", then scaled")):
-            early = lambda s, of=coarse, t=times: scale / t * of(t * s) + mask + causal
+            early = lambda s, of=coarse, t=times: scale / t * of(t * s) + mask
             yield f"scores rounded to {called}{words}", made(masked=early)
     i, j = np.arange(q.shape[2])[:, None] + params["diagonal"], np.arange(k.shape[2])
     for width in (w for n in _TILES for w in (n, n + 1) if w < q.shape[2] + k.shape[2]):
-        window = lambda s, w=width: scale * s + mask + np.where((np.abs(i - j) >= w) | hidden, -np.inf, 0.0)
+        window = lambda s, w=width: scale * s + mask + np.where(np.abs(i - j) >= w, -np.inf, 0.0)
         yield f"keys {width} and more from the query are hidden: a window", made(masked=window)
     for n in _TILES if params["causal"] else ():
-        tiled = np.where(j // n > i // n, -np.inf, 0.0)
-        yield f"keys are hidden by whole tiles of {n}", made(masked=lambda s, w=tiled: scale * s + mask + w)
+        tiled = values.get("mask", 0.0) + np.where(j // n > i // n, -np.inf, 0.0)
+        yield f"keys are hidden by whole tiles of {n}", made(masked=lambda s, w=tiled: scale * s + w)
     shared = q.shape[2] if q.shape[2] == k.shape[2] < 129 else 0
     for ranks, first in ((ranks, first) for ranks in (2, 4) for first in range(shared)):
         own = np.concatenate([np.arange(n) * ranks // max(n, 1) for n in (first, q.shape[2] - first)])
-        whole = np.arange(len(own)) < first
-        ways = {f"tokens see their own share alone, as {ranks} devices cut all": (own, own < 0)}
+        text, ways = np.arange(len(own)) < first, {"alone": (own, own < 0)}
         if first:
-            cut = f"as {ranks} devices cut the first {first} and the others"
-            some = f"as {ranks} devices cut"
-            ways = {
-                f"tokens see their own share alone, {cut}": (own, own < 0),
-                f"all see the first {first}, and else their own share alone, {some} the others": (
-                    own * ~whole,
-                    whole,
-                ),
-                f"all see all but the first {first}, and else their own share, {some} these": (own * whole, ~whole),
+            ways |= {
+                f"and the first {first}": (own * ~text, text),
+                f"and all behind the first {first}": (own * text, ~text),
             }
-        for label, (i, free) in ways.items():
+        cut = f"the first {first} and the others" if first else "all"
+        for words, (i, free) in ways.items():
             seen = (i[:, None] == i) | free
-            yield label, made(masked=lambda s, seen=seen: np.where(seen, scale * s + mask + causal, -np.inf))
+            label = f"tokens see their own share {words}, as {ranks} devices cut {cut}"
+            yield label, made(masked=lambda s, seen=seen: np.where(seen, scale * s + mask, -np.inf))
 
 
 def head_counts(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:
