@@ -36,8 +36,6 @@ _OPERATORS: dict[type, tuple[type, ...]] = {
     ast.Mult: (ast.Div,),
     ast.Div: (ast.Mult,),
     ast.FloorDiv: (ast.Div,),
-    ast.Pow: (),
-    ast.MatMult: (),
 }
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.Pow: "**"}
 _COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq}

@@ -191,14 +191,15 @@ def index_set(chosen: np.ndarray, n: int, axis: str) -> str | None:
         if head == k - head:
             return f"a border of width {head} along {axis}"
         return f"the first {head} and the last {k - head} of {n} along {axis}"
-    return _periodic(chosen, n, axis) or _few(chosen, n, axis)
+    few = joined(chosen.tolist(), "and") if k <= _LISTED else ""
+    return _periodic(chosen, n, axis) or (f"indices {few} of {n} along {axis}" if few else None)
 
 
 def _wrong_slices(evidence: Evidence, axis: int) -> np.ndarray | None:
     """Return the wrong slices of an axis; None if wrong and right ones are not clearly apart."""
     others = tuple(a for a in range(evidence.truth.ndim) if a != axis)
-    rms, worst = (np.sqrt(f(evidence.error, others)) for f in (_mean_square, _max_square))
-    usual = max(float(np.sqrt(_mean_square(evidence.honest, others)).max()), 1.0)
+    rms, honest = (np.sqrt(np.mean(z * z, axis=others)) for z in (evidence.error, evidence.honest))
+    worst, usual = np.abs(evidence.error.max(axis=others)), max(float(honest.max()), 1.0)
     score = np.maximum(rms / usual, worst / evidence.tail)
     wrong = score > _WRONG
     # An engine's own rounding may be near the limit in every slice: then a wrong one stands far above it.
@@ -222,14 +223,6 @@ def _rows(evidence: Evidence, boxed: int) -> tuple[str, np.ndarray] | None:
     phrase = _periodic(wrong, n, "the rows")
     among = np.isin(np.arange(n), wrong)[:, None]
     return (phrase, np.broadcast_to(among, merged.truth.shape).reshape(shape)) if phrase else None
-
-
-def _mean_square(z: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    return np.mean(z * z, axis=axes)
-
-
-def _max_square(z: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    return np.max(z, axis=axes) ** 2
 
 
 def _plane(ndim: int, channel: int) -> tuple[int, int] | None:
@@ -274,11 +267,6 @@ def _periodic(chosen: np.ndarray, n: int, axis: str) -> str | None:
             return f"indices {int(inside[0])} to {int(inside[-1])} of every {period} along {axis}"
         return None
     return None
-
-
-def _few(chosen: np.ndarray, n: int, axis: str) -> str | None:
-    indices = joined([int(i) for i in chosen], "and") if chosen.size <= _LISTED else ""
-    return f"indices {indices} of {n} along {axis}" if indices else None
 
 
 def _fill(value: float) -> str | None:

@@ -52,12 +52,7 @@ def executed(run: Callable[[], Any], known: Callable[[str], bool]) -> list[Funct
         if event == "call" and known(frame.f_globals.get("__name__", "")):
             codes.setdefault(frame.f_code)
 
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        run()
-    finally:
-        sys.setprofile(before)
+    _profiled(run, note)
     owners: dict[CodeType, FunctionType] = {}
     for one in gc.get_referrers(*codes) if codes else ():
         if isinstance(one, FunctionType) and one.__code__ in codes:
@@ -74,13 +69,17 @@ def results_of(function: FunctionType, run: Callable[[], Any]) -> dict[str, floa
             values = {**frame.f_locals, "": argument}
             found.update({k: float(v) for k, v in values.items() if isinstance(v, float) and v})
 
+    _profiled(run, note)
+    return found
+
+
+def _profiled(run: Callable[[], Any], note: Callable[[Any, str, Any], None]) -> None:
     before = sys.getprofile()
     sys.setprofile(note)
     try:
         run()
     finally:
         sys.setprofile(before)
-    return found
 
 
 @contextlib.contextmanager

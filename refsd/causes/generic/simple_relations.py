@@ -40,7 +40,7 @@ def formula(evidence: Evidence) -> Relation | None:
     truth, actual = evidence.truth, evidence.actual
     if truth.size < _LEAST:
         return None
-    weight = _weight(evidence)
+    weight = 1 / evidence.noise.of(np.maximum(np.abs(truth), np.abs(actual)))
     for relation in _signs(truth):
         if evidence.fits(relation.predicted):
             return relation
@@ -48,10 +48,6 @@ def formula(evidence: Evidence) -> Relation | None:
         if evidence.fits_sum(relation.predicted):
             return relation
     return None
-
-
-def _weight(evidence: Evidence) -> np.ndarray:
-    return 1 / evidence.noise.of(np.maximum(np.abs(evidence.truth), np.abs(evidence.actual)))
 
 
 def limited(evidence: Evidence) -> Relation | None:

@@ -205,11 +205,11 @@ def wrong_values(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray]]:
         yield from _other_indices(tensor, blocks)
         return
     right, wide = parts.values(), max(tensor.shape[-1] // kind.block, 1)
-    others = itertools.chain(_other_parts(parts), _of_others(parts, wide), in_rows(tensor.type, blocks, parts))
-    changed = ((name, other.values()) for name, other in others)
-    misread = _misread_bytes(tensor.type, blocks, parts)
+    changed = itertools.chain(_other_parts(parts), _of_others(parts, wide))
+    values = lambda others: ((name, other.values()) for name, other in others)
+    orders_of = _other_orders(parts), values(in_rows(tensor.type, blocks, parts)), _later(parts)
     with np.errstate(all="ignore"):
-        for name, y in itertools.chain(misread, changed, _other_orders(parts), _later(parts)):
+        for name, y in itertools.chain(_misread_bytes(tensor.type, blocks, parts), values(changed), *orders_of):
             if not np.array_equal(y, right):
                 yield f"{tensor.type}: {name}", y.reshape(tensor.shape).astype(np.float32)
 

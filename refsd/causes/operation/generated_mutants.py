@@ -353,6 +353,3 @@ def _other_operations(op, inputs, params, others):
         shared = {name: value for name, value in params.items() if name in other.params}
         phrase = f"{other.name} in place of {op.name}"
         yield phrase, lambda o=other, given=given, own=shared: answer(o, given, o.complete(given, own))
-
-
-# --- parameters --------------------------------------------------------------------------------------------------

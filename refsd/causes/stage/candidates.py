@@ -114,9 +114,11 @@ def exchanged(tensors: Tensors) -> Iterator[Mutant[Change]]:
             yield Mutant(f"{name} {phrase}", Change(tensors=_moved(name, move)))
         for other, z in tensors.items():
             if other != name and z.shape == y.shape and z.dtype == y.dtype:
-                yield Mutant(f"{other} in place of {name}", Change(tensors=_replaced(name, other)))
+                yield Mutant(f"{other} in place of {name}", Change(tensors=_taken(**{name: other})))
                 if other > name:
-                    yield Mutant(f"{name} and {other} swapped", Change(tensors=_swapped(name, other)))
+                    yield Mutant(
+                        f"{name} and {other} swapped", Change(tensors=_taken(**{name: other, other: name}))
+                    )
     matrices = [name for name, y in tensors.items() if y.ndim == 2 and min(y.shape) > 1 and y.dtype.kind == "f"]
     for some in (*combinations(matrices, 1), *combinations(matrices, 2)):
         phrase = f"{joined(some, 'and')} read in the other order of memory, as the transposed"
@@ -143,12 +145,9 @@ def _moved(name: str, move: Callable[[np.ndarray], np.ndarray]) -> Callable[[Ten
     return lambda tensors: {**tensors, name: move(tensors[name]).astype(tensors[name].dtype)}
 
 
-def _replaced(name: str, other: str) -> Callable[[Tensors], Tensors]:
-    return lambda tensors: {**tensors, name: tensors[other]}
-
-
-def _swapped(one: str, other: str) -> Callable[[Tensors], Tensors]:
-    return lambda tensors: {**tensors, one: tensors[other], other: tensors[one]}
+def _taken(**read: str) -> Callable[[Tensors], Tensors]:
+    """read: name -> the tensor that stands in its place"""
+    return lambda tensors: {**tensors, **{name: tensors[other] for name, other in read.items()}}
 
 
 def _others(stage: Stage, name: str, own: Any) -> Iterator[tuple[str, Any]]:

@@ -25,7 +25,7 @@ from refsd.causes.stage.elsewhere import last_resorts
 from refsd.causes.stage.looks import PARTS, WHOLE, output_causes
 from refsd.causes.stage.members import member_causes
 from refsd.causes.stage.scene import Scene
-from refsd.golden.judge import Answer
+from refsd.golden.judge import Answer, Mutant
 from refsd.stages.stage import Change, Params
 
 # CPU seconds for the whole search for one answer, and for one changed formula.
@@ -68,8 +68,9 @@ def _explaining(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
 
 def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
     """Yield [rank, rank within it, phrase] of each cause, low ranks being likely; stop after a likely one."""
-    for likely, search in enumerate((_settings, _exchanged, _of_members)):
-        named = list(search(scene))
+    changed = settings(scene.stage, scene.inputs.params), exchanged(scene.inputs.tensors)
+    for likely, search in enumerate((*(_explaining_changes(scene, of) for of in changed), _of_members(scene))):
+        named = list(search)
         rules = [phrase.startswith(_MANY_RULES) for phrase in named]
         yield from ([9 if r else likely, i, phrase] for i, (r, phrase) in enumerate(zip(rules, named, strict=True)))
         if not all(rules):
@@ -114,16 +115,8 @@ def _answer(scene: Scene, change: Change | None = None) -> Answer | None:
     return arrays if arrays and all(y.dtype.kind in "fiub" for y in arrays.values()) else None
 
 
-def _settings(scene: Scene) -> Iterator[str]:
-    for name, change in settings(scene.stage, scene.inputs.params):
-        if _explains(scene, _answer(scene, change)):
-            yield name
-
-
-def _exchanged(scene: Scene) -> Iterator[str]:
-    for name, change in exchanged(scene.inputs.tensors):
-        if _explains(scene, _answer(scene, change)):
-            yield name
+def _explaining_changes(scene: Scene, changes: Iterator[Mutant[Change]]) -> Iterator[str]:
+    return (name for name, change in changes if _explains(scene, _answer(scene, change)))
 
 
 def _of_members(scene: Scene) -> Iterator[str]:

@@ -122,6 +122,8 @@ def _drawing(read: Callable[[int], int]) -> Change:
 
     def wrong(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
         rows, noise = form.rows.copy(), form.rows[:, form.known :]
+        if form.draws < 2 or not noise.any(axis=0).all():
+            return None
         rows[:, form.known :] = 0
         for i, own in enumerate(noise.T, 1):
             rows[:, form.known + read(i) - 1 if read(i) else 0] += own if read(i) else own / sigmas[0]

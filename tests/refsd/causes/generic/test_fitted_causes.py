@@ -87,6 +87,24 @@ def test_blocks_with_scales_of_their_own_are_told():
     assert fitted_causes(found, truth, truth, -1, {}) == ["each block of 32 has a factor of its own"]
 
 
+@pytest.mark.parametrize(
+    ("factors", "says"),
+    [
+        (np.full((8, 1), 3.0), "3 times the right answer"),
+        (np.linspace(2, 2.5, 8)[:, None], "each row has a factor of its own, 2 to 2.5: a statistic of the row"),
+    ],
+)
+def test_one_factor_for_all_is_no_statistic(factors, says):
+    truth = RNG.standard_normal((8, 64))
+    assert fitted_causes(factors * truth, truth, truth, -1, {}) == [says]
+
+
+def test_the_longest_blocks_that_have_a_factor_are_told():
+    truth = RNG.standard_normal((8, 256))
+    found = (truth.reshape(8, 2, 128) * RNG.uniform(0.5, 2, (8, 2, 1))).reshape(truth.shape)
+    assert fitted_causes(found, truth, truth, -1, {}) == ["each block of 128 has a factor of its own"]
+
+
 def test_zeros_come_before_a_bug_that_gives_the_same_numbers():
     truth = np.random.default_rng(4).standard_normal((33, 40))
     honest = truth.astype(np.float32).astype(np.float64)

@@ -172,6 +172,18 @@ def test_axes_are_exchanged_only_where_all_shapes_fit():
     assert not [name for name, _ in generated(*CONV, OPERATIONS) if "both are exchanged" in name]
 
 
+def test_most_keys_may_be_hidden_under_a_causal_mask():
+    """A prompt of three tokens: all behind it are hidden, in one item alone."""
+    causal = np.where(np.arange(12) > np.arange(12)[:, None], -np.inf, 0).astype(np.float32)
+    q, k, v = (_normal(2, 12, 2, 8) for _ in range(3))
+    call = _call("attention", q=q, k=k, v=v, mask=causal)
+    ended = np.where(np.arange(12) > np.array([11, 2])[:, None], -np.inf, 0)[:, None, None]
+    found = _with(call, mask=(causal + ended).astype(np.float32))
+    told = [phrase for phrase, _ in _named(key_counts, call, found)]
+    assert told == ["in item 1, the last 9 of 12 along the keys are not summed"]
+    assert not _named(key_counts, call, answer(*call))
+
+
 def test_keys_that_a_mask_hides_are_seen():
     hidden = np.zeros((2, 1, 1, 9), np.float32)
     hidden[0, ..., 6:], hidden[1, ..., 4:] = -np.inf, -np.inf

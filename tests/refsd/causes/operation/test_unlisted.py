@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from refsd.cases import CASES
+from refsd.cases import CASES, select
+from refsd.causes.operation.block_parts import parts_of
 from refsd.causes.operation.exchanged_axes import letters
 from refsd.causes.operation.generated_mutants import generated
 from refsd.causes.operation.steps import stepwise
@@ -15,6 +16,7 @@ from refsd.golden.judge import Standard
 from refsd.golden.mutations import answer
 from refsd.golden.operations import OPERATIONS
 from refsd.judges.operation import OperationJudge
+from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.numerics.tensor import StoredTensor, stored
@@ -203,6 +205,77 @@ def _of_four_devices(op, inputs, params):
     return np.concatenate([answer(op, own, params) for own in each], axis=1)
 
 
+def _text_at_the_end(op, inputs, params):
+    """Each of two devices has half of the first 27 tokens, and sees the 8 behind as well; these see one half."""
+    q, k, v = (inputs[name].values() for name in "qkv")
+    y = np.empty_like(q)
+    for rows, own in ((np.r_[:14, 27:35], np.arange(14)), (np.arange(14, 27), np.arange(14, 27))):
+        seen = np.r_[own, 27:35]
+        parts = {name: x[:, at].copy() for name, x, at in (("q", q, rows), ("k", k, seen), ("v", v, seen))}
+        y[:, rows] = answer(op, {name: stored(x) for name, x in parts.items()}, params)
+    return y
+
+
+def _in_four_parts(op, inputs, params):
+    """Each fourth of a row has a mean and a variance of its own."""
+    x, weight, bias = (inputs[name].values().astype(np.float64) for name in ("x", "weight", "bias"))
+    parts = x.reshape(*x.shape[:-1], 4, -1)
+    y = (parts - parts.mean(-1, keepdims=True)) / np.sqrt(parts.var(-1, keepdims=True) + params["eps"])
+    return y.reshape(x.shape) * weight + bias
+
+
+def _rows_of_a_wide_table(op, inputs, params):
+    """A table of cosines, then sines, is read as if its rows were as long as a head."""
+    x, ids = inputs["x"].values().astype(np.float64), inputs["ids"].values()[..., 0]
+    n = params["axes_dim"][0]
+    angle = np.arange(2 * ids.max() + 3)[:, None] * params["theta"] ** (-np.arange(0, n, 2) / n)
+    table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1).ravel()
+    at = ids[..., None] * x.shape[-1] + np.arange(n // 2)
+    cos, sin = table[at][:, :, None], table[at + n // 2][:, :, None]
+    one, two, rest = np.split(x, [n // 2, n], axis=-1)
+    return np.concatenate([one * cos - two * sin, two * cos + one * sin, rest], axis=-1)
+
+
+def of_blocks(name, change):
+    """The blocks of an input are put together wrongly. change: their parts -> others"""
+
+    def wrong(op, inputs, params):
+        tensor = inputs[name]
+        parts = parts_of(tensor.type, tensor.data.reshape(-1, BLOCK_TYPES[tensor.type].bytes))
+        values = change(parts, tensor.data).values().reshape(tensor.shape).astype(np.float32)
+        return answer(op, {**inputs, name: stored(values)}, params)
+
+    return wrong
+
+
+def _high_bits_in_a_row(parts, data):
+    return parts._replace(high=np.unpackbits(data.reshape(-1, 110)[:, :32], axis=1, bitorder="little"))
+
+
+OF_BLOCKS = {
+    "the higher bits of codes are read one behind the other": ("linear/q3_k/*", "weight", _high_bits_in_a_row),
+    "scales of the next block": ("linear/q8_0/*", "weight", lambda p, _: p._replace(d=np.roll(p.d, -1, 0))),
+    "minimums of groups: neighbours swapped": (
+        "linear/q4_k/*",
+        "weight",
+        lambda p, _: p._replace(m=p.m[:, np.arange(8) ^ 1]),
+    ),
+    "the groups' minimums read as signed": (
+        "embedding/q4_k/*",
+        "weight",
+        lambda p, _: p._replace(m=np.where(p.m > 31, p.m - 64, p.m)),
+    ),
+}
+
+
+@pytest.mark.parametrize("says", OF_BLOCKS)
+def test_blocks_of_a_product_that_are_read_wrongly(says):
+    cases, name, change = OF_BLOCKS[says]
+    case = select(cases)[0]
+    told = named(case.name, of_blocks(name, change))
+    assert told and told[0].endswith(f": {says}"), told
+
+
 def _up_to_240(op, inputs, params):
     """Numbers of E4M3 that end where FNUZ's do, under E4M3's scale."""
     x, weight = (inputs[name].values().astype(np.float32) for name in ("x", "weight"))
@@ -283,6 +356,31 @@ def test_a_maximum_that_starts_at_zero_is_told_even_where_nothing_but_zeros_come
             "attention/f32/cube-b2-l16-j16-h16-d16",
             _of_four_devices,
             "tokens see their own share alone, as 4 devices cut all",
+        ),
+        (
+            SELF,
+            _text_at_the_end,
+            "tokens see their own share and all behind the first 27, as 2 devices cut the first 27 and the others",
+        ),
+        (
+            "layer_norm/f32/tiny-x33x320",
+            _in_four_parts,
+            "mean and variance are those of each 80 of 320, as 4 devices share a row",
+        ),
+        (
+            "rope/f32/partial-halves-n1-l12-h2-d40",
+            _rows_of_a_wide_table,
+            "a table of cosines and sines is read as rows of 40 numbers, 12 of both, not 24 and 12",
+        ),
+        (
+            SELF,
+            lambda op, inputs, params: 3 * answer(op, inputs, params),
+            "the result is multiplied by 3",
+        ),
+        (
+            "linear_w4a8/tokens-x77x256-o33",
+            of_slices("group_scale", 1, [*np.arange(16) // 4 * 4]),
+            "group_scale, axis G: the first of each 4 is read for all of them",
         ),
         ("linear_fp8/tokens-x77x320-o33", _up_to_240, "numbers beyond 240, FNUZ's largest, limited to it"),
         (

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from refsd.cases import trajectories
 from refsd.causes.trajectory.diagnose import diagnose
-from refsd.causes.trajectory.mutants import MUTANTS, Change
+from refsd.causes.trajectory.mutants import MUTANTS, Change, _with_eta
 from refsd.causes.trajectory.simulate import simulate
 from refsd.cli import app
 from refsd.golden import verdict
@@ -64,6 +64,17 @@ def test_every_case_fails_a_bug_of_its_own_sampler(case):
     found = [trial(case, bug) for bug in MUTANTS if bug.name.startswith(own)]
     assert all(t[0] and len(t[1]) == 1 for t in found if t is not None)
     assert any(t is not None for t in found)
+
+
+@pytest.mark.parametrize("change", [lambda eta: np.sqrt(eta), lambda eta: 0.9 * eta])
+def test_another_eta_in_the_noise_is_told_only_if_it_is_made_of_the_right_one(change):
+    case = _CASES["trajectory/euler_a/karras-eta-0.6"]
+    inputs, right, _ = truth(case.name)
+    wrong = simulate(case, inputs["noise"].values().astype(np.float32), right["sigmas"], _with_eta(change, False))
+    assert wrong is not None
+    told = diagnose(case, inputs, wrong.outputs(), FLOAT32)
+    assert (told == ["eta's root stands for eta in the noise"]) == (change(1.0) == 1), told
+    assert not any("eta" in one for one in told) or change(1.0) == 1
 
 
 def test_an_honest_engine_has_no_bug():
