@@ -159,7 +159,8 @@ def contents(evidence: Evidence, where: tuple[np.ndarray, ...]) -> str | None:
         return "zero"
     # A single number is no constant, nor are equal numbers where the truth is constant, too.
     varied = actual.size > 1 and np.ptp(truth) > evidence.noise.of(np.abs(truth)).max()
-    return _fill(value) or (f"constant {value:.6g}" if varied else None)
+    fill = _FILLS.get(float(np.float32(value))) if abs(value) < 3e38 else None
+    return f"{value:.6g}, memory's {fill}" if fill else f"constant {value:.6g}" if varied else None
 
 
 def axis_name(axis: int, channel: int, ndim: int) -> str:
@@ -216,7 +217,7 @@ def _rows(evidence: Evidence, boxed: int) -> tuple[str, np.ndarray] | None:
     if len(shape) < 3 or shape[0] == 1 == shape[1]:
         return None
     flat = (-1, shape[-1])
-    merged = Evidence(*(y.reshape(flat) for y in (evidence.actual, evidence.truth, evidence.run)))
+    merged = Evidence(evidence.actual.reshape(flat), evidence.truth.reshape(flat), evidence.run.reshape(flat))
     wrong, n = _wrong_slices(merged, 0), len(merged.truth)
     if wrong is None or not 0 < wrong.size < boxed:
         return None
@@ -267,11 +268,6 @@ def _periodic(chosen: np.ndarray, n: int, axis: str) -> str | None:
             return f"indices {int(inside[0])} to {int(inside[-1])} of every {period} along {axis}"
         return None
     return None
-
-
-def _fill(value: float) -> str | None:
-    known = _FILLS.get(float(np.float32(value))) if abs(value) < 3e38 else None
-    return f"{value:.6g}, memory's {known}" if known else None
 
 
 def _ordinal(n: int) -> str:

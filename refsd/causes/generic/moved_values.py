@@ -143,7 +143,7 @@ def _verified(evidence: Evidence, axis: int, g: np.ndarray) -> np.ndarray | None
         return None
     moved = known[g[known] != known]
     inside = tuple(moved if a == axis else slice(None) for a in range(len(shape)))
-    if not moved.size or _distinct(np.take(evidence.truth, g[moved], axis)) < 3:
+    if not moved.size or np.unique(np.take(evidence.truth, g[moved], axis).ravel()[:1000]).size < 3:
         return None
     if not evidence.fits(np.take(evidence.truth, g[moved], axis), inside):
         return None
@@ -156,10 +156,6 @@ def _verified(evidence: Evidence, axis: int, g: np.ndarray) -> np.ndarray | None
     lost = tuple(np.flatnonzero(g < 0) if a == axis else slice(None) for a in range(len(shape)))
     whole[lost] = -1
     return whole
-
-
-def _distinct(values: np.ndarray) -> int:
-    return np.unique(values.ravel()[:1000]).size
 
 
 def _matched(evidence: Evidence, axis: int) -> np.ndarray | None:

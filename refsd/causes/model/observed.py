@@ -41,11 +41,6 @@ class Call(NamedTuple):
     inputs: dict[str, StoredTensor]
     params: dict[str, Any]
 
-    @property
-    def mutants(self) -> tuple[Mutant, ...]:
-        """The known bugs of the operation."""
-        return OPERATIONS[self.op].mutants
-
     def wrong(self, mutant: Mutant) -> np.ndarray | None:
         """Return the result with the bug, in float32; None if it makes no difference or does not apply."""
         return with_bug(mutant, OPERATIONS[self.op], self.inputs, self.params)

@@ -317,7 +317,7 @@ class Place(NamedTuple):
             if call.op == "rope":
                 ids = call.inputs["ids"]
                 tables.setdefault(ids.values().tobytes(), (ids.shape[-2], []))[1].append(at)
-            wrong = ((mutant.name, call.wrong(mutant)) for mutant in call.mutants)
+            wrong = ((mutant.name, call.wrong(mutant)) for mutant in OPERATIONS[call.op].mutants)
             yield from self._after(at, ((name, y) for name, y in wrong if y is not None))
             yield from self._after(at, call.in_precisions(self.numerics))
             if at == self.segment.last - 1:

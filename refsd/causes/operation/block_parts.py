@@ -286,8 +286,8 @@ def _of_others(p: Parts, wide: int) -> Iterator[tuple[str, Parts]]:
 def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
     grouped = p.s.shape[1] > 1
     has_minimum, has_high = bool(np.any(p.dmin)), bool(np.any(p.high))
-    tiny = 2.0**-14
-    yield "subnormal scales flushed to zero", p._replace(d=_flushed(p.d, tiny), dmin=_flushed(p.dmin, tiny))
+    d, dmin = (np.where(np.abs(t) < 2.0**-14, 0.0, t) for t in (p.d, p.dmin))
+    yield "subnormal scales flushed to zero", p._replace(d=d, dmin=dmin)
     yield "the scale without its sign", p._replace(d=np.abs(p.d))
     yield "the scale left out", p._replace(d=np.ones_like(p.d))
     half = np.asarray(p.d, np.float16)
@@ -304,17 +304,14 @@ def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
         yield "scale and minimum of the block swapped", p._replace(d=p.dmin, dmin=p.d)
         yield "minimum without its own scale: d for dmin", p._replace(dmin=p.d)
     if has_high:
-        half = p.high.shape[1] // 2
+        i, K = np.arange(p.high.shape[1]), p.high.shape[1]
+        ways = {"the first half read for the second": i % (K // 2), "all in the reverse order": i[::-1]}
+        for run in (run for run in (8, 16, 32, 64, 128) if K % run == 0):
+            ways |= {f"neighbouring {run}s swapped": i ^ run} if K % (2 * run) == 0 else {}
+            ways[f"the first {run} read for all"] = i % run
         yield "the high bits left out", p._replace(high=0 * p.high)
-        yield "the high bits of the first half read for the second", p._replace(high=np.tile(p.high[:, :half], 2))
-        yield "the high bits in the reverse order", p._replace(high=p.high[:, ::-1])
         yield "the high bits inverted", p._replace(high=p.high.max() - p.high)
-        for run in (8, 16, 32, 64, 128):
-            if p.high.shape[1] % (2 * run) == 0:
-                yield f"the high bits of neighbouring {run}s swapped", p._replace(high=_swap_runs(p.high, run))
-            if p.high.shape[1] % run == 0:
-                first = np.tile(p.high[:, :run], p.high.shape[1] // run)
-                yield f"the high bits of the first {run} read for all", p._replace(high=first)
+        yield from ((f"the high bits of {words}", p._replace(high=p.high[:, at])) for words, at in ways.items())
         yield "the high bits one place too low", p._replace(high=0 * p.high, low=p.low | p.high << (p.bits - 1))
     if p.table:
         yield "codes as numbers less 8, not through the table", p._replace(table=(), z=8)
@@ -327,10 +324,6 @@ def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
         yield "codes without their sign", p._replace(low=p.low & 127)
         yield "codes as unsigned bytes", p._replace(low=p.low & 255)
         yield "codes in seven bits: -128 as 0", p._replace(low=np.where(p.low == -128, 0, p.low))
-
-
-def _flushed(d: np.ndarray, tiny: float) -> np.ndarray:
-    return np.where(np.abs(d) < tiny, 0.0, d)
 
 
 def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:
@@ -352,10 +345,6 @@ def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:
         yield "the groups' scales of four bits alone", p._replace(s=(low & 15) - (32 if signed else 0))
     if np.any(p.m):
         yield "scales and minimums of four bits alone", p._replace(s=p.s & 15, m=p.m & 15)
-
-
-def _swap_runs(x: np.ndarray, run: int) -> np.ndarray:
-    return x.reshape(len(x), -1, 2, run)[:, :, ::-1].reshape(x.shape)
 
 
 def _other_orders(p: Parts) -> Iterator[tuple[str, np.ndarray]]:

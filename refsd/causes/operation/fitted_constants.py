@@ -142,9 +142,9 @@ def _parameters(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]
 def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
     yield from _parameters(op, inputs, params)
     yield from _constants(op, inputs)
-    sizes = _sizes(op, inputs)
-    right = answer(op, inputs, params)
-    around, factors = _around(1.0), _factors(sizes)
+    right, around = answer(op, inputs, params), _around(1.0)
+    factors = {value: root for value, root in _roots(_sizes(op, inputs)).items() if not is_plain(value)}
+    factors = _usual(1.0) | factors | {-1.0: "-1 (its sign is the other)"}
     yield Knob("the result is multiplied by {}", 1.0, lambda k: (k * right).astype(np.float32), around, factors)
     for name, tensor in inputs.items():
         x = tensor.values()
@@ -211,11 +211,6 @@ def _usual(own: float) -> dict[float, str]:
     values += [float(f"{own * 10.0**k:.12g}") for k in range(-8, 9)] + [float(f"1e{k}") for k in range(-12, 7)]
     values += [value for k in (2, 3, 4, 8, 16, 32) for value in (k * own, own / k)]
     return {value: f"{value:.6g}" for value in values}
-
-
-def _factors(sizes: dict[str, int]) -> dict[float, str]:
-    roots = {value: root for value, root in _roots(sizes).items() if not is_plain(value)}
-    return _usual(1.0) | roots | {-1.0: "-1 (its sign is the other)"}
 
 
 def _around(own: float) -> np.ndarray:

@@ -122,11 +122,9 @@ def exchanged(tensors: Tensors) -> Iterator[Mutant[Change]]:
     matrices = [name for name, y in tensors.items() if y.ndim == 2 and min(y.shape) > 1 and y.dtype.kind == "f"]
     for some in (*combinations(matrices, 1), *combinations(matrices, 2)):
         phrase = f"{joined(some, 'and')} read in the other order of memory, as the transposed"
-        yield Mutant(phrase, Change(tensors=_reread_all(some)))
-
-
-def _reread_all(names: tuple[str, ...]) -> Callable[[Tensors], Tensors]:
-    return lambda tensors: {**tensors, **{name: reread(tensors[name], 0, 1) for name in names}}
+        yield Mutant(
+            phrase, Change(tensors=lambda t, of=some: {**t, **{name: reread(t[name], 0, 1) for name in of}})
+        )
 
 
 def scaled(name: str) -> Callable[[float], Callable[[Tensors], Tensors]]:

@@ -95,15 +95,11 @@ def _function(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) ->
     for words, function in ELEMENTWISE.items():
         with np.errstate(all="ignore"):
             y = function(truth)
-        same = truth.size >= _EACH and scene.agrees(name, y, 8 * max(1.0, _slope(y, truth)))
+        steepest = max(1.0, np.abs(y).max() / (np.abs(truth).max() or np.inf))
+        same = truth.size >= _EACH and scene.agrees(name, y, 8 * steepest)
         if np.isfinite(y).all() and np.ptp(y) and (same or np.array_equal(actual, y)):
             yield f"{name} {words}"
             return
-
-
-def _slope(y: np.ndarray, of: np.ndarray) -> float:
-    """Return max |f(x)| / max |x|."""
-    return float(np.abs(y).max() / np.abs(of).max()) if np.abs(of).max() else 1.0
 
 
 def _of_inputs(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:

@@ -52,21 +52,15 @@ class Run(NamedTuple):
 
 def changed_solvers(run: Run) -> list[str]:
     """What explains the trajectory, the likeliest first; nothing where the right solver does."""
-    if run.right_sigmas and run.explains(forms(solver_of(run.case), run.y.sigmas)):
+    right = forms(solver_of(run.case), run.y.sigmas)
+    if run.right_sigmas and run.explains(right):
         return []
-    moved = list(apart(lambda: _moved(run), _HISTORY)) if run.right_sigmas else []
-    if moved:
+    told = lambda: ([phrase] for phrase in [moved_history(right, run.explains)] if phrase)
+    if run.right_sigmas and (moved := apart(told, _HISTORY)):
         return moved[0]
     search = _solver if run.right_sigmas else _schedule
     found = sorted(apart(lambda: search(run), _SECONDS))
     return list(dict.fromkeys(phrase for _, _, phrase in found))[:_MOST]
-
-
-def _moved(run: Run) -> Iterator[list]:
-    right = forms(solver_of(run.case), run.y.sigmas)
-    phrase = moved_history(right, run.explains)
-    if phrase:
-        yield [phrase]
 
 
 def _solver(run: Run) -> Iterator[list]:

@@ -74,11 +74,6 @@ def wrong_forms(change: Change, case: Case, form: Forms, sigmas: np.ndarray) -> 
     return wrong
 
 
-def _step_of(form: Forms, k: int) -> int:
-    """Return the step in which row k is computed."""
-    return int(form.steps[k - 1])
-
-
 def _next_but_one(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
     """Make each step end at sigma_{i+2}, as if its index were one too high."""
     rows = form.rows.copy()
@@ -91,7 +86,7 @@ def _next_but_one(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | N
         if wrong.rows.shape != rows.shape:  # the sampler's draws depend on sigma
             return None
         for k in range(1, len(rows)):
-            if _step_of(form, k) == i:
+            if form.steps[k - 1] == i:
                 rows[k] = wrong.rows[k]
     return rows
 
@@ -137,7 +132,7 @@ def _noise_of_next(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | 
     rows = form.rows.copy()
     for k in range(1, len(rows)):
         noise = rows[k, form.known :]
-        noise[noise != 0] = sigmas[_step_of(form, k) + 1]
+        noise[noise != 0] = sigmas[form.steps[k - 1] + 1]
     return rows if form.draws else None
 
 
