@@ -41,7 +41,7 @@ BUDGETS = {
     "refsd/bench": 1_960,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 9_290,
+    "refsd/causes": 9_230,
     "refsd/cli": 4_640,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,

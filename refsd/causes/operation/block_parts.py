@@ -262,7 +262,8 @@ def _of_others(p: Parts, wide: int) -> Iterator[tuple[str, Parts]]:
     """Yield parts with the scales, minimums or both of other blocks, or other groups'. wide: blocks of a row"""
     i, G = np.arange(len(p.d)), p.s.shape[1]
     blocks = {"of the block before": np.roll(i, 1), "of the next block": np.roll(i, -1)}
-    blocks |= {"of the block above": np.roll(i, wide), "of the block below": np.roll(i, -wide)}
+    blocks["of the block above"] = np.where(i < wide, i, i - wide)
+    blocks["of the block below"] = np.where(i + wide < i.size, i + wide, i)
     blocks["read as if their array were transposed"] = i.reshape(-1, wide).T.ravel()
     blocks |= {f"of a row's blocks: {words}": i.reshape(-1, wide)[:, at].ravel() for words, at in orders(wide)}
     own, groups = np.repeat(np.arange(G), 2), {f"of groups: {words}": np.repeat(at, 2) for words, at in orders(G)}
