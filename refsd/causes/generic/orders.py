@@ -26,7 +26,7 @@ def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
     yield "the last slice alone is read", np.where(i == n - 1, i, -1)
     yield "the first slice is not read", np.where(i > 0, i, -1)
     yield "the last slice is not read", np.where(i < n - 1, i, -1)
-    for k in (k for k in (2, 4, 8) if k < n):
+    for k in (k for k in (2, 4, 8) if k < n and n % k == 0):
         yield f"the first of each {k} is read for all of them", i // k * k
     yield "each the one before", np.maximum(i - 1, 0)
     yield "each the next", np.minimum(i + 1, n - 1)
@@ -42,7 +42,8 @@ def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
         yield "halves where neighbours belong together", i % half * 2 + i // half
         yield "neighbours swapped", i ^ 1
     for order in permutations(range(n)) if n in (3, 4) else ():
-        yield f"in the order {', '.join(map(str, order))}", np.array(order)
+        if any((at - order[0]) % n != k for k, at in enumerate(order)):  # turns stand above
+            yield f"in the order {', '.join(map(str, order))}", np.array(order)
     for parts in (3, 4, 5, 6, 8):
         if n % parts == 0:
             yield f"its parts in the other order, the first 1/{parts} last", np.roll(i, -n // parts)
