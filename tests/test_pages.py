@@ -16,8 +16,8 @@ from refsd.cases import CASES
 from refsd.cli import app
 from refsd.families.flux import shift_by_tokens
 from refsd.numerics.profiles import PROFILES
-from refsd.samplers.levels import FlowLevels, shift_snr
-from refsd.samplers.schedules.flow import flux
+from refsd.samplers.levels import FlowLevels, shift_exponential, shift_snr
+from refsd.samplers.schedules.flow import flux_mu
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -136,7 +136,9 @@ def test_the_glossarys_shifts_are_those_of_the_schedules():
         assert int(tokens) == (int(side) // 16) ** 2
         levels = FlowLevels(shift_by_tokens(int(tokens), 20))
         assert f"{levels.shift:.2f}" == shift
-        assert f"{flux(20, int(tokens))[10]:.3f}" == half == f"{shift_snr(0.5, levels.shift):.3f}"
+        assert (
+            f"{shift_exponential(0.5, flux_mu(int(tokens))):.3f}" == half == f"{shift_snr(0.5, levels.shift):.3f}"
+        )
     assert f"by {shift_by_tokens(4096, 20) / shift_by_tokens(256, 20):.2f} where the root gives 4" in page
 
 

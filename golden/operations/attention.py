@@ -289,7 +289,7 @@ def _case(
     """
     inputs = {
         "q": Recipe((B, L, H, D), type, data, exponent, offset),
-        "k": Recipe((B, J, G or H, D), type, data, exponent, -offset),
+        "k": Recipe((B, J, G or H, D), type, data, exponent, -offset or 0.0),
         "v": Recipe((B, J, G or H, E or D), type),
     }
     if mask is not None:

@@ -296,8 +296,6 @@ MUTANTS = (
     Mutant("padding on the other side", padding_mirrored),
     Mutant("padding of rows and columns swapped", padding_transposed),
     Mutant("dilation ignored", dilation_ignored),
-    Mutant("dilation ignored across", dilation_ignored_along(-1)),
-    Mutant("dilation ignored down", dilation_ignored_along(-2)),
     Mutant("groups of interleaved channels", groups_interleaved),
     Mutant("filters dealt to the groups in turn", groups_in_turn),
     Mutant("bias read by the number inside the group", bias_within_groups),

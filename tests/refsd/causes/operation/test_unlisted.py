@@ -588,7 +588,7 @@ def _signs(op, inputs, params):
         (
             NORM,
             in_part(_without_bias, every_second_row),
-            "bias missing, in every 2nd index from 1 on of 154 along axes 0 to 1 taken as one",
+            "bias missing, in every 2nd index from 1 on of 154 along the rows",
         ),
         (
             NORM,
