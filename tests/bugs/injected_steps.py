@@ -137,8 +137,8 @@ def _shifted_after(params, card, levels):
 
 
 def _static_shift(shift, multiplier):
-    """a t / (1 + (a - 1) t) with the logarithm where Flux has its exponential."""
-    return FlowLevels(float(np.log(shift)) if multiplier == 1.0 else shift, multiplier)
+    """a t / (1 + (a - 1) t) with the logarithm where Flux has its exponential; schnell has no shift."""
+    return FlowLevels(float(np.log(shift)) if multiplier == 1.0 != shift else shift, multiplier)
 
 
 def _betas_half(betas):

@@ -147,7 +147,7 @@ class Place(NamedTuple):
             call = moved in self.again
             return [f"it is the result of another call: {moved}" if call else f"it is what {moved} should be"]
         gap = is_gap(actual, truth, honest, self._channels(truth))
-        for unlisted in self._unlisted(gap):
+        for unlisted in limit.within(self._unlisted(gap)):
             of_size = ((name, y) for name, y in limit.within(unlisted) if y.size == truth.size)
             if others := explaining(of_size, explains, tried):
                 nearest = scene.nearest({name: {"y": y.reshape(truth.shape)} for name, y in others.items()})

@@ -1,6 +1,6 @@
 """Z-Image's transformer: sizes, tensors, names in files.
 
-Names are the single file's, as in models/zimage.py. Tongyi-MAI's folder, which diffusers' class reads unchanged,
+Names are the single file's, as in this folder. Tongyi-MAI's folder, which diffusers' class reads unchanged,
 splits q, k and v, and names the first and last layer after the patch size ("2-1": 2 x 2 pixels, 1 frame).
 """
 
