@@ -9,6 +9,7 @@ from diffusers.models.transformers.transformer_qwenimage21 import QwenImage21KVC
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 
 from refsd.components import forward
+from refsd.engines.torch.models import READERS
 from refsd.models.qwen_image21 import qwen_image21
 from refsd.models.qwen_image21.network import (
     QWEN_IMAGE21,
@@ -16,7 +17,6 @@ from refsd.models.qwen_image21.network import (
     qwen_image21_shapes,
     qwen_image21_size,
 )
-from refsd.models.qwen_image21.original import READERS
 from refsd.module import Module, Taps
 from refsd.numerics.tensor import stored
 
