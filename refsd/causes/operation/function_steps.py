@@ -115,7 +115,7 @@ def _in_range(name, x, actual, value, inside, ends) -> Iterator[tuple[str, np.nd
             limited = np.clip(x, -float(limit), float(limit))
             its_own = FUNCTIONS[_OWN[name]](limited)
             yield f"its value at {limit}", its_own, limit
-            yield f"x by its gate at {limit}", its_own / limited * x, limit
+            yield f"x times its gate at {limit}", its_own / limited * x, limit
 
 
 def _between(low: float, high: float) -> str:

@@ -869,7 +869,7 @@ INSIDE = {
     "a limited sigmoid": (
         "silu/f32/far-x20x77",
         lambda op, inputs, params: (x := inputs["x"].values()) / (1 + np.exp(-np.clip(x, -8, 8))),
-        r"^it is x by its gate at 8 where \|x\| > 8$",
+        r"^it is x times its gate at 8 where \|x\| > 8$",
     ),
     "a limited argument": (
         "sigmoid/f32/wide-x2x320",
