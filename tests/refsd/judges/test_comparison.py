@@ -430,6 +430,22 @@ def test_a_name_that_the_golden_lacks_is_refused_and_one_that_the_dump_lacks_is_
     assert code and "--names 'head': no tensor of the dump has this name" in said
 
 
+@pytest.mark.usefixtures("unexplained")
+def test_no_group_of_candidates_is_begun_behind_the_limit(tmp_path, engine, monkeypatch):
+    begun = []
+
+    def groups(self, gap):
+        def group():
+            begun.append(self.tap)
+            yield from ()
+
+        yield group()
+
+    monkeypatch.setattr("refsd.causes.model.place.Place._unlisted", groups)
+    code, _ = _call(_save(tmp_path / "dump.safetensors", {**engine[0], **engine[1]}), CASE.name)
+    assert code == 1 and not begun
+
+
 def test_a_tap_without_a_witness_is_not_judged_and_hides_nothing():
     y = np.random.default_rng(1).standard_normal((3, 8))
     truth, honest = {"first": y, "second": y}, {"first": -y, "second": y * (1 + 1e-6)}
