@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 13_660,
+    "golden": 13_675,
     "kernels": 11_360,
     "numerics": 1_700,
     "refsd": 1_150,
@@ -41,7 +41,7 @@ BUDGETS = {
     "refsd/bench": 1_960,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 9_270,
+    "refsd/causes": 9_350,
     "refsd/cli": 4_640,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,
@@ -56,9 +56,9 @@ BUDGETS = {
     "refsd/files": 4_020,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
-    "refsd/judges": 2_180,
+    "refsd/judges": 2_195,
     "refsd/models": 21_530,
-    "refsd/networks": 1_430,
+    "refsd/networks": 1_436,
     "refsd/onnx": 3_840,
     "refsd/pipelines": 4_030,
     "refsd/profiling": 1_830,

@@ -11,8 +11,8 @@ from refsd.golden.case import Case
 from refsd.golden.few_bits import moves
 from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input
 from refsd.golden.operation import Mutant, Operation, values
-from refsd.golden.operations.attention import exchanged, first_key_head, heads_interleaved, scale_by
 from refsd.golden.operations.attention_bounds import mixed_bound, smoothed_keys
+from refsd.golden.operations.attention_bugs import exchanged, first_key_head, heads_interleaved, scale_by
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
 from refsd.kernels.attention_int8 import attention_int8, codes_of_blocks, smoothed

@@ -6,14 +6,14 @@ from msgspec.structs import replace
 from refsd.golden.case import Case
 from refsd.golden.mutations import answer, first_of_batch, other_input, other_params, without
 from refsd.golden.operation import REQUIRED, Mutant, Operation, values
-from refsd.golden.operations.attention import (
+from refsd.golden.operations.attention_bounds import attention_bound
+from refsd.golden.operations.attention_bugs import (
     exchanged,
     first_key_head,
     heads_interleaved,
     keys_of_whole_blocks,
     transposed,
 )
-from refsd.golden.operations.attention_bounds import attention_bound
 from refsd.golden.operations.softmax import NO_MAXIMUM
 from refsd.golden.recipe import Recipe
 from refsd.kernels.attention_softcap import attention_softcap

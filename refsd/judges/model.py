@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from refsd.causes.generic.other_shapes import other_shapes
-from refsd.causes.model.following import Following, as_shaped, of_one_layer
+from refsd.causes.model.following import LAYERS, PRODUCTS, Following, as_shaped, of_one_layer
 from refsd.causes.model.joins import joined_otherwise
 from refsd.causes.model.mutants import MUTANTS, Change, in_each_block
 from refsd.causes.model.observed import Observed
-from refsd.causes.model.place import UNFIT, Place
+from refsd.causes.model.place import Place
 from refsd.causes.model.precisions import other_precisions
+from refsd.causes.model.rearranged import UNFIT
 from refsd.causes.operation.unlisted import KEPT
 from refsd.components import data_flow
 from refsd.golden.case import Case
@@ -106,7 +107,7 @@ class ModelJudge(ModelRuns):
         forced: Answer = NOTHING,
     ) -> Trace:
         followed = {**actual, **forced}
-        right, truth = self._follow(case, inputs, followed, Observed(FLOAT64, deviations), keeps=True)
+        right, truth = self._follow(case, inputs, followed, Observed(FLOAT64, deviations), keeps=PRODUCTS)
         near, honest = self._follow(case, inputs, followed, Observed(numerics, deviations))
         losses = {name: segment.loss for name, segment in near.segments.items()}
         ops = {name: segment.ops for name, segment in near.segments.items()}
@@ -246,8 +247,16 @@ class ModelJudge(ModelRuns):
             right, _ = self._follow(case, inputs, actual, Observed(FLOAT64), also=hidden)
             return {name: right[name] for name in reversed(hidden) if name in right}
 
+        @functools.cache
+        def read() -> Answer:
+            if not is_small(case):
+                return {}
+            right, _ = self._follow(case, inputs, actual, Observed(FLOAT64), keeps=LAYERS)
+            before = [name for name in reversed(taps.recorded[:at]) if name in right.inputs]
+            return {f"the input of {name}": right.inputs[name] for name in before}
+
         known, of = observed.results[: segment.last], (tap, own, segment, run, spread, m.weights, numerics)
-        return Place(*of, known, earlier, later, others, calls, params, undumped)
+        return Place(*of, known, earlier, later, others, calls, params, undumped, read)
 
     def _causes(self, standard: Standard, actual: Answer) -> list[str]:
         """Return the causes that explain an engine's answer, by the rule of golden/explanation.py.

@@ -124,7 +124,7 @@ class ModelRuns(Judge):
         change: Change = _NO_CHANGE,
         given: Answer = NOTHING,
         right: Following | None = None,
-        keeps: bool = False,
+        keeps: Collection[str] = (),
         layouts: dict[str, tuple[int, ...]] | None = None,
         also: Collection[str] = (),
     ) -> tuple[Following, Answer]:
@@ -133,7 +133,7 @@ class ModelRuns(Judge):
         until:  the only tap to keep, at which the run ends without outputs; None: run to the end
         given:  engine taps whose own value is not needed, in the reference's shape: their layers are skipped
         right:  an earlier run with `keeps`: its products are reused where the inputs are equal
-        keeps:  True to keep the inputs of products
+        keeps:  methods whose inputs to keep, as Following takes them
         layouts, also: as Following takes them
         """
         concerned = self._concerned(case, inputs, change)

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -141,6 +141,11 @@ def of_blocks(run: Callable[[Change], Any]) -> Iterator[tuple[str, Mutant[Change
         turned = {one: functools.partial(_at, f"{other}.") for one, other in ((name, after), (after, name))}
         words = f"blocks {number} and {int(number) + 1} of {stack} run in each other's place"
         yield name, Mutant(words, _running(turned))
+
+
+def all_skipped(blocks: Collection[str]) -> Mutant[Change]:
+    """Return the bug that skips all of these blocks."""
+    return Mutant(f"blocks {', '.join(sorted(blocks))} are skipped", _running(dict.fromkeys(blocks, _skipped)))
 
 
 def _running(wrong: Mapping[str, _Run]) -> Change:

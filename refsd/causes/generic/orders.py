@@ -54,7 +54,12 @@ def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
         if n % (shares * parts) == 0 and n > shares * parts:
             order = i.reshape(shares, parts, -1).swapaxes(0, 1)
             text = ", ".join(str(k * shares * parts // n) for k in order[..., 0].ravel())
-            yield f"its parts in the order {text}, as {shares} devices cut their shares", order.ravel()
+            cut = (
+                "a patch's columns come before its rows"
+                if shares == parts
+                else f"{shares} devices cut their shares"
+            )
+            yield f"its parts in the order {text}, as where {cut}", order.ravel()
 
 
 def tiles(n: int) -> Iterator[tuple[str, np.ndarray]]:

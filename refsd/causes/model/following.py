@@ -103,13 +103,13 @@ class Following(ShownTaps):
     until:      the tap at which the run ends, by raising Reached; None: run to the model's end
     given:      engine taps whose own value is not needed, in the reference's shape: `Passing` skips their layers
     right:      a run without a change and with `keeps`: `Passing` reuses its products where inputs are equal
-    keeps:      True to keep the inputs of products
+    keeps:      methods of Module whose inputs to keep: PRODUCTS or LAYERS
     also:       taps to keep that the engine did not give
     layouts:    not None: filled with tap -> the order of its axes with which it is nearest to the reference
 
     segments: tap -> the operations that lead to it
     shaped:   the engine's taps with which the reference continued
-    inputs:   tap -> input of the product
+    inputs:   tap -> input of its layer
     taken:    taps whose values were reused from `right`
     """
 
@@ -121,7 +121,7 @@ class Following(ShownTaps):
         until: str | None = None,
         given: Answer = MappingProxyType({}),
         right: "Following | None" = None,
-        keeps: bool = False,
+        keeps: Collection[str] = (),
         layouts: dict[str, tuple[int, ...]] | None = None,
         also: Collection[str] = (),
     ):
@@ -140,11 +140,14 @@ class Following(ShownTaps):
         name = self._next(name)
         return None if name == self.until else self._given.get(name)
 
+    def note_input(self, method: str, name: str, x: np.ndarray) -> None:
+        """Keep the input of a layer that is about to be computed, if its method's are wanted."""
+        if method in self._keeps:
+            self.inputs[self._next(name)] = x
+
     def product_of(self, name: str, x: np.ndarray) -> np.ndarray | None:
         """Return the right run's product for this name if its input was x; None if not."""
         name = self._next(name)
-        if self._keeps:
-            self.inputs[name] = x
         if self._right is None or name not in self._right or not np.array_equal(self._right.inputs[name], x):
             return None
         self.taken.add(name)
@@ -192,7 +195,9 @@ def _passing(method: str) -> Callable[..., Any]:
         follows = isinstance(self.taps, Following) and name is not None
         given = self.taps.next_given(self.prefix + name) if follows else None
         if given is None:
-            reused = follows and method in _PRODUCTS
+            if follows:
+                self.taps.note_input(method, self.prefix + name, arguments[0])
+            reused = follows and method in PRODUCTS
             product = self.taps.product_of(self.prefix + name, arguments[0]) if reused else None
             return computed(self, name, *arguments, **named) if product is None else self._tap(name, product)
         if isinstance(self.arithmetic, Observed):
@@ -203,7 +208,7 @@ def _passing(method: str) -> Callable[..., Any]:
 
 
 # Layers whose result depends only on their input: a change to another operation leaves them as they are.
-_PRODUCTS = ("linear", "text_projection", "conv2d", "conv3d")
-_LAYERS = (*_PRODUCTS, "group_norm", "layer_norm", "rms_norm", "rms_norm_apart", "embedding")
-for _method in _LAYERS:
+PRODUCTS = ("linear", "text_projection", "conv2d", "conv3d")
+LAYERS = (*PRODUCTS, "group_norm", "layer_norm", "rms_norm", "rms_norm_apart", "embedding")
+for _method in LAYERS:
     setattr(Passing, _method, _passing(_method))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.causes.operation.fitted_constants import fitted_through
+from refsd.causes.operation.generated_mutants import simplest
 from refsd.causes.operation.precisions import broken_requests, in_precisions
 from refsd.causes.operation.unlisted import most_bugs, unlisted
 from refsd.golden.judge import Mutant
@@ -45,6 +46,16 @@ class Call(NamedTuple):
         """Return the result with the bug, in float32; None if it makes no difference or does not apply."""
         return with_bug(mutant, OPERATIONS[self.op], self.inputs, self.params)
 
+    def answer(self, x: np.ndarray | None = None) -> np.ndarray:
+        """Return the result in float32. x: instead of the input of this name"""
+        inputs = self.inputs if x is None else {**self.inputs, "x": stored(x)}
+        return OPERATIONS[self.op].answer(Arithmetic(FLOAT32), inputs, self.params)
+
+    def simplest(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, result) where nothing is computed, or an input is the result, zeros or ones."""
+        op = OPERATIONS[self.op]
+        return simplest(op, self.inputs, op.complete(self.inputs, self.params))
+
     def unlisted(self, actual: np.ndarray, gap: bool = False) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) for bugs that the operation's page does not list.
 
@@ -52,7 +63,7 @@ class Call(NamedTuple):
         gap:   as refsd/causes/operation/unlisted.py takes it
         """
         op = OPERATIONS[self.op]
-        shape = op.answer(Arithmetic(FLOAT32), self.inputs, self.params).shape
+        shape = self.answer().shape
         if actual.size == np.prod(shape, dtype=np.int64):
             yield from unlisted(op, self.inputs, op.complete(self.inputs, self.params), actual.reshape(shape), gap)
 

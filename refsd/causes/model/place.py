@@ -1,6 +1,7 @@
 """Explain a wrong tap: try known bugs in the operations just before it, on the engine's own tensors."""
 
 import contextlib
+import functools
 import itertools
 import math
 import re
@@ -18,6 +19,7 @@ from refsd.causes.model.following import Reached, Segment
 from refsd.causes.model.joins import joined_otherwise
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import Call, Observed
+from refsd.causes.model.rearranged import MODULATED, UNFIT, exchanged, left_out, parts_otherwise
 from refsd.causes.operation.unlisted import KEPT, explaining
 from refsd.causes.stage.candidates import numbers
 from refsd.golden.explanation import Nearest, Scene
@@ -27,8 +29,7 @@ from refsd.golden.operations import OPERATIONS
 from refsd.golden.search_cuts import TimeLimit
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge
-from refsd.networks.bugs import of_blocks
-from refsd.networks.part_orders import PARTS, apart, part_orders, roles
+from refsd.networks.bugs import all_skipped, of_blocks
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64, Numerics
 from refsd.numerics.tensor import StoredTensor
@@ -40,12 +41,10 @@ _HEADS = re.compile(r"\b(attention|rope)(\.\d+)?$")
 _KNOWN_AGAIN = 16
 # An unscaled softmax rounds more than the right one: attention's own bug may not fit the bound that this does.
 _OF_SCALE = re.compile(r"^[qk] is multiplied by sqrt\(D\) = .*")
-# Operations that take parts of a modulation; operations between two taps, more of which are a long way.
-_MODULATED, _LONG = ("modulate", "adaptive_layer_norm"), 6
+# Operations between two taps, more of which are a long way.
+_LONG = 6
 # CPU seconds that the known bugs leave for the others.
 _OTHERS, _UNLIMITED = 11.0, TimeLimit(math.inf)
-# What a known bug ends in if it takes tensors of other sizes than those here.
-UNFIT = ValueError, IndexError, TypeError, ZeroDivisionError
 
 
 class Place(NamedTuple):
@@ -66,6 +65,7 @@ class Place(NamedTuple):
     again:    the taps of the other calls of this layer or operation
     params:   the component's
     unseen:   -> what the reference makes of the engine's taps between them and this one, the latest first
+    read:     -> what its earlier layers read, which no tap need have, the latest first
     """
 
     tap: str
@@ -82,6 +82,7 @@ class Place(NamedTuple):
     again: Collection[str] = ()
     params: Mapping[str, Any] = MappingProxyType({})
     unseen: Callable[[], Mapping[str, np.ndarray]] = dict
+    read: Callable[[], Mapping[str, np.ndarray]] = dict
 
     def explain(
         self,
@@ -116,6 +117,8 @@ class Place(NamedTuple):
         there = {block for block, _ in blocks if any(f"{name}.".startswith(f"{block}.") for name in given)}
         gone = [bug for block, bug in blocks if block not in there and bug.name.endswith("skipped")]
         nearby = [bug for _, bug in blocks if bug not in gone]
+        if len(gone) > 1:
+            gone.append(all_skipped({block for block, _ in blocks} - there))
         known = [self._operations(), self._changed(nearby), self._changed(MUTANTS)]
         if len(self.segment.ops) > _LONG:  # the place tells little, and each of the operations has its bugs
             known = [*known[1:], known[0]]
@@ -164,7 +167,7 @@ class Place(NamedTuple):
         return {
             name: np.asarray(y, np.float64)
             for name, y in (self.others() if truth.size >= _KNOWN_AGAIN else {}).items()
-            if name != self.tap and y.dtype.kind == "f" and y.ndim
+            if name != self.tap and y.dtype.kind == "f" and y.ndim and np.ptp(y) > 0
         }
 
     def _unlisted(self, gap: bool) -> Iterator[Iterable[tuple[str, np.ndarray]]]:
@@ -178,70 +181,43 @@ class Place(NamedTuple):
         if gap:
             yield from (call.unlisted(self.actual, gap) for call in calls)
             return
-        yield self._left_out(calls)
-        modulated = not {*self.segment.ops}.isdisjoint(_MODULATED)
+        every = [*self.calls()]
+        yield left_out([(at, call) for at, call in every if at < last], self.moved)
+        yield self._unchanged(calls)
+        yield exchanged(every, self.moved)
+        otherwise = functools.partial(parts_otherwise, self.run, every, {**self.unseen(), **self.earlier})
+        modulated = not {*self.segment.ops}.isdisjoint(MODULATED)
         if modulated or not calls:
-            yield self._parts_otherwise()
+            yield otherwise()
         elsewhere = {
-            "the layers in between are skipped": self.earlier,
+            "the layers in between are skipped": {**self.earlier, **self.read()},
             "that layer should come behind this one": self.later,
             "the dump has not that tensor; the reference computed it": self.unseen(),
         }
         for call in calls:
-            parts = () if modulated else self._parts_otherwise()
-            yield from (call.from_elsewhere(elsewhere), parts, call.unlisted(self.actual))
+            parts = () if modulated else otherwise()
+            yield from (call.simplest(), call.from_elsewhere(elsewhere), parts, call.unlisted(self.actual))
         whole = self.run(Arithmetic(FLOAT64), Change())
         if whole is None or whole.size != self.actual.size:
             return
-        for at, call in self.calls():
+        for at, call in every:
             if at == last:
                 continue
 
             def through(y: np.ndarray, at=at) -> np.ndarray:
-                moved = self._moved(at, y)
+                moved = self.moved(at, y)
                 return np.zeros(0) if moved is None else moved
 
             op = self.segment.ops[at - self.segment.first]
             fitted = call.fitted(through, self.actual.reshape(whole.shape))
             yield ((f"{op} before it: {name}", moved) for name, moved in fitted)
 
-    def _left_out(self, last: Sequence[Call]) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (bug, result) where one operation is left out, but for the last, or all since an earlier tap."""
-        for at, call in self.calls() if len(self.segment.ops) > 1 else ():
-            size = max(y.values().size for y in call.inputs.values())
-            for name, y in call.inputs.items() if at < self.segment.last - 1 else ():
-                if name not in ("weight", "bias", "ids") and y.values().size == size:
-                    with contextlib.suppress(*UNFIT):
-                        if (moved := self._moved(at, y.values())) is not None:
-                            yield f"{call.op} left out: {name} is the result", moved
+    def _unchanged(self, last: Sequence[Call]) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, tap) for each earlier tap that the last operation does not read."""
         own = [y.values().ravel() for call in last for y in call.inputs.values()]
         for name, y in self.earlier.items():
             if y.size == self.actual.size and not any(np.array_equal(y.ravel(), x) for x in own):
                 yield f"it is {name}, unchanged: what comes between is left out", y
-
-    def _parts_otherwise(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (bug, tap) where parts of an earlier tensor, as of a modulation or a qkv, are taken otherwise."""
-
-        def made(name: str, y: np.ndarray) -> np.ndarray | None:
-            return self.run(Arithmetic(FLOAT64), Change(), {name: np.ascontiguousarray(y)})
-
-        right = self.run(Arithmetic(FLOAT64), Change())
-        tensors = {**self.unseen(), **self.earlier}
-        tensors = {name: y for name, y in tensors.items() if y.dtype.kind == "f" and y.ndim > 1}
-        taken = [call.inputs for _, call in self.calls() if call.op in _MODULATED]
-        taken = [{name: of[name].values() for name in ("shift", "scale")} for of in taken]
-        for name, y in tensors.items():
-            read = made(name, 0 * y) if any(y.shape[-1] % n == 0 for n in PARTS) else right
-            if read is None or right is None or read.shape != right.shape or np.array_equal(read, right):
-                continue
-            known = next(filter(None, (roles(y, **of) for of in taken)), None)
-            for words, order in part_orders(y.shape[-1], known):
-                if (wrong := made(name, y[..., order])) is not None:
-                    yield words.format(name), wrong
-            for other in (one for one in tensors if known and one != name and tensors[one].shape == y.shape):
-                for instead in ({name: tensors[other], other: y}, {name: tensors[other]}):
-                    if (wrong := self.run(Arithmetic(FLOAT64), Change(), instead)) is not None:
-                        yield f"modulated by {' instead of '.join(apart(other, name))}", wrong
 
     def _agrees(self, near: np.ndarray, noisy: np.ndarray) -> bool:
         """Return True if the tap would pass with the bug's answer as truth, by the rule of golden/taps.py.
@@ -303,7 +279,7 @@ class Place(NamedTuple):
         self.run(Observed(self.numerics, at=at, instead=take, before=self.known), Change())
         return calls
 
-    def _moved(self, at: int, y: np.ndarray) -> np.ndarray | None:
+    def moved(self, at: int, y: np.ndarray) -> np.ndarray | None:
         """Return the tap if the operation of this index gives another result."""
         return self.run(Observed(self.numerics, at=at, instead=lambda call: y, before=self.known), Change())
 
@@ -339,7 +315,7 @@ class Place(NamedTuple):
                 yield name, y
                 continue
             op = self.segment.ops[at - self.segment.first]
-            moved = self._moved(at, y)
+            moved = self.moved(at, y)
             if moved is not None:
                 yield name if last else f"{op} before it: {name}", moved
 

@@ -1,4 +1,4 @@
-"""RoPE computed step by step, with one step at a time changed (see steps.py), or by other tokens' positions."""
+"""RoPE computed step by step, with one step at a time changed (see steps.py), or at other positions."""
 
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -14,8 +14,8 @@ Named = Iterator[tuple[str, np.ndarray]]
 _TOKENS, _TOLD = 256, 6
 # Numbers of a table of cosines and sines, at the most.
 _TABLE = 1 << 20
-# By how much positions are shifted, and the share of the largest number by which one token's answers may differ.
-_SHIFTS, _SAME = [by for n in range(1, 65) for by in (n, -n)], 1e-3
+# Positions beyond the right ones that are tried; the share of the largest number by which a token may differ.
+_FAR, _SAME = 64, 1e-3
 
 
 Exponent = Callable[[np.ndarray, float], np.ndarray]
@@ -125,43 +125,52 @@ def _of(angle):
 def other_tokens(
     op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield RoPE with some tokens not turned, at shifted positions, or at other tokens'. params: complete"""
-    ids = inputs["ids"].values() if op.name == "rope" else np.zeros((1, 0, 1), np.int32)
-    if not 1 < ids.shape[1] <= _TOKENS or len(ids) > 1:
+    """Yield RoPE with some tokens not turned, or each at the position that its answer has. params: complete
+
+    The positions are solved for along each axis of the ids.
+    """
+    if op.name != "rope" or not 1 < inputs["ids"].shape[1] <= _TOKENS:
         return
-
-    def at(positions: np.ndarray) -> np.ndarray:
-        return answer(op, {**inputs, "ids": stored(np.broadcast_to(positions, ids.shape).copy())}, params)
-
-    def same(y: np.ndarray) -> np.ndarray:
-        return np.abs(y - actual).max(axis=(0, 2, 3)) <= _SAME * np.abs(actual).max()
-
-    own, x = at(ids), inputs["x"].values()
-    wrong, unturned = np.flatnonzero(~same(own)), same(x)
-    if not wrong.size or unturned.all():
+    x, right = inputs["x"].values(), answer(op, inputs, params)
+    ids, least = inputs["ids"].values(), _SAME * np.abs(actual).max()
+    wrong, turned = (np.abs(y - actual).max(axis=(0, 2, 3)) > least for y in (right, x))
+    places = np.flatnonzero(wrong)
+    if not places.size or not turned.any():
         return
-    for words, some in (("first", np.s_[: wrong[-1] + 1]), ("last", np.s_[wrong[0] :])):
-        begin = ids[0, some][0]
-        if unturned[some].all():
-            yield f"the {words} tokens are not rotated", _with(own, some, x)
+    for words, some in (("first", np.s_[: places[-1] + 1]), ("last", np.s_[places[0] :])):
+        if not turned[some].any():
+            y = right.copy()
+            y[:, some] = x[:, some]
+            yield f"the {words} tokens are not rotated", y
             return
-        for by in _SHIFTS if len(ids[0, some]) < ids.shape[1] else ():
-            for axes in (np.ones_like(begin), *np.eye(len(begin), dtype=begin.dtype)):
-                y = at(ids + by * axes)
-                if same(y)[some].all():
-                    first = begin[axes.argmax()]
-                    where = {1: "one later", -1: "one earlier"}.get(by, f"at {first + by}, not {first}")
-                    yield f"the positions of the {words} tokens begin {where}", _with(own, some, y)
-                    return
-    each = np.stack([at(one) for one in ids[0]])
-    read = np.abs(each - actual).max(axis=(1, 3, 4)).argmin(axis=0)
-    texts = [f"{i} by that of {j}" for i, j in enumerate(read) if (ids[0, i] != ids[0, j]).any()]
-    y = np.stack([each[j, :, i] for i, j in enumerate(read)], axis=1)
-    yield f"tokens are turned by other tokens' positions: {', '.join([*texts[:_TOLD], '...'][: len(texts)])}", y
+    told, solved = dict[str, list[str]](), ids.copy()
 
+    def at(axis: int, positions: np.ndarray | int) -> np.ndarray:
+        moved = solved.copy()
+        moved[..., axis] = positions
+        return answer(op, {**inputs, "ids": stored(moved)}, params)
 
-def _with(y: np.ndarray, some: slice, other: np.ndarray) -> np.ndarray:
-    """Return y with some of its tokens from another answer."""
-    y = y.copy()
-    y[:, some] = other[:, some]
-    return y
+    for axis in range(ids.shape[-1]):
+        own = ids[..., axis]
+        channels = (at(axis, own + 1) != at(axis, own)).any(axis=(0, 1, 2))
+        tried = np.arange(own.min() - _FAR, own.max() + _FAR + 1)
+        far = np.stack([np.abs(at(axis, p) - actual)[..., channels].max(axis=(2, 3), initial=0) for p in tried])
+        far = far if len(own) > 1 else far.max(axis=1, keepdims=True)  # all items have the same positions
+        right = np.take_along_axis(far, (own - tried[0])[None], axis=0)[0] <= least
+        if (far.min(axis=0) > least).any():
+            return
+        best = np.where(right, own, tried[far.argmin(axis=0)])
+        solved[..., axis] = best
+        for item in np.flatnonzero(~right.all(axis=1)):
+            some = np.flatnonzero(~right[item])
+            now, before = best[item, some], own[item, some]
+            by = now - before
+            if np.ptp(by) == 0 and np.ptp(now):
+                what = f"{abs(by[0])} {'more' if by[0] > 0 else 'less'}"
+            else:
+                what = ", not ".join(", ".join(map(str, dict.fromkeys(some))) for some in (now, before))
+            where = f"tokens {some[0]} to {some[-1]}"
+            told.setdefault(f"the positions' axis {axis} is {what}, at {where}", []).append(str(item))
+    if told:
+        texts = [f"{words} of item {' and '.join(items)}" for words, items in told.items()]
+        yield "; ".join(texts[:_TOLD]), answer(op, {**inputs, "ids": stored(solved)}, params)

@@ -193,13 +193,14 @@ def _sums_in(dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
 
 
 def _weights(s: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield wrong softmaxes over the last axis: exponentials rounded, sums of tiles that are not rescaled."""
+    """Yield wrong softmaxes over the last axis: numbers rounded, sums of tiles that are not rescaled."""
     top = s.max(-1, keepdims=True)
     right = np.exp(s - np.where(np.isneginf(top), 0.0, top))
     total = np.maximum(right.sum(-1, keepdims=True), np.finfo(float).tiny)
     for name in ("bfloat16", "float16", "float8_e4m3fn"):
         e = right.astype(name).astype(np.float64)
         yield f"exponentials rounded to {name}, after they are added up", e / total
+        yield f"probabilities rounded to {name}", (right / total).astype(name).astype(np.float64)
         yield f"exponentials rounded to {name}", e / np.maximum(e.sum(-1, keepdims=True), np.finfo(float).tiny)
     if s.shape[-2] > 1:
         yield "the softmax's sum is that of the row before", right / np.roll(total, 1, -2)

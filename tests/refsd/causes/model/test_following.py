@@ -16,7 +16,7 @@ from refsd.judges import judges
 from refsd.judges import model as model_judge
 from refsd.judges.model import ModelJudge
 from refsd.module import Taps
-from refsd.networks.bugs import Change
+from refsd.networks.bugs import Change, all_skipped
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, TORCH_F32
 from refsd.weights import recipes
@@ -369,3 +369,58 @@ def test_a_tap_that_is_not_finite_is_explained(model_files):
     result = judged(model_files, "t5xxl/t5/padded", Tapped(model_files, wrong))
     assert result.place == "encoder.block.1.layer.0.SelfAttention.k" and "not finite" in result.reason
     assert result.causes[0].startswith("numbers overflow: infinite where the truth is beyond 2")
+
+
+def explained(model_files, name, found, place):
+    """The causes at a place of a dump without outputs."""
+    standard = Standard(CASES[name], CASES[name].realize(), {}, {}, FLOAT32)
+    return ModelJudge(model_files).explain(standard, found, place).causes
+
+
+def test_a_source_that_no_tap_shows_is_named_by_who_reads_it(model_files):
+    """What Z-Image's first refiners read, tokens and padding, is no operation's result."""
+
+    class Broken(Counting):
+        def rms_norm(self, x, weight, eps):
+            if x.shape[-1] == 384:
+                self.calls += 1
+                self.block = x if self.calls == 9 else self.__dict__.get("block")  # the text's first refiner
+                x = self.block if self.calls == 11 else x
+            return super().rms_norm(x, weight, eps)
+
+    _, places, causes = traced(model_files, "zimage/zimage/masked", Broken(FLOAT32), FLOAT32)
+    assert places == ["context_refiner.0.ffn_norm1.weight"]
+    (cause,) = causes
+    assert cause.startswith("x is read from the input of context_refiner.0.attention_norm1.weight: the layers in")
+
+
+def test_an_operation_behind_the_one_that_reads_it_is_named(model_files):
+    """Heads are normalised after their rotation; a dump shows no norms of heads."""
+
+    class Broken(Arithmetic):
+        def rms_norm(self, x, weight, eps):
+            if x.ndim < 4:
+                return super().rms_norm(x, weight, eps)
+            self.last = weight, eps
+            return x
+
+        def rope(self, x, angle):
+            return super().rms_norm(super().rope(x, angle), *self.last)
+
+    _, taps = answered(model_files, "lumina2/lumina2/masked", Broken(FLOAT32))
+    found = {name: y for name, y in taps.items() if "_norm" not in name.rpartition("attention")[2]}
+    place = next(name for name in found if name.endswith("rope"))
+    assert explained(model_files, "lumina2/lumina2/masked", found, place)[0] == (
+        "rms_norm comes behind rope, not before it"
+    )
+
+
+def test_blocks_that_a_dump_has_not_are_all_skipped(model_files):
+    blocks = {"noise_refiner.0", "noise_refiner.1"}
+    with all_skipped(blocks).change.in_models():
+        _, taps = answered(model_files, "zimage/zimage/masked", Arithmetic(FLOAT32))
+    found = {name: y for name, y in taps.items() if not name.startswith("noise_refiner.")}
+    place = "layers.0.attention_norm1.weight"
+    assert explained(model_files, "zimage/zimage/masked", found, place) == [
+        "blocks noise_refiner.0, noise_refiner.1 are skipped"
+    ]

@@ -215,7 +215,7 @@ def test_an_activation_of_straight_lines(call, parts):
         (
             LINEAR,
             {"x": lambda x: x.reshape(3, 20, 2, 3, 4).swapaxes(2, 3).reshape(x.shape)},
-            "x, axis K: its parts in the order 0, 3, 1, 4, 2, 5, as 2 devices cut their shares",
+            "x, axis K: its parts in the order 0, 3, 1, 4, 2, 5, as where 2 devices cut their shares",
         ),
         (CONV, {"x": lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape)}, "x: axis C lies last in memory"),
         (
@@ -255,12 +255,12 @@ def test_tokens_turned_by_the_positions_of_others():
     read = np.minimum(2 * np.arange(9), 8)
     ((name, y),) = other_tokens(*call, _with(call, ids=ids[:, read]))
     assert np.allclose(y, _with(call, ids=ids[:, read]), atol=1e-6)
-    assert name.endswith(
-        "1 by that of 2, 2 by that of 4, 3 by that of 6, 4 by that of 8, 5 by that of 8, 6 by that of 8, ..."
+    assert name.startswith(
+        "the positions' axis 0 is 2, 4, 6, 8, not 1, 2, 3, 4, 5, 6, 7, at tokens 1 to 7 of item 0"
     )
 
 
-def test_the_first_or_last_tokens_alone_begin_elsewhere_or_are_not_rotated():
+def test_the_first_or_last_tokens_alone_are_elsewhere_or_not_rotated():
     """Of text and picture, as Z-Image has them, whose first axis alone counts on."""
     ids = np.zeros((1, 9, 2), np.int32)
     ids[0, :4, 0], ids[0, 4:] = 1 + np.arange(4), [[5, k] for k in range(5)]
@@ -270,9 +270,9 @@ def test_the_first_or_last_tokens_alone_begin_elsewhere_or_are_not_rotated():
         return [name for name, y in other_tokens(*call, found) if np.allclose(y, found, atol=1e-6)]
 
     for some, axis, by, words in (
-        (np.s_[:4], 0, 1, "the positions of the first tokens begin one later"),
-        (np.s_[:4], 0, -1, "the positions of the first tokens begin one earlier"),
-        (np.s_[4:], 1, 6, "the positions of the last tokens begin at 6, not 0"),
+        (np.s_[:4], 0, 1, "the positions' axis 0 is 1 more, at tokens 0 to 3 of item 0"),
+        (np.s_[:4], 0, -1, "the positions' axis 0 is 1 less, at tokens 0 to 3 of item 0"),
+        (np.s_[4:], 1, 6, "the positions' axis 1 is 6 more, at tokens 4 to 8 of item 0"),
     ):
         moved = ids.copy()
         moved[0, some, axis] += by
@@ -281,6 +281,26 @@ def test_the_first_or_last_tokens_alone_begin_elsewhere_or_are_not_rotated():
     bare[:, :4] = call[1]["x"].values()[:, :4]
     assert named(bare) == ["the first tokens are not rotated"]
     assert not [*other_tokens(*call, call[1]["x"].values())], "rope is left out"
+
+
+def test_positions_of_several_items_are_solved_for():
+    """Of a batch whose items have texts of other lengths; channels in pairs and in halves."""
+    ids = np.zeros((2, 9, 2), np.int32)
+    ids[0, 4:] = [[5, k] for k in range(5)]
+    ids[1, 6:] = [[7, k] for k in range(3)]
+    for halves in (False, True):
+        params = {"axes_dim": (4, 4), "theta": 100.0, "halves": halves}
+        call = _call("rope", params, x=_normal(2, 9, 3, 8), ids=ids)
+        moved = ids.copy()
+        moved[0, 4:, 0], moved[1, 6:, 1] = 9, moved[1, 6:, 1] - 2
+        ((name, y),) = other_tokens(*call, _with(call, ids=moved))
+        assert np.allclose(y, _with(call, ids=moved), atol=1e-6)
+        assert name == (
+            "the positions' axis 0 is 9, not 5, at tokens 4 to 8 of item 0; "
+            "the positions' axis 1 is 2 less, at tokens 6 to 8 of item 1"
+        )
+        assert not [*other_tokens(*call, _with(call))]
+        assert not [*other_tokens(*call, _normal(2, 9, 3, 8) + 1)], "no position gives it"
 
 
 def test_functions_are_the_operations_own():
