@@ -11,9 +11,18 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from refsd.kernels.quant.activation_codes import divided, to_grid
+from refsd.kernels.quant.activation_codes import Grid, divided, less_zero, to_grid
 from refsd.numerics.profiles import DTYPES
-from refsd.numerics.quantization import Quantization, block_scales, in_blocks, quantize, rotated, scales
+from refsd.numerics.quantization import (
+    Quantization,
+    block_scales,
+    given_zero,
+    in_blocks,
+    quantize,
+    rotated,
+    scales,
+    zeros,
+)
 
 # Roundings between x and its code: of the scale, of the scale as it is stored, of its reciprocal, of the quotient.
 _ROUNDINGS = 4
@@ -41,18 +50,24 @@ def _power_of_two(x: np.ndarray) -> np.ndarray:
 
 
 def moves(
-    x: np.ndarray, dx: np.ndarray, how: Quantization, compute: str, storage: str, static: np.ndarray | None = None
+    x: np.ndarray,
+    dx: np.ndarray,
+    how: Quantization,
+    compute: str,
+    storage: str,
+    static: np.ndarray | None = None,
+    zero: np.ndarray | None = None,
 ) -> Moves:
-    """Bound quantize. x: float64 [..., K]; dx: its own error; static: as in quantize"""
+    """Bound quantize. x: float64 [..., K]; dx: its own error; static, zero: as in quantize"""
     u, narrow = _u(compute), max(_u(compute), _u(storage))
     if how.rotation:
         x, dx = _rotation(x, dx, how.rotation, u, narrow if storage != compute else 0.0)
         how = replace(how, rotation=0)
-    q = quantize(x, how, lambda y: y, static)
+    q = quantize(x, how, lambda y: y, static, zero)
     if static is None and how.scale != "none":
         own = scales(x, how)
-        axis = -1 if how.scale == "row" else None
-        relative = divided(dx.max(axis=axis, keepdims=True, initial=0) / how.reach, own) + 2 * u
+        most = dx.max(axis=how.axis, keepdims=True, initial=0) * (2 if how.zero_point else 1)  # both ends of a span
+        relative = divided(most / how.reach, own) + 2 * u
     else:
         relative = np.zeros(q.scale.shape)
     if how.quotient == "compute":
@@ -64,11 +79,24 @@ def moves(
     if not how.block:
         v = divided(x, q.scale)
         away = divided(dx, q.scale) + np.abs(v) * error
-        ends = [to_grid(v + sign * away, how.grid, how.rounding) for sign in (-1, 1)]
+        grids = _grids(x, dx, how, q.scale, error, static, zero)
+        ends = [to_grid(v + sign * away, g, how.rounding) for sign, g in zip((-1, 1), grids, strict=True)]
         moved = np.max([np.abs(end - q.values) for end in ends], axis=0)
         return Moves(q.values, moved, q.scale, relative)
     moved = _moved_blocks(x, dx, how, q.scale, error + _ROUNDINGS * narrow)
     return Moves(q.values, moved, q.scale, relative)
+
+
+def _grids(x, dx, how: Quantization, scale, error, static, zero) -> tuple[Grid, Grid]:
+    """Return the numbers of the grid with the greatest zero point that an engine may have, and with the least."""
+    if not how.zero_point:
+        return how.grid, how.grid
+    if static is not None:
+        given = less_zero(how.grid, given_zero(zero, x))
+        return given, given
+    doubt = how.reach * error + divided(dx.max(axis=how.axis, keepdims=True, initial=0), scale)
+    high, low = (less_zero(how.grid, zeros(x, how, scale, sign * doubt)) for sign in (1, -1))
+    return high, low
 
 
 def _moved_blocks(x: np.ndarray, dx: np.ndarray, how: Quantization, scale: np.ndarray, error) -> np.ndarray:

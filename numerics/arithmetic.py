@@ -94,14 +94,14 @@ class Arithmetic(Rounding):
         matmul = self.matmul("linear", through)
         return self._round(linear(x, self.round_as(weight, self.numerics.products), bias, matmul))
 
-    def linear_quantized(self, x, weight, scale, bias, how: Quantization, static=None):
+    def linear_quantized(self, x, weight, scale, bias, how: Quantization, static=None, zero=None):
         """x [..., K], weight [O, K], scale [O] or [1], bias [O] or None -> [..., O]: both factors in few bits
 
         Products of integers add up exactly; others in `compute`. The sum is multiplied by both scales' product.
 
-        weight: numbers of few bits; scale: theirs; both in the compute dtype. static: see quantize
+        weight: numbers of few bits; scale: theirs; both in the compute dtype. static, zero: see quantize
         """
-        q = quantize(self._widen(x), how, self.settled, static)
+        q = quantize(self._widen(x), how, self.settled, static, zero)
         wide = np.float64 if how.integers else weight.dtype
         sums = np.matmul(q.values.astype(wide), weight.astype(wide).T).astype(weight.dtype)
         y = self._round(sums * (q.scale * scale))

@@ -151,6 +151,11 @@ ONNXRUNTIME_CPU = replace(ONNX_F32, name="onnxruntime-cpu", logistic="rational")
 INT8_GROUPS = Quantization("int8", "none", block=32, block_scale="f32")
 _IN_GROUPS = MappingProxyType({"q4_0": INT8_GROUPS, "q8_0": INT8_GROUPS})
 ONNXRUNTIME_Q8 = replace(ONNXRUNTIME_CPU, name="onnxruntime-q8", activations=_IN_GROUPS)
+# The same where linear layers of int8 were quantised dynamically, as its quantize_dynamic writes them:
+# DynamicQuantizeLinear and MatMulInteger.
+UINT8_TENSOR = Quantization("uint8", "tensor", zero_point=True)
+_DYNAMIC = MappingProxyType({**_IN_GROUPS, "i8": UINT8_TENSOR})
+ONNXRUNTIME_DYNAMIC = replace(ONNXRUNTIME_CPU, name="onnxruntime-dynamic", activations=_DYNAMIC)
 # OpenVINO's CPU plugin where INFERENCE_PRECISION_HINT is bf16, its default on processors with AVX512-BF16 or AMX.
 OPENVINO_BF16 = replace(ONNX_F32, name="openvino-bf16", storage="bfloat16")
 # The same on other processors, where activations that meet weights in blocks are rounded to 8 bits in groups of 32
@@ -223,7 +228,7 @@ PROFILES: dict[str, Numerics] = {
     for n in (
         *(FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, TORCH_TF32, TORCH_BF16_PRODUCTS, TORCH_F16_SUMS),
         *(TORCH_F32_CHANNELS_LAST, TORCH_F16_CHANNELS_LAST, TORCH_BF16_CHANNELS_LAST),
-        *(ONNX_F32, ONNXRUNTIME_CPU, ONNXRUNTIME_Q8, OPENVINO_BF16, OPENVINO_Q8),
+        *(ONNX_F32, ONNXRUNTIME_CPU, ONNXRUNTIME_Q8, ONNXRUNTIME_DYNAMIC, OPENVINO_BF16, OPENVINO_Q8),
         *(GGML_CPU, GGML_CPU_F16_SUMS, GGML_CPU_FLASH, WINOGRAD_F16),
         *(GGML_VULKAN, GGML_VULKAN_FLASH, GGML_VULKAN_F32, GGML_VULKAN_F32_FLASH),
         *(COMFY_INT8, COMFY_FP8, NVFP4_W4A4, TORCHAO_INT8),

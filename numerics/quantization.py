@@ -7,7 +7,17 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.kernels.quant import convrot
-from refsd.kernels.quant.activation_codes import GRIDS, Grid, divided, power_scale, scale_of, to_grid
+from refsd.kernels.quant.activation_codes import (
+    GRIDS,
+    Grid,
+    divided,
+    less_zero,
+    power_scale,
+    scale_of,
+    span_scale,
+    to_grid,
+    zero_point,
+)
 from refsd.numerics.errors import BadInput
 
 
@@ -22,6 +32,7 @@ class Quantization:
     rounding: of ties, "even" or "away"; "zero": every number toward zero
     largest:  the number to which max |x| is mapped; 0: the type's largest
     rotation: size of the groups in which a Hadamard matrix first rotates rows (kernels/quant/convrot.py); 0: none
+    zero_point: True: codes span min(x, 0) to max(x, 0), and 0 has one of them (integers without blocks)
     quotient: "storage": x / scale is rounded to the storage dtype, as is this scale, but not the products' scale;
               "compute" (without blocks): x times 1 / scale is not, but the scale is, for the products, too
     """
@@ -34,15 +45,21 @@ class Quantization:
     largest: float = 0.0
     rotation: int = 0
     quotient: str = "storage"
+    zero_point: bool = False
 
     @property
     def grid(self) -> Grid:
         return GRIDS[self.type]
 
     @property
+    def axis(self) -> int | None:
+        """The axis along which numbers share a scale; None: all do."""
+        return -1 if self.scale == "row" else None
+
+    @property
     def reach(self) -> float:
-        """The number to which the largest |x| of a scale is mapped."""
-        largest = self.largest or self.grid.largest
+        """The number to which the largest |x| of a scale is mapped, or, with a zero point, the span of x."""
+        largest = self.largest or self.grid.largest - (self.grid.lowest if self.zero_point else 0)
         return largest * GRIDS[self.block_scale].largest if self.block and self.scale != "none" else largest
 
     @property
@@ -52,13 +69,14 @@ class Quantization:
 
     def __str__(self) -> str:
         """The words of reports: "int8, a scale a row"."""
+        zero = ", with a zero point" if self.zero_point else ""
         under = {"none": "", "row": ", a scale a row", "tensor": ", one scale for the tensor"}[self.scale]
         blocks = f", a scale every {self.block}" if self.block else ""
         turned = f", rotated in groups of {self.rotation}" if self.rotation else ""
         ties = {"even": "", "away": ", ties away from zero", "zero": ", rounded toward zero"}[self.rounding]
         reach = f" to {self.largest:g}" if self.largest else ""
         wide = ", x times 1 / scale in float32" if self.quotient == "compute" else ""
-        return f"{self.type}{reach}{under}{blocks}{turned}{ties}{wide}"
+        return f"{self.type}{reach}{under}{zero}{blocks}{turned}{ties}{wide}"
 
 
 @dataclass(frozen=True)
@@ -85,7 +103,7 @@ class Int8Scores:
 class Quantized(NamedTuple):
     """Numbers of few bits: x = values * scale, or its rotation.
 
-    values: [..., K] numbers of the grid, times the scale of their block
+    values: [..., K] numbers of the grid, times the scale of their block; or codes less their zero point
     scale:  [..., 1], broadcast to values
     """
 
@@ -98,21 +116,26 @@ def quantize(
     how: Quantization,
     settled: Callable[[np.ndarray], np.ndarray],
     static: np.ndarray | None = None,
+    zero: np.ndarray | None = None,
 ) -> Quantized:
     """Round activations to few bits.
 
     x:       [..., K], in the dtype in which to compute
     settled: rounds a result that is passed on, to the dtype that engines store
     static:  a scale that was measured beforehand, instead of the tensor's or row's own
+    zero:    its zero point; absent: the least code
     """
     if how.rotation:
         x = settled(rotated(x, how.rotation))
     scale = scales(x, how) if static is None else static.astype(x.dtype).reshape((1,) * x.ndim)
+    grid = how.grid
+    if how.zero_point:
+        grid = less_zero(grid, zeros(x, how, scale) if static is None else given_zero(zero, x))
     if not how.block and how.quotient == "compute":
         scale = settled(scale)
-        return Quantized(to_grid(x * divided(np.ones_like(scale), scale), how.grid, how.rounding), scale)
+        return Quantized(to_grid(x * divided(np.ones_like(scale), scale), grid, how.rounding), scale)
     if not how.block:
-        return Quantized(to_grid(settled(divided(x, settled(scale))), how.grid, how.rounding), scale)
+        return Quantized(to_grid(settled(divided(x, settled(scale))), grid, how.rounding), scale)
     blocks = in_blocks(x, how.block)
     inner = block_scales(blocks, how, scale[..., None])
     v = divided(blocks, scale[..., None] * inner)
@@ -124,7 +147,17 @@ def scales(x: np.ndarray, how: Quantization) -> np.ndarray:
     """Return the scale of each row or of all. -> broadcast to x"""
     if how.scale == "none":
         return np.ones((1,) * x.ndim, x.dtype)
-    return scale_of(x, -1 if how.scale == "row" else None, how.reach)
+    return (span_scale if how.zero_point else scale_of)(x, how.axis, how.reach)
+
+
+def zeros(x: np.ndarray, how: Quantization, scale: np.ndarray, away: np.ndarray | float = 0.0) -> np.ndarray:
+    """Return the zero point of each row or of all. away: added before it is rounded -> broadcast to x"""
+    return zero_point(x, how.axis, scale, how.grid, how.rounding, away)
+
+
+def given_zero(zero: np.ndarray | None, x: np.ndarray) -> np.ndarray:
+    """Return a zero point that was measured beforehand, 0 if there is none. -> broadcast to x"""
+    return np.zeros((1,) * x.ndim, x.dtype) if zero is None else zero.astype(x.dtype).reshape((1,) * x.ndim)
 
 
 def block_scales(blocks: np.ndarray, how: Quantization, scale: np.ndarray) -> np.ndarray:

@@ -33,9 +33,9 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 13_675,
+    "golden": 13_960,
     "kernels": 11_360,
-    "numerics": 1_700,
+    "numerics": 1_735,
     "refsd": 1_150,
     "refsd/adoption": 2_710,
     "refsd/bench": 1_960,
@@ -50,7 +50,7 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_215,
     "refsd/disagreement": 1_130,
-    "refsd/engines": 11_300,
+    "refsd/engines": 11_330,
     "refsd/export": 350,
     "refsd/families": 2_320,
     "refsd/files": 4_020,
@@ -59,9 +59,9 @@ BUDGETS = {
     "refsd/judges": 2_195,
     "refsd/models": 21_530,
     "refsd/networks": 1_436,
-    "refsd/onnx": 3_840,
+    "refsd/onnx": 3_930,
     "refsd/pipelines": 4_030,
-    "refsd/profiling": 1_830,
+    "refsd/profiling": 1_840,
     "refsd/progress": 250,
     "refsd/reports": 2_060,
     "refsd/requests": 210,

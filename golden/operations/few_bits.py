@@ -18,7 +18,12 @@ from refsd.golden.rounding import Bound, Terms, gamma
 from refsd.kernels.quant.activation_codes import divided
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32
-from refsd.numerics.quantization import Quantization, Quantized, quantize, rotated
+from refsd.numerics.quantization import Quantization, Quantized, given_zero, quantize, rotated, zeros
+
+
+class RowMutant(Mutant[Wrong]):
+    """A known bug of rows, or of their rotation: not of a convolution that is computed by rows."""
+
 
 # The parameters of a case -> how its activations are rounded.
 Rule = Callable[[Params], Quantization]
@@ -30,8 +35,10 @@ def stored_weight(inputs: Inputs) -> np.ndarray:
     return inputs["weight"].values()
 
 
-def _static(inputs: Inputs) -> np.ndarray | None:
-    return inputs["x_scale"].values() if "x_scale" in inputs else None
+def _static(inputs: Inputs) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return the scale of x and its zero point that were measured beforehand."""
+    scale, zero = (inputs[name].values() if name in inputs else None for name in ("x_scale", "x_zero"))
+    return scale, zero
 
 
 def product(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Arithmetic, Inputs, Params], np.ndarray]:
@@ -41,7 +48,7 @@ def product(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Arithmet
         dtype = a.numerics.compute_dtype
         weight, scale = weight_of(inputs).astype(dtype), inputs["weight_scale"].values().astype(dtype)
         x, bias = values(a, inputs["x"]), optional(a, inputs, "bias")
-        return a.linear_quantized(x, weight, scale, bias, rule(params), _static(inputs))
+        return a.linear_quantized(x, weight, scale, bias, rule(params), *_static(inputs))
 
     return run
 
@@ -56,7 +63,7 @@ def product_bound(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Ru
     def bound(run: Run) -> Bound:
         how, n = rule(run.params), run.numerics
         x = run.inputs["x"].astype(n.storage_dtype).astype(np.float64)
-        bits = moves(x, run.moved("x"), how, n.compute, n.storage, _static(run.stored))
+        bits = moves(x, run.moved("x"), how, n.compute, n.storage, *_static(run.stored))
         W, K = weight_of(run.stored).astype(np.float64), x.shape[-1]
         scale = np.abs(bits.scale * run.inputs["weight_scale"])
         s = np.abs(bits.values @ W.T)
@@ -89,6 +96,13 @@ PRODUCT_INPUTS = {
     "x_scale?": "[1]",
     "bias?": "[O]",
 }
+ZERO_INPUTS = {"x_zero?": "[1]", "weight_zero?": "[O or 1]"}
+
+
+def measured(static: int | None = None, zero: int | None = None) -> dict[str, Recipe]:
+    """Return a scale of x, the power of two of this exponent, and a zero point, measured beforehand."""
+    scale = {} if static is None else {"x_scale": Recipe((1,), data="constant", offset=2.0**static)}
+    return scale if zero is None else {**scale, "x_zero": Recipe((1,), "u8", "constant", 0, offset=float(zero))}
 
 
 def product_case(
@@ -101,16 +115,16 @@ def product_case(
     *,
     bias: bool = True,
     static: int | None = None,
+    zero: int | None = None,
     x_data: str = "bell",
     **x_recipe: Any,
 ) -> Case:
-    """Make a case. weight: its tensors; static: the exponent of a given scale of x, a power of two"""
+    """Make a case. weight: its tensors; static, zero: as in `measured`"""
     inputs = {"x": Recipe(x, data=x_data, **x_recipe), **weight}
     if bias:
         inputs["bias"] = Recipe((out,))
-    if static is not None:
-        inputs["x_scale"] = Recipe((1,), data="constant", offset=2.0**static)
-    return Case(f"{op}/{label}-x{'x'.join(map(str, x))}-o{out}", op, inputs, params)
+    name = f"{op}/{label}-x{'x'.join(map(str, x))}-o{out}"
+    return Case(name, op, inputs | measured(static, zero), params)
 
 
 class Parts:
@@ -123,10 +137,14 @@ class Parts:
         self.weight = weight_of(inputs).astype(np.float32)
         self.scale = inputs["weight_scale"].values()
         self.bias = inputs["bias"].values() if "bias" in inputs else None
-        self.static = _static(inputs)
+        self.static, self.zero = _static(inputs)
 
     def quantized(self, how: Quantization | None = None) -> Quantized:
-        return quantize(self.x, how or self.how, lambda y: y, self.static)
+        return quantize(self.x, how or self.how, lambda y: y, self.static, self.zero)
+
+    def zeros(self, q: Quantized) -> np.ndarray:
+        """The zero points of x, [..., 1]."""
+        return given_zero(self.zero, self.x) if self.static is not None else zeros(self.x, self.how, q.scale)
 
     def sums(self, q: Quantized) -> np.ndarray:
         return (q.values.astype(np.float64) @ self.weight.astype(np.float64).T).astype(np.float32)
@@ -199,7 +217,7 @@ def _of_other_largest(
     """The scale of another largest number; what is beyond it is clipped. largest: x, axis (None: all) -> number"""
 
     def change(parts: Parts) -> np.ndarray | None:
-        if parts.static is not None:
+        if parts.static is not None or parts.how.zero_point:
             return None
         x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
         found = largest(x, -1 if parts.how.scale == "row" else None)
@@ -234,9 +252,8 @@ def _scale_along(axis: int, fewest: int) -> Callable[[Parts], np.ndarray | None]
         if parts.x.shape[axis] == 1:  # each number would have a scale of its own: nothing is rounded
             return None
         x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
-        scale = np.maximum(np.abs(x).max(axis, keepdims=True), 1e-30) / parts.how.reach
-        v = quantize(divided(x, scale), replace(parts.how, rotation=0, scale="none"), lambda y: y)
-        return parts.finished((v.values * scale) @ parts.weight.T * parts.scale)
+        q = quantize(np.moveaxis(x, axis, -1), replace(parts.how, rotation=0, scale="row"), lambda y: y)
+        return parts.finished(np.moveaxis(q.values * q.scale, -1, axis) @ parts.weight.T * parts.scale)
 
     return change
 
@@ -274,10 +291,15 @@ def _first_scale(scale: np.ndarray) -> np.ndarray | None:
     return np.full_like(scale, scale[0]) if len(scale) > 1 else None
 
 
+_OF_ROWS = {
+    "scale of the whole tensor taken for each row's, or the reverse": _other_sharing,
+    "NaN where a row of x is zero": _nan_of_zero_rows,
+}
+
+
 def product_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
     """Return the known bugs that every page has. given: False where x has no scale that was measured beforehand"""
     changes = {
-        "scale of the whole tensor taken for each row's, or the reverse": _other_sharing,
         "result divided by the activations' scale": _divided_scale,
         "activations rounded toward zero": with_rule(rounding="zero"),
         "activations not rounded: the weight was widened instead": _not_rounded,
@@ -285,17 +307,17 @@ def product_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool =
         "activations' scale rounded to bfloat16": _scale_through(ml_dtypes.bfloat16),
         "activations' scale rounded up to a power of two once they are divided by it": _scale_of_power,
         **({"activations' given scale ignored": _static_ignored} if given else {}),
-        "NaN where a row of x is zero": _nan_of_zero_rows,
         "bias added before the scales are multiplied in": _scaled_bias,
         "sum of products stored in float16": _float16_sums,
     }
     return (
         *(Mutant(name, wrong(rule, change, weight_of)) for name, change in changes.items()),
+        *(RowMutant(name, wrong(rule, change, weight_of)) for name, change in _OF_ROWS.items()),
         Mutant("weight's scale missing", other_input("weight_scale", np.ones_like)),
         Mutant("weight's scale inverted", other_input("weight_scale", lambda scale: 1 / scale)),
-        Mutant("weight read as its transpose", other_input("weight", read_as_transposed)),
-        Mutant("last columns left out", other_input("x", without_tail)),
-        Mutant("row i read from number i on, not from i K", other_input("x", shifted_rows)),
+        RowMutant("weight read as its transpose", other_input("weight", read_as_transposed)),
+        RowMutant("last columns left out", other_input("x", without_tail)),
+        RowMutant("row i read from number i on, not from i K", other_input("x", shifted_rows)),
         NO_BIAS,
         BATCH,
         F16_INPUT,
@@ -307,15 +329,18 @@ def row_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = Tru
 
     given: as in product_mutants; a row's own scale puts no number on a tie that the two rules round differently
     """
-    changes = {
+    along = {
         "each row has the scale of the row before": _scale_of_the_row_before,
-        **({"activations' ties rounded away from zero": with_rule(rounding="away")} if given else {}),
-        "activations' scale from max x, not max |x|": _of_other_largest(lambda x, axis: x.max(axis, keepdims=True)),
-        **scale_of_the_first(128),
         "activations' scale of each channel, not of each row": _scale_along(-2, 2),
         "activations' scale taken over the items, not over the channels": _scale_along(0, 3),
     }
+    changes = {
+        **({"activations' ties rounded away from zero": with_rule(rounding="away")} if given else {}),
+        "activations' scale from max x, not max |x|": _of_other_largest(lambda x, axis: x.max(axis, keepdims=True)),
+        **scale_of_the_first(128),
+    }
     return (
+        *(RowMutant(name, wrong(rule, change, weight_of)) for name, change in along.items()),
         *(Mutant(name, wrong(rule, change, weight_of)) for name, change in changes.items()),
         Mutant("weight's scale of the next row", other_input("weight_scale", _next_scale)),
         Mutant("weight's first scale used for all rows", other_input("weight_scale", _first_scale)),

@@ -1,15 +1,26 @@
 """Linear layers that multiply in int8: y = s_x s_w sum_k q_k w_k + b, the sum in int32, and so exact.
 
 q = round(x / s_x), s_x = max |x| / 127 over a row (kernels/quant/activation_codes.py); w and s_w as stored.
+
+With zero points: y = s_x s_w sum_k (q_k - z_x) (w_k - z_w) + b, where s_x = (max(x, 0) - min(x, 0)) / 255,
+z_x = round(-min(x, 0) / s_x), q = clip(round(x / s_x) + z_x, 0, 255). Signed codes, and with them their zero point,
+are 128 less; the result is the same.
+
+Source: ONNX operators QuantizeLinear, DynamicQuantizeLinear and MatMulInteger.
 """
+
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from refsd.golden.mutations import Wrong
-from refsd.golden.operation import Mutant, Operation
+from refsd.golden.operation import Inputs, Mutant, Operation
 from refsd.golden.operations.few_bits import (
     PRODUCT_INPUTS,
+    ZERO_INPUTS,
     Parts,
+    RowMutant,
     Rule,
     Weight,
     product,
@@ -21,13 +32,21 @@ from refsd.golden.operations.few_bits import (
     with_rule,
     wrong,
 )
+from refsd.golden.operations.zero_points import zero_mutants
 from refsd.golden.recipe import Recipe
 from refsd.kernels.quant.activation_codes import divided
 from refsd.numerics.quantization import Quantization, Quantized, quantize, rotated
 
 
-def _rule(params) -> Quantization:
+def int8_rule(params) -> Quantization:
+    if params["zero_point"]:
+        return Quantization("uint8", params["scales"], zero_point=True)
     return Quantization("int8", params["scales"], rotation=params["rotation"])
+
+
+def _weight(inputs: Inputs) -> np.ndarray:
+    codes = stored_weight(inputs).astype(np.int16)
+    return codes - inputs["weight_zero"].values().astype(np.int16)[:, None] if "weight_zero" in inputs else codes
 
 
 def fits_rotation(group: int, width: int) -> bool:
@@ -38,6 +57,10 @@ def fits_rotation(group: int, width: int) -> bool:
 
 def _fits(shapes, params) -> bool:
     group = params["rotation"]
+    if (group and params["zero_point"]) or (
+        "x_zero" in shapes and not (params["zero_point"] and "x_scale" in shapes)
+    ):
+        return False
     return params["scales"] in ("row", "tensor") and (not group or fits_rotation(group, shapes["x"][-1]))
 
 
@@ -48,7 +71,7 @@ def _rotated_after(parts: Parts) -> np.ndarray:
 
 
 def with_rotation(parts: Parts, group: int) -> Quantization:
-    return Quantization("int8", parts.how.scale, rotation=group)
+    return replace(parts.how, rotation=group)
 
 
 def _other_groups(parts: Parts) -> np.ndarray | None:
@@ -70,11 +93,16 @@ def _wrapped(parts: Parts) -> np.ndarray | None:
     """Codes beyond 127 wrap, as a cast to int8 without a clip."""
     if parts.static is None or parts.how.rotation:
         return None
-    codes = np.rint(divided(parts.x, parts.static)).astype(np.int64).astype(np.int8).astype(np.float32)
-    return parts.result(Quantized(codes, parts.static.reshape((1,) * parts.x.ndim)))
+    q = parts.quantized()
+    zero = parts.zeros(q) if parts.how.zero_point else np.float32(0)
+    codes = np.rint(divided(parts.x, parts.static)).astype(np.int64) + zero.astype(np.int64)
+    codes = codes.astype(np.uint8 if parts.how.zero_point else np.int8).astype(np.float32)
+    return parts.result(Quantized(codes - zero, q.scale))
 
 
-def _without_lowest(parts: Parts) -> np.ndarray:
+def _without_lowest(parts: Parts) -> np.ndarray | None:
+    if parts.how.zero_point:
+        return None
     q = parts.quantized()
     return parts.result(q._replace(values=np.maximum(q.values, -127)))
 
@@ -85,8 +113,10 @@ def _saturated(parts: Parts) -> np.ndarray:
     return parts.finished(sums * (q.scale * parts.scale))
 
 
-def _wrapped_pairs(parts: Parts) -> np.ndarray:
+def _wrapped_pairs(parts: Parts) -> np.ndarray | None:
     """Each two products are added up in 16 bits, where 2 (-128) (-128) does not fit."""
+    if parts.how.zero_point or "weight_zero" in parts.inputs:
+        return None
     q, pairs = parts.quantized(), parts.x.shape[-1] // 2 * 2
     x, w = (t.astype(np.float64) for t in (q.values, parts.weight))
     # Only two pairs of the lowest codes wrap: by 2^16.
@@ -95,9 +125,14 @@ def _wrapped_pairs(parts: Parts) -> np.ndarray:
     return parts.finished((parts.sums(q) - lost.astype(np.float32)) * (q.scale * parts.scale))
 
 
-def _unsigned(parts: Parts) -> np.ndarray:
-    parts.weight = np.where(parts.weight < 0, parts.weight + 256, parts.weight)
+def _other_sign(parts: Parts) -> np.ndarray:
+    codes = parts.inputs["weight"].values()
+    parts.weight += np.where(codes > 127, -256, 0) if codes.dtype == np.uint8 else np.where(codes < 0, 256, 0)
     return parts.result(parts.quantized())
+
+
+def _by_128(parts: Parts) -> np.ndarray | None:
+    return None if parts.how.zero_point else with_rule(largest=128.0)(parts)
 
 
 def int8_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
@@ -108,40 +143,58 @@ def int8_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = Tr
 
     return (
         *row_mutants(rule, weight_of, given),
-        Mutant("activations' scale max |x| / 128, not / 127", wrong(rule, with_rule(largest=128.0), weight_of)),
+        Mutant("activations' scale max |x| / 128, not / 127", wrong(rule, _by_128, weight_of)),
         Mutant("sum of products saturated at 16 bits", wrong(rule, _saturated, weight_of)),
-        Mutant("rotation of the activations missing", rotating(with_rule(rotation=0))),
-        Mutant("activations rounded before they are rotated", rotating(_rotated_after)),
-        Mutant("activations rotated in groups a quarter as wide", rotating(_other_groups)),
-        Mutant("activations rotated by Sylvester's Hadamard matrix", rotating(_sylvester)),
+        RowMutant("rotation of the activations missing", rotating(with_rule(rotation=0))),
+        RowMutant("activations rounded before they are rotated", rotating(_rotated_after)),
+        RowMutant("activations rotated in groups a quarter as wide", rotating(_other_groups)),
+        RowMutant("activations rotated by Sylvester's Hadamard matrix", rotating(_sylvester)),
     )
 
 
-def _case(label: str, x, out: int, *, per_row=True, codes=(-127.0, 255), **more):
-    """codes: the weight's lowest code, and how many there are"""
-    params = {name: more.pop(name) for name in ("scales", "rotation") if name in more}
+def weight_in_codes(shape, per_row=True, codes=(-127.0, 255), kind="i8", weight_zero=None) -> dict[str, Recipe]:
+    """codes: the weight's lowest code, and how many there are; weight_zero: the same of its zero points"""
+    rows = shape[0] if per_row else 1
     weight = {
-        "weight": Recipe((out, x[-1]), "i8", "token_ids", 0, offset=codes[0], n=codes[1]),
-        "weight_scale": Recipe((out if per_row else 1,), data="positive", exponent=-28),
+        "weight": Recipe(shape, kind, "token_ids", 0, offset=codes[0], n=codes[1]),
+        "weight_scale": Recipe((rows,), data="positive", exponent=-28),
     }
+    if weight_zero:
+        weight["weight_zero"] = Recipe((rows,), kind, "token_ids", 0, offset=weight_zero[0], n=weight_zero[1])
+    return weight
+
+
+def _case(label: str, x, out: int, **more):
+    params, weight = (
+        {name: more.pop(name) for name in names if name in more}
+        for names in (("scales", "rotation", "zero_point"), ("per_row", "codes", "kind", "weight_zero"))
+    )
+    weight = weight_in_codes((out, x[-1]), **weight)
     return product_case("linear_int8", label, x, out, weight, params, **more)
 
+
+SEVEN_BITS = (-64.0, 128)
+UNSIGNED: dict[str, Any] = {"kind": "u8", "codes": (0.0, 256), "weight_zero": (100.0, 60)}
 
 LINEAR_INT8 = Operation(
     "linear_int8",
     "Round activations to int8, multiply them by a matrix of int8, apply both scales, add a bias.",
     family="linear",
-    inputs=PRODUCT_INPUTS,
+    inputs={**PRODUCT_INPUTS, **ZERO_INPUTS},
     output="[..., O]",
-    run=product(_rule),
-    bound=product_bound(_rule),
+    run=product(int8_rule, _weight),
+    bound=product_bound(int8_rule, _weight),
     mutants=(
-        *product_mutants(_rule),
-        *int8_mutants(_rule),
-        Mutant("codes beyond 127 wrap", wrong(_rule, _wrapped)),
-        Mutant("lowest code -127, not -128", wrong(_rule, _without_lowest)),
-        Mutant("weight's codes read as unsigned", wrong(_rule, _unsigned)),
-        Mutant("sums of two products wrap at 16 bits: 2 (-128) (-128)", wrong(_rule, _wrapped_pairs)),
+        *product_mutants(int8_rule, _weight),
+        *int8_mutants(int8_rule, _weight),
+        Mutant("codes beyond 127 wrap", wrong(int8_rule, _wrapped, _weight)),
+        Mutant("lowest code -127, not -128", wrong(int8_rule, _without_lowest, _weight)),
+        Mutant(
+            "weight's codes read as unsigned, or as signed where they are not",
+            wrong(int8_rule, _other_sign, _weight),
+        ),
+        Mutant("sums of two products wrap at 16 bits: 2 (-128) (-128)", wrong(int8_rule, _wrapped_pairs, _weight)),
+        *zero_mutants(int8_rule, _weight),
     ),
     cases=(
         _case("tokens", (77, 320), 33),
@@ -164,8 +217,37 @@ LINEAR_INT8 = Operation(
         *(_case(f"rotated{group}", (20, 512), 33, rotation=group) for group in (16, 256)),
         _case("rotated64-outliers", (9, 320), 40, rotation=64, x_data="outliers"),
         _case("rotated16-rows", (20, 160), 33, rotation=16, x_data="rows", n=6),
+        # Signed weights of 7 bits: pairs of products fit into 16 bits, as quantisers' reduce_range has them.
+        _case("zero-tokens", (33, 256), 40, zero_point=True, scales="tensor", codes=SEVEN_BITS),
+        _case("zero-batch", (2, 9, 77), 20, zero_point=True, codes=SEVEN_BITS, weight_zero=(-20.0, 41)),
+        _case("zero-rows", (20, 160), 33, zero_point=True, x_data="rows", n=6, **UNSIGNED),
+        _case(
+            "zero-one-scale-rows", (20, 160), 33, zero_point=True, x_data="rows", n=6, scales="tensor", **UNSIGNED
+        ),
+        # All numbers far above 0.
+        _case("zero-positive", (7, 320), 33, zero_point=True, x_data="positive", offset=4.0, **UNSIGNED),
+        # Ties at each half, the zero point odd; codes beyond both ends.
+        _case(
+            *("zero-given-ties", (20, 96), 33),
+            **UNSIGNED | {"zero_point": True, "static": 1, "zero": 97, "x_data": "integers", "exponent": 0},
+        ),
+        _case(
+            *("zero-given-saturated", (20, 128), 33),
+            **UNSIGNED | {"zero_point": True, "static": -7, "zero": 97, "exponent": -15, "per_row": False},
+        ),
+        # The least of every row is 0. Pairs of products of unsigned and signed codes saturate at 16 bits in AVX2.
+        _case(
+            "zero-pairs",
+            (9, 320),
+            20,
+            zero_point=True,
+            codes=(-128.0, 256),
+            x_data="token_ids",
+            exponent=-3,
+            n=64,
+        ),
     ),
-    params={"scales": "row", "rotation": 0},
+    params={"scales": "row", "rotation": 0, "zero_point": False},
     fits=_fits,
 )
 

@@ -4,6 +4,7 @@ A format is a grid of numbers; an activation becomes the grid's number nearest t
 with their scales, activations get theirs as they pass:
 
     tensor, row    scale = max |x| / largest
+    with a zero point   scale = (max(x, 0) - min(x, 0)) / (largest - lowest); 0 has a code, the zero point
     blocks         a block's scale is itself a small float, times one scale for the tensor (NVFP4) or not (MXFP8)
 """
 
@@ -16,7 +17,7 @@ class Grid(NamedTuple):
     """The numbers of a format of few bits.
 
     largest:  the number to which a scale maps the largest |x|
-    lowest:   the least number
+    lowest:   the least number; of codes less their zero points both are arrays [..., 1]
     mantissa: bits of the mantissa; 0 and exponent None: integers
     exponent: the smallest exponent of a normal number
     """
@@ -31,6 +32,7 @@ GRIDS = {
     "int8": Grid(127, -128),
     "int4": Grid(7, -7),  # SVDQuant's: -8 is never written
     "uint4": Grid(15, 0),
+    "uint8": Grid(255, 0),
     "f8_e4m3": Grid(448, -448, 3, -6),
     "f8_e5m2": Grid(57344, -57344, 2, -14),
     "f4_e2m1": Grid(6, -6, 1, 0),
@@ -77,6 +79,26 @@ def step(v, grid):
 def scale_of(x, axis, largest):
     """Return max |x| / largest over an axis (None: over all), which is kept as 1; 0 where all x are 0."""
     return np.abs(x).max(axis=axis, keepdims=True, initial=0) / x.dtype.type(largest)
+
+
+def span_scale(x, axis, steps):
+    """Return (max(x, 0) - min(x, 0)) / steps over an axis (None: over all), which is kept as 1."""
+    span = x.max(axis=axis, keepdims=True, initial=0) - x.min(axis=axis, keepdims=True, initial=0)
+    return span / x.dtype.type(steps)
+
+
+def zero_point(x, axis, scale, grid, rounding="even", away: np.ndarray | float = 0.0):
+    """Return the code of 0 if the least of x and 0 is to have the lowest code. away: added before it is rounded
+
+    Source: ONNX operator DynamicQuantizeLinear, whose scale is span_scale's; there a scale of 0 is 1.
+    """
+    least = x.min(axis=axis, keepdims=True, initial=0)
+    return to_grid(grid.lowest - divided(least, scale) + away, grid, rounding)
+
+
+def less_zero(grid, zero):
+    """Return the numbers that codes stand for, in steps: codes less their zero point."""
+    return grid._replace(largest=grid.largest - zero, lowest=grid.lowest - zero)
 
 
 def power_scale(x, axis, largest):

@@ -19,6 +19,7 @@ PROFILES = (
     "onnx-f32",
     "onnxruntime-cpu",
     "onnxruntime-q8",
+    "onnxruntime-dynamic",
     "openvino-bf16",
     "openvino-q8",
     "ggml-cpu",

@@ -115,6 +115,10 @@ def _no_rows(case: Case) -> str | None:
     return "comfy-kitchen's FP8 has one scale for the tensor" if rows else None
 
 
+def _zero_point(case: Case) -> str | None:
+    return "comfy-kitchen's int8 has no zero points" if case.params.get("zero_point") else None
+
+
 LIBRARY = Library(
     "comfy-kitchen",
     functions={
@@ -124,7 +128,7 @@ LIBRARY = Library(
         "linear_fp8": _linear_fp8,
         "linear_nvfp4": _linear_nvfp4,
     },
-    refusals={"linear_fp8": _no_rows},
+    refusals={"linear_fp8": _no_rows, "linear_int8": _zero_point},
     rounding={},
     rounded={
         "linear_nvfp4": "a CPU has no product of NVFP4, and widened factors are rounded to the dtype",

@@ -1,7 +1,8 @@
 """Ask whether a linear layer rounds its input to few bits, and under which scales.
 
 The weight is the identity, so that each number of x comes back as it was multiplied. Rows differ in size, and a
-power of two maps the largest number of half of them to that of int8, torchao's int8 or FP8: ties are ties. The
+power of two maps the largest number of half of them to that of int8, torchao's int8 or FP8, or their span to 255:
+ties are ties. The
 answer is held against each rule: the one whose answer is nearest is named.
 """
 
@@ -14,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from refsd.kernels.philox import philox_successive
-from refsd.numerics.profiles import FP8_TENSOR, INT8_GROUPS, INT8_ROWS, MXFP8, NVFP4, TORCHAO_ROWS
+from refsd.numerics.profiles import FP8_TENSOR, INT8_GROUPS, INT8_ROWS, MXFP8, NVFP4, TORCHAO_ROWS, UINT8_TENSOR
 from refsd.numerics.quantization import Quantization, rounded
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor, stored
 from refsd.profiling.question import Finding, Questioner
@@ -25,7 +26,7 @@ Ask = Callable[[Questioner], list[Finding]]
 TYPES = ("f8_e4m3", "f8_e5m2", "i8", "nvfp4_comfy", "mxfp8")
 _K = 64
 _SIZES = (0, -3, 2, -9, 0, -5, 2, 1)  # exponents of the rows' sizes
-_LARGEST = (127.0, 127.5, 448.0)
+_ENDS = {127.0: -127.0, 127.5: -127.5, 448.0: -448.0, 192.0: -63.0}
 # The error of a rule's answer, as a share of what the rule rounds off, that storing the answer may add.
 _SAME = 0.35
 _SHARE = 0.4  # of the rows of one set
@@ -35,6 +36,8 @@ def _rules() -> Iterator[Quantization]:
     types = (INT8_ROWS, FP8_TENSOR, replace(FP8_TENSOR, type="f8_e5m2"))
     for base, scale, rounding in product(types, ("row", "tensor", "none"), ("even", "away", "zero")):
         yield replace(base, scale=scale, rounding=rounding)
+    for scale, rounding in product(("row", "tensor"), ("even", "away", "zero")):
+        yield replace(UINT8_TENSOR, scale=scale, rounding=rounding)
     yield from (INT8_GROUPS, NVFP4, MXFP8, TORCHAO_ROWS)
 
 
@@ -42,11 +45,12 @@ RULES = {str(rule): rule for rule in _rules()}
 
 
 def _probe(largest: float) -> np.ndarray:
-    """Rows of numbers and of ties, the first of each row the largest."""
+    """Rows of numbers and of ties, the first of each row the largest, the second the least."""
     words = philox_successive(np.uint64(0), len(_SIZES) * _K, np.uint64(0), np.uint64(int(largest)))[:, 0]
     x = (words.astype(np.float64) / 2.0**31 - 1).reshape(len(_SIZES), _K) * largest
     x[4] = np.rint(x[4] / 8) + 0.5  # ties of int8
-    x[:, 0] = largest
+    x = np.maximum(x, _ENDS[largest])
+    x[:, :2] = largest, _ENDS[largest]
     x[1::2] *= 0.6875  # rows that no power of two leads to
     return np.ldexp(x, np.array(_SIZES)[:, None]).astype(ml_dtypes.bfloat16).astype(np.float32)
 
@@ -81,14 +85,14 @@ def rule_of(questioner: Questioner, weight_type: str = "f32") -> tuple[Quantizat
 
 def _found(questioner: Questioner, weight_type: str) -> tuple[Quantization | None, str]:
     weight = identity(weight_type)
-    given = {largest: _probe(largest) for largest in _LARGEST}
+    given = {largest: _probe(largest) for largest in _ENDS}
     came = {largest: questioner.ask("linear", x.shape, x=x, weight=weight) for largest, x in given.items()}
     if not all(np.isfinite(y).all() for y in came.values()):
         return None, "not finite"
 
     def errors(expected: Callable[[float], np.ndarray]) -> np.ndarray:
         """Return the RMS error of each row of each set, in units of the row's size, so that small rows count."""
-        apart = [(came[n] - expected(n)) / np.abs(given[n]).max(axis=1, keepdims=True) for n in _LARGEST]
+        apart = [(came[n] - expected(n)) / np.abs(given[n]).max(axis=1, keepdims=True) for n in _ENDS]
         return np.sqrt(np.mean(np.square(apart), axis=2))
 
     whole = errors(lambda n: given[n])

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import record_onnxruntime as onnxruntime
 import record_sageattention as sageattention
 from naive.quant import activation_codes as naive
 from naive.quant import svdquant as naive_svdquant
@@ -17,6 +18,7 @@ from refsd.engines.sageattention import NUMERICS as SAGEATTENTION
 from refsd.golden.few_bits import moved_to_few_bits, moves
 from refsd.golden.mutations import with_bug
 from refsd.golden.operations import OPERATIONS, bound, run
+from refsd.kernels.quant.activation_codes import less_zero, to_grid
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import (
@@ -30,12 +32,17 @@ from refsd.numerics.profiles import (
     MXFP8,
     NVFP4,
     TORCHAO_ROWS,
+    UINT8_TENSOR,
 )
-from refsd.numerics.quantization import quantize, rotated, rounded
+from refsd.numerics.quantization import quantize, rotated, rounded, zeros
 from refsd.numerics.rounding import Rounding
 from refsd.numerics.tensor import Scaling, StoredTensor, stored
 
-_RULES = (INT8_ROWS, TORCHAO_ROWS, INT8_GROUPS, FP8_TENSOR, NVFP4, MXFP8, replace(INT8_ROWS, rotation=16))
+_UINT8_ROWS = replace(UINT8_TENSOR, scale="row")
+_RULES = (
+    *(INT8_ROWS, TORCHAO_ROWS, INT8_GROUPS, FP8_TENSOR, NVFP4, MXFP8, replace(INT8_ROWS, rotation=16)),
+    *(UINT8_TENSOR, _UINT8_ROWS),
+)
 
 
 def _same(y):
@@ -55,12 +62,54 @@ def test_int8_is_the_fractions_product():
     assert abs(y - expected).max() <= 1e-14 * abs(expected).max()
 
 
+@pytest.mark.parametrize("label", ["zero-batch", "zero-rows", "zero-positive"])
+def test_int8_with_zero_points_is_the_product_of_codes_and_its_corrections(label):
+    case = _case("linear_int8", label)
+    inputs = case.realize()
+    x, w, z, s, b = (inputs[name].values() for name in ("x", "weight", "weight_zero", "weight_scale", "bias"))
+    expected = naive.product_with_zero_points(x.reshape(-1, x.shape[-1]), w, z, s)
+    y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    assert abs(y - (expected.reshape(y.shape) + b)).max() <= 1e-13 * abs(y).max()
+
+
+def test_zero_has_a_code_and_the_ends_are_reached():
+    x = np.array([[-1, 0, 2.3, 0.004], [5, 7, 9, 8], [-3, -2, -1, -9], [0, 0, 0, 0]], np.float32)
+    q = quantize(x, _UINT8_ROWS, _same)
+    _, zeros, _ = naive.with_zero_points(x)
+    codes = q.values + np.array(zeros, np.float32)[:, None]
+    assert zeros == [77, 0, 255, 0]
+    assert codes.tolist() == [[0, 77, 255, 77], [142, 198, 255, 227], [170, 198, 227, 0], [0, 0, 0, 0]]
+    assert not rounded(x, _UINT8_ROWS, _same)[x == 0].any()
+    given = quantize(x, _UINT8_ROWS, _same, np.array([0.02], np.float32), np.array([100], np.uint8))
+    assert (given.values.min(), given.values.max()) == (-100, 155)
+
+
+def test_signed_codes_with_a_zero_point_are_the_same():
+    x = np.random.default_rng(5).standard_normal((20, 64)).astype(np.float32)
+    signed, unsigned = (quantize(x, replace(_UINT8_ROWS, type=kind), _same) for kind in ("int8", "uint8"))
+    assert (signed.values == unsigned.values).all() and (signed.scale == unsigned.scale).all()
+
+
+def test_a_zero_point_between_two_codes_may_be_either():
+    """-min / scale is a tie but for the scale's last bit: the least number has one of two codes."""
+    x = np.array([[-1, 0.5, 509]], np.float64)
+    bits = moves(x, np.zeros(x.shape), _UINT8_ROWS, "float32", "float32")
+    assert bits.values.tolist() == [[0, 0, 254]] and bits.moved.tolist() == [[1, 0, 1]]
+    assert moves(x + 0.1, np.zeros(x.shape), _UINT8_ROWS, "float32", "float32").moved.max() == 0
+
+
 @pytest.mark.parametrize("case", OPERATIONS["conv2d_int8"].cases, ids=lambda case: case.name)
 def test_a_convolution_in_int8_is_its_sums_of_whole_numbers(case):
     inputs, how = case.realize(), OPERATIONS["conv2d_int8"].complete(case.realize(), case.params)
     x, w = (inputs[name].values() for name in ("x", "weight"))
-    scale = inputs["x_scale"].values()[0] if "x_scale" in inputs else np.abs(x).max().astype(np.float64) / 127
-    codes = np.clip(np.rint(x / scale), -128, 127).astype(np.int64)
+    own = inputs["weight_zero"].values() if "weight_zero" in inputs else np.zeros(1, np.int64)
+    w = w.astype(np.int64) - own.astype(np.int64).reshape(-1, 1, 1, 1)
+    ends, widest, zero = (-128, 127), np.abs(x).max().astype(np.float64) / 127, 0
+    if how["zero_point"]:
+        ends, widest = (0, 255), (max(x.max(), 0) - min(x.min(), 0)).astype(np.float64) / 255
+        zero = int(inputs["x_zero"].values()[0]) if "x_zero" in inputs else np.rint(-min(x.min(), 0) / widest)
+    scale = inputs["x_scale"].values()[0] if "x_scale" in inputs else widest
+    codes = (np.clip(np.rint(x / scale) + zero, *ends) - zero).astype(np.int64)
     (top, _, left, _), (down, across) = how["padding"], np.broadcast_to(how["stride"], 2)
     y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
     for (n, k, p, q), actual in np.ndenumerate(y):
@@ -68,7 +117,7 @@ def test_a_convolution_in_int8_is_its_sums_of_whole_numbers(case):
         for r, s in np.ndindex(w.shape[2:]):
             row, column = p * down + r - top, q * across + s - left
             if 0 <= row < x.shape[2] and 0 <= column < x.shape[3]:
-                total += int(codes[n, :, row, column] @ w[k, :, r, s].astype(np.int64))
+                total += int(codes[n, :, row, column] @ w[k, :, r, s])
         scales = inputs["weight_scale"].values().astype(np.float64)
         expected = total * scale * scales[k % len(scales)]
         expected += inputs["bias"].values()[k] if "bias" in inputs else 0.0
@@ -139,7 +188,8 @@ def test_codes_of_honest_engines_are_inside(how, order):
     if order == "reciprocal" and not how.block:
         z = rotated(x, how.rotation) if how.rotation else x
         inverse = np.divide(np.float32(1), q.scale, out=np.zeros_like(q.scale), where=q.scale != 0)
-        values = quantize(z * inverse, replace(how, rotation=0, scale="none"), _same).values
+        grid = less_zero(how.grid, zeros(x, how, q.scale)) if how.zero_point else how.grid
+        values = to_grid(z * inverse, grid, how.rounding)
     assert (abs(values - bits.values) <= bits.moved).all()
     # A step is 1 / 127 of the largest at least; scales of groups in float32 move their values by 2^-24.
     assert (bits.moved <= 1e-6 * abs(bits.values).max()).mean() > 0.99
@@ -217,6 +267,18 @@ def test_recorded_answers_of_comfy_kitchen(name):
     assert (abs(theirs - truth.ravel()[at]) <= limit.ravel()[at]).all()
     integers = case.op in ("linear_int8", "linear_w4a8")
     assert not integers or (theirs == ours.ravel()[at]).all()
+
+
+@pytest.mark.parametrize("name", onnxruntime.RECORDS)
+def test_recorded_answers_of_onnxruntime(name):
+    """onnxruntime 1.32.0's fused products: within the bound, whose unit is the last place, not a step of a code."""
+    case = CASES[name]
+    inputs = case.realize()
+    truth = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    limit = bound(case.op, FLOAT32, inputs, case.params, truth).limit.ravel()
+    theirs = np.array(json.loads(onnxruntime.RECORDED.read_text())["answers"][name])
+    at = places(name, truth.size)
+    assert (abs(theirs - truth.ravel()[at]) <= limit[at]).all()
 
 
 @pytest.mark.parametrize("name", sageattention.RECORDS)

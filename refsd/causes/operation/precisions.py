@@ -27,6 +27,7 @@ _OF_PRODUCTS = {"linear", "conv2d", "conv3d", "attention"}
 _FEW_BITS = (
     *(Quantization(kind, scale) for kind in ("int8", "f8_e4m3", "f8_e5m2") for scale in ("tensor", "row", "none")),
     INT8_GROUPS,
+    *(Quantization("uint8", scale, zero_point=True) for scale in ("tensor", "row")),
 )
 # To what they round that of a product with blocks, with the length of its own blocks.
 _BLOCKS = {"q8_0": 32, "q8_1": 32, "q8_k": 256, "f16": 1, "bf16": 1}

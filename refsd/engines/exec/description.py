@@ -180,6 +180,7 @@ _FEW_BITS = {
     "largest": None,
     "rotation": (0, 4, 16, 64, 256, 1024),
     "quotient": ("storage", "compute"),
+    "zero_point": (False, True),
 }
 _MOST = {"largest": 65504}
 _ONE_PASS = ("group_norm", "layer_norm")
@@ -227,7 +228,10 @@ def _few_bits(weight: str, said: dict[str, Any]) -> Quantization:
             raise EngineFailure(f"description.json: {at}, {field} {value!r}: expected 0 .. {_MOST[field]}")
     if "type" not in said:
         raise EngineFailure(f"description.json: {at}: no type, expected one of {', '.join(GRIDS)}")
-    return Quantization(**said)
+    how = Quantization(**said)
+    if how.zero_point and (how.grid.exponent is not None or how.block or how.scale == "none"):
+        raise EngineFailure(f"description.json: {at}: expected zero_point of integers, a scale a row or tensor")
+    return how
 
 
 def _sums(said: Any) -> dict[str, Float16Sums]:

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive.quant import activation_codes as naive
 
-from refsd.kernels.quant.activation_codes import GRIDS, power_scale, scale_of, to_grid
+from refsd.kernels.quant.activation_codes import (
+    GRIDS,
+    less_zero,
+    power_scale,
+    scale_of,
+    span_scale,
+    to_grid,
+    zero_point,
+)
 
 
 @pytest.mark.parametrize("kind", GRIDS)
@@ -49,3 +57,27 @@ def test_scales():
         [0],
         [4],
     ]
+
+
+def test_zero_points():
+    """The span of a row and 0 in 255 steps; the zero point is the code of 0."""
+    x = np.array([[-1, 4, 254], [3, 5, 255], [-255, -7, -1], [0, 0, 0]], np.float32)
+    scale = span_scale(x, -1, 255)
+    assert scale.tolist() == [[1], [1], [1], [0]] and span_scale(x, None, 255).tolist() == [[2]]
+    zero = zero_point(x, -1, scale, GRIDS["uint8"])
+    assert zero.tolist() == [[1], [0], [255], [0]]
+    assert zero_point(x, -1, scale, GRIDS["int8"]).tolist() == [[-127], [-128], [127], [-128]]
+    grid = less_zero(GRIDS["uint8"], zero)
+    assert to_grid(np.full((4, 1), 300, np.float32), grid).tolist() == [[254], [255], [0], [255]]
+    assert to_grid(np.full((4, 1), -300, np.float32), grid).tolist() == [[-1], [0], [-255], [0]]
+
+
+def test_ties_of_zero_points():
+    x = np.array([[-1.5, 253.5], [-2.5, 252.5]], np.float32)
+    scale = span_scale(x, -1, 255)
+    assert [zero_point(x, -1, scale, GRIDS["uint8"], how).ravel().tolist() for how in ("even", "away", "zero")] == [
+        [2, 2],
+        [2, 3],
+        [1, 2],
+    ]
+    assert zero_point(x, -1, scale, GRIDS["uint8"], away=-0.25).ravel().tolist() == [1, 2]

@@ -11,7 +11,7 @@ import numpy as np
 def numbers(kind):
     """Every number of a format, from the least, and whether its code is even."""
     if kind.endswith(("int8", "int4")):
-        first, last = {"int8": (-128, 127), "int4": (-7, 7), "uint4": (0, 15)}[kind]
+        first, last = {"int8": (-128, 127), "uint8": (0, 255), "int4": (-7, 7), "uint4": (0, 15)}[kind]
         return [(Fraction(i), i % 2 == 0) for i in range(first, last + 1)]
     bits, mantissa_bits, bias = {"f8_e4m3": (7, 3, 7), "f8_e5m2": (7, 2, 15), "f4_e2m1": (3, 1, 1)}[kind]
     found = []
@@ -39,6 +39,32 @@ def rounded_rows(x, kind, largest):
         scales.append(scale)
         rows.append([nearest(Fraction(v) / scale, kind) if scale else Fraction(0) for v in row])
     return rows, scales
+
+
+def with_zero_points(x):
+    """Codes from 0 to 255 of each row of x, of which 0 has one. -> codes, zero points, scales"""
+    rows, zeros, scales = [], [], []
+    for row in x.tolist():
+        values = [Fraction(v) for v in row]
+        least, most = min(0, *values), max(0, *values)
+        scale = (most - least) / 255 or Fraction(1)
+        zero = nearest(-least / scale, "uint8")
+        # Python rounds a fraction's ties to the even number.
+        rows.append([min(max(round(v / scale) + zero, 0), 255) for v in values])
+        zeros.append(zero)
+        scales.append(scale)
+    return rows, zeros, scales
+
+
+def product_with_zero_points(x, weight, weight_zero, weight_scale):
+    """Expanded: sum q w - z_x sum w - z_w sum q + K z_x z_w, in whole numbers. -> float64 [M, O]"""
+    y = []
+    for codes, zero, scale in zip(*with_zero_points(x), strict=True):
+        for line, own, s in zip(weight.tolist(), weight_zero.tolist(), weight_scale.tolist(), strict=True):
+            total = sum(q * w for q, w in zip(codes, line, strict=True))
+            total += len(line) * zero * own - zero * sum(line) - own * sum(codes)
+            y.append(float(total * scale * Fraction(s)))
+    return np.array(y).reshape(len(x), -1)
 
 
 def product(x, weight, weight_scale, kind, largest):

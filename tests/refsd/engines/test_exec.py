@@ -360,7 +360,7 @@ def test_declarations(program):
     own = {"name": "mine/eps", "op": "rms_norm", "sets": {"eps": 1e-6}, "what": "another eps", "source": "mine.c"}
     ops = {
         "silu": {"types": ["f16"], "numerics": "ggml-cpu", "deviations": ["sdcpp/gelu-tanh", own]},
-        "linear": {"numerics": {"like": "ggml-cpu", "activations": {"q8_0": "q8_0", "i8": _INT8}, "conv": None}},
+        "linear": {"numerics": {"like": "ggml-cpu", "activations": _ACTIVATIONS, "conv": None}},
         "group_norm": {"numerics": {"like": "torch-f32", "one_pass": ["group_norm"]}},
         "attention": {
             "numerics": {"like": "torch-f16", "sums": {"attention": {"step": 16, "run": 64}}},
@@ -392,11 +392,19 @@ def test_declarations(program):
         "test",
         None,
         "f16",
-        {"q8_0": "q8_0", "i8": Quantization("int8", "row", rotation=256)},
+        {
+            "q8_0": "q8_0",
+            "i8": Quantization("int8", "row", rotation=256),
+            "f16": Quantization("uint8", "row", zero_point=True),
+        },
     )
 
 
-_INT8 = {"type": "int8", "scale": "row", "rotation": 256}
+_ACTIVATIONS = {
+    "q8_0": "q8_0",
+    "i8": {"type": "int8", "scale": "row", "rotation": 256},
+    "f16": {"type": "uint8", "scale": "row", "zero_point": True},
+}
 
 
 def own(op, **sets):
@@ -434,6 +442,10 @@ def own(op, **sets):
             "of i8: no type, expected one of int8",
         ),
         ({"numerics": {"activations": {"i8": {"type": "int7"}}}}, "activations of i8, type 'int7' is not known"),
+        (
+            {"numerics": {"activations": {"i8": {"type": "f8_e4m3", "zero_point": True}}}},
+            "expected zero_point of integers, a scale a row or tensor",
+        ),
         ({"numerics": {"activations": {"i8": {"type": "int8", "scale": "column"}}}}, "scale 'column' is not known"),
         ({"numerics": {"activations": {"i8": {"type": "int8", "largest": -1}}}}, "largest -1: expected 0 .. 65504"),
         ({"numerics": {"activations": {"i8": {"kind": "int8"}}}}, "activations of i8, field 'kind' is not known"),
