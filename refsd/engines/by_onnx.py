@@ -62,6 +62,7 @@ class OnnxEngine(NoDeviations):
                  it ran elsewhere
     model_files: model recipe, layout -> its files; None: the engine refuses cases of models
     outputs_last: how matrices in blocks lie: Builder.outputs_last
+    quantized:   how cases of operations are written: Builder.quantized
     """
 
     def __init__(
@@ -76,12 +77,13 @@ class OnnxEngine(NoDeviations):
         device: str = "",
         model_files: ModelFiles | None = None,
         outputs_last: bool = False,
+        quantized: bool = False,
     ):
         self.name, self.version, self.device = name, version, device
         self._numerics, self._refusal, self._model_files = numerics, refusal, model_files
         self._worker = Worker(["-m", "refsd.engines.by_onnx", module, json.dumps(dict(settings or {}))], timeout)
         self._traced: tuple[Any, CaseModel] | None = None
-        self._laid = {"outputs_last": outputs_last}
+        self._laid, self._quantized = {"outputs_last": outputs_last}, quantized
 
     def refuses(self, case: Case) -> str | None:
         from refsd.onnx.export import refuses
@@ -115,7 +117,7 @@ class OnnxEngine(NoDeviations):
             return self.run_with(case, inputs, ())
         from refsd.onnx.case_model import case_model
 
-        return self._execute(_written(case_model, case, inputs, **self._laid))
+        return self._execute(_written(case_model, case, inputs, quantized=self._quantized, **self._laid))
 
     def run_tapped(
         self, case: Case, inputs: Mapping[str, StoredTensor]

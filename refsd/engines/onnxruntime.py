@@ -1,12 +1,14 @@
 """onnxruntime: its CPU provider, or another; a case is refused if another provider than that ran a node of it.
 
 Weights in blocks (DequantizeLinear, then MatMul) it multiplies by activations in 8 bits unless told otherwise;
-`onnxruntime-f32` tells it.
+`onnxruntime-f32` tells it. `onnxruntime-qdq` is given products of integers as its own tools write them
+(QuantizeLinear and DequantizeLinear, or DynamicQuantizeLinear), which it fuses.
 """
 
 import json
 import tempfile
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,12 +17,13 @@ import numpy as np
 from refsd.engines.by_onnx import Elsewhere, OnnxEngine, Settings, missing
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineSearch, ModelFiles
-from refsd.numerics.profiles import ONNX_F32, ONNXRUNTIME_CPU, ONNXRUNTIME_Q8
+from refsd.numerics.profiles import ONNX_F32, ONNXRUNTIME_CPU, ONNXRUNTIME_DYNAMIC, ONNXRUNTIME_Q8
 
 _QUIET = 3  # errors only: onnxruntime warns of initializers that its own optimizer has made superfluous
 _SUFFIX = "ExecutionProvider"
 _BLOCKS = ("q4_0", "q8_0")
 # accuracy_level of the MatMulNBits that it fuses; 1: activations stay float32
+_INTEGERS = {"unfused": ["MatMulAddFusion"]}  # it makes a Gemm of MatMul and bias first, which multiplies floats
 _LEVEL = "session.qdq_matmulnbits_accuracy_level"
 
 
@@ -47,7 +50,8 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(folder) / "nodes")
         try:
-            session = onnxruntime.InferenceSession(model, options, providers=[provider])
+            unfused = {"disabled_optimizers": settings["unfused"]} if "unfused" in settings else {}
+            session = onnxruntime.InferenceSession(model, options, providers=[provider], **unfused)
         except Exception as error:
             # Where a provider cannot start, as WebGPU without an adapter, onnxruntime's Python tries the CPU's.
             if "fallback to CPU EP" in str(error) or "fallback to the CPU EP" in str(error):
@@ -96,17 +100,17 @@ def find(
     provider = there[device.lower()]
     settings = {"threads": threads, "provider": provider.title}
     shared = {"timeout": timeout, "model_files": model_files, "outputs_last": True}
+    made = partial(OnnxEngine, module=name, version=onnxruntime_version(), **shared)
     if provider.name != "CPU":
         title = f"{name}@{provider.name}"
-        shared["device"] = provider.title
-        engines = [OnnxEngine(title, name, onnxruntime_version(), ONNX_F32, settings, **shared)]
+        engines = [made(title, numerics=ONNX_F32, settings=settings, device=provider.title)]
     else:
-        in_float32 = settings | {"entries": {_LEVEL: "1"}}
+        in_float32, in_integers = settings | {"entries": {_LEVEL: "1"}}, settings | _INTEGERS
+        written = {"refusal": _no_tool_writes, "quantized": True}
         engines = [
-            OnnxEngine(name, name, onnxruntime_version(), ONNXRUNTIME_Q8, settings, **shared),
-            OnnxEngine(
-                f"{name}-f32", name, onnxruntime_version(), ONNXRUNTIME_CPU, in_float32, _without_blocks, **shared
-            ),
+            made(name, numerics=ONNXRUNTIME_Q8, settings=settings),
+            made(f"{name}-f32", numerics=ONNXRUNTIME_CPU, settings=in_float32, refusal=_without_blocks),
+            made(f"{name}-qdq", numerics=ONNXRUNTIME_DYNAMIC, settings=in_integers, **written),
         ]
     return [EngineSearch(engine.name, engine) for engine in engines]
 
@@ -115,6 +119,17 @@ def _without_blocks(case: Case) -> str | None:
     """Refuse what onnxruntime computes alike, however it is told to treat weights in blocks."""
     types = [recipe.type for recipe in case.inputs.values()] + ([case.model.type] if case.model else [])
     return None if case.op != "dequantize" and {*types} & {*_BLOCKS} else "it has no weights in blocks"
+
+
+def _no_tool_writes(case: Case) -> str | None:
+    """Refuse what is no linear layer, and codes that no graph of QuantizeLinear or DynamicQuantizeLinear has."""
+    if case.op == "linear":
+        return None
+    if case.op != "linear_int8":
+        return "it is no product of integers"
+    given = "x_scale" in case.inputs
+    dynamic = case.params.get("zero_point") and case.params.get("scales") == "tensor"
+    return None if given or dynamic else "DynamicQuantizeLinear has one scale and one zero point for the tensor"
 
 
 def onnxruntime_version() -> str:

@@ -35,10 +35,12 @@ class Builder:
     dtype: of the floats
     notes: key -> text; they become the model's metadata
     outputs_last: matrices in blocks lie as [I, O], as tools write them that quantise for onnxruntime
+    quantized: products of integers are written as such tools do
     """
 
     dtype = np.dtype(np.float32)
     outputs_last = False
+    quantized = False
 
     def __init__(self, graph: str):
         self.graph = graph
@@ -78,17 +80,23 @@ class Builder:
         return self._constants[key]
 
     def node(self, op: str, *inputs: Value | Scalar | Sequence[int] | None, name: str = "", **attributes) -> Value:
-        """Add a node and return its first output.
+        """Add a node and return its first output."""
+        return self.nodes(1, op, *inputs, name=name, **attributes)[0]
+
+    def nodes(
+        self, count: int, op: str, *inputs: Value | Scalar | Sequence[int] | None, name: str = "", **attributes
+    ) -> list[Value]:
+        """Add a node and return its first outputs.
 
         inputs: a number becomes a constant of the first value's dtype, a sequence int64 [n], None an absent input
-        name:   of the output, for taps; by default after the operator
+        name:   of the outputs, for taps; by default after the operator
         """
         dtype = next(x.dtype for x in inputs if isinstance(x, Value))
         values = [None if x is None else self._value(x, dtype) for x in inputs]
         while values[-1] is None:  # onnxruntime 1.32 crashes on the empty name of an absent last input
             values.pop()
-        out = self._unique(name or op.lower())
-        node = helper.make_node(op, [x.name if x else "" for x in values], [out], name=out, **attributes)
+        outputs = [self._unique(name or op.lower()) for _ in range(count)]
+        node = helper.make_node(op, [x.name if x else "" for x in values], outputs, name=outputs[0], **attributes)
         given = [x for x in values if x is not None]
         inferred = shape_inference.infer_node_outputs(
             onnx.defs.get_schema(op, OPSET),
@@ -97,14 +105,17 @@ class Builder:
             {x.name: self._small[x.name] for x in given if x.name in self._small},
             opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION,
-        )[out].tensor_type
-        # GroupNormalization's schema infers no shape; it is that of its input.
-        known = inferred.HasField("shape")
-        shape = tuple(dimension.dim_value for dimension in inferred.shape.dim) if known else given[0].shape
-        value = Value(out, helper.tensor_dtype_to_np_dtype(inferred.elem_type), shape)
+        )
         self._nodes.append(node)
-        self._values.append(_info(value))
-        return value
+        made = []
+        for out in outputs:
+            kind = inferred[out].tensor_type
+            # GroupNormalization's schema infers no shape; it is that of its input.
+            known = kind.HasField("shape")
+            shape = tuple(dimension.dim_value for dimension in kind.shape.dim) if known else given[0].shape
+            made.append(Value(out, helper.tensor_dtype_to_np_dtype(kind.elem_type), shape))
+        self._values += [_info(value) for value in made]
+        return made
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         """One of the sizes may be -1."""

@@ -8,15 +8,20 @@ import onnx
 
 from refsd.golden import operations
 from refsd.golden.case import Case
-from refsd.numerics.tensor import StoredTensor
+from refsd.numerics.tensor import Scaling, StoredTensor, stored
 from refsd.onnx.builder import Builder, Value
 from refsd.onnx.operations import FUNCTIONS
 from refsd.onnx.weights import is_said, weight
 
 # Arguments that a model has from its file: initializers of the graph. Every other is an input of it.
 WEIGHTS = frozenset(
-    ("weight", "bias", "mean", "var", "sinks", "up", "down", "w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b")
+    (
+        *("weight", "bias", "mean", "var", "sinks", "up", "down", "w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b"),
+        *("weight_scale", "weight_zero", "x_scale", "x_zero"),
+    )
 )
+# A linear layer that is quantised dynamically, as parameters of linear_int8.
+_DYNAMIC = {"scales": "tensor", "rotation": 0, "zero_point": True}
 
 
 class CaseModel(NamedTuple):
@@ -40,18 +45,35 @@ def refuses(case: Case) -> str | None:
     return None
 
 
-def case_model(case: Case, inputs: Mapping[str, StoredTensor], outputs_last: bool = False) -> CaseModel:
-    """Build the model of a case that can be written in ONNX. inputs: realised; outputs_last: as in Builder"""
+def case_model(
+    case: Case, inputs: Mapping[str, StoredTensor], outputs_last: bool = False, quantized: bool = False
+) -> CaseModel:
+    """Build the model of a case that can be written in ONNX. inputs: realised
+
+    outputs_last: as in Builder; quantized, too, and linear layers of scaled int8 are quantised dynamically
+    """
     b = Builder(case.name)
-    b.outputs_last = outputs_last
+    b.outputs_last, b.quantized = outputs_last, quantized
+    op, params = case.op, operations.complete(case.op, inputs, case.params)
+    if quantized and op == "linear" and (scale := _scale_of_int8(inputs["weight"])) is not None:
+        inputs = {**inputs, "weight": inputs["weight"]._replace(scaling=None), "weight_scale": stored(scale)}
+        op, params = "linear_int8", _DYNAMIC
     feeds: dict[str, np.ndarray] = {}
     values: dict[str, Value] = {}
     for name, tensor in inputs.items():
-        if name in WEIGHTS or case.op == "dequantize":
+        if name in WEIGHTS or op == "dequantize":
             values[name] = weight(b, name, tensor)
             continue
         feeds[name] = np.asarray(tensor.values(), order="C")
         given = b.input(name, feeds[name].dtype, tensor.shape)
         values[name] = b.cast(given, np.float32) if feeds[name].dtype.kind == "f" else given
-    b.output(FUNCTIONS[case.op](b, values, operations.complete(case.op, inputs, case.params)), "y")
+    b.output(FUNCTIONS[op](b, values, params), "y")
     return CaseModel(b.model({"refsd.case": case.name}), feeds)
+
+
+def _scale_of_int8(weight: StoredTensor) -> np.ndarray | None:
+    """Return the scale of a matrix of int8 or of its rows; None if it has others, or is rotated."""
+    scaling = weight.scaling
+    if weight.type != "i8" or not isinstance(scaling, Scaling) or scaling.scale.ndim > 1 or scaling.rotation:
+        return None
+    return scaling.scale * np.float32(scaling.unit)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from refsd.onnx.operations.function import Function
+from refsd.onnx.operations.products import scale_and_zero
 
 
 def _each(number, axes: int) -> list[int]:
@@ -49,22 +50,30 @@ def _im2col(b, x, params):
 
 
 def _conv2d_int8(b, x, params):
-    """QuantizeLinear to unsigned codes around 128, which ConvInteger takes; both scales in float.
+    """QuantizeLinear to unsigned codes, around 128 or their zero point; ConvInteger; both scales in float.
 
     The filters' codes are unsigned, too: without VNNI onnxruntime adds products of signed ones up in 16 bits.
     """
-    if "x_scale" in x:
-        scale = b.reshape(x["x_scale"], ())
-    else:
-        largest = b.node("ReduceMax", b.node("Abs", x["x"]), [0, 1, 2, 3], keepdims=0)
-        scale = b.node("Div", largest, 127.0)
-        scale = b.node("Where", b.node("Greater", scale, 0.0), scale, b.constant(np.ones((), b.dtype)))
-    zero = b.constant(np.array(128, np.uint8))
+    middle = b.constant(np.array(128, np.uint8))
+    scale, zero = scale_and_zero(b, x["x"], x, params)
+    zero = zero if params["zero_point"] else middle
     codes = b.node("QuantizeLinear", x["x"], scale, zero)
-    weight = b.cast(b.node("Add", b.cast(x["weight"], b.dtype), 128.0), np.uint8)
+    weight, own = x["weight"], x.get("weight_zero")
+    if weight.dtype == np.int8:
+        weight, own = (
+            b.cast(b.node("Add", b.cast(t, b.dtype), 128.0), np.uint8) if t else t for t in (weight, own)
+        )
+        own = own or middle
     sides = {"pads": pads(params["padding"])}
     sides |= {"kernel_shape": list(weight.shape[2:]), "strides": _each(params["stride"], 2)}
-    y = b.cast(b.node("ConvInteger", codes, weight, zero, zero, **sides), b.dtype)
+    if own is None or own.shape in ((), (1,)):
+        y = b.node("ConvInteger", codes, weight, zero, own if own is None else b.reshape(own, ()), **sides)
+    else:  # onnxruntime has one zero point for all filters
+        ones = b.constant(np.ones((1, *weight.shape[1:]), np.uint8))
+        sums = b.node("ConvInteger", codes, ones, zero, **sides)
+        less = b.node("Mul", sums, b.cast(b.reshape(own, (-1, 1, 1)), np.int32))
+        y = b.node("Sub", b.node("ConvInteger", codes, weight, zero, **sides), less)
+    y = b.cast(y, b.dtype)
     y = b.node("Mul", y, b.node("Mul", scale, b.reshape(x["weight_scale"], (-1, 1, 1))))
     return y if x.get("bias") is None else b.node("Add", y, b.reshape(x["bias"], (-1, 1, 1)))
 

@@ -16,25 +16,74 @@ def linear(b, x, weight, bias=None):
 
 def _linear_int8(b, x, params):
     """QuantizeLinear, MatMulInteger into int32, both scales: a scale for the tensor, or one for each row."""
+    if b.quantized:
+        return _quantized(b, x, params)
     *outer, K = x["x"].shape
     rows, group = b.reshape(x["x"], (-1, K)), params["rotation"]
     if group:
         hadamard = rotated(np.eye(group, dtype=b.dtype), group)
         rows = b.reshape(b.node("MatMul", b.reshape(rows, (-1, group)), b.constant(hadamard)), rows.shape)
-    if "x_scale" in x:
-        scale = b.reshape(x["x_scale"], ())
+    scale, zero = scale_and_zero(b, rows, x, params)
+    codes = b.node("QuantizeLinear", rows, scale, zero, axis=0)
+    weight, own = b.transpose(x["weight"], (1, 0)), _zero_of_weight(b, x) if "weight_zero" in x else None
+    if params["zero_point"] and zero.shape:  # onnxruntime's MatMulInteger has no zero point of each row
+        wide = b.cast(weight, np.int32)
+        wide = wide if own is None else b.node("Sub", wide, b.cast(own, np.int32))
+        sums = b.node("ReduceSum", wide, [0], keepdims=1)
+        less = b.node("Mul", b.cast(b.reshape(zero, (-1, 1)), np.int32), sums)
+        none = b.constant(np.zeros((), np.uint8))  # OpenVINO wants one beside that of the weight
+        y = b.node("Sub", b.node("MatMulInteger", codes, weight, none, own), less)
     else:
-        axes = [1] if params["scales"] == "row" else [0, 1]
-        largest = b.node("ReduceMax", b.node("Abs", rows), axes, keepdims=0)
-        scale = b.node("Div", largest, 127.0)
-        scale = b.node("Where", b.node("Greater", scale, 0.0), scale, b.constant(np.ones((), b.dtype)))
-    codes = b.node("QuantizeLinear", rows, scale, b.constant(np.zeros(scale.shape, np.int8)), axis=0)
-    weight = b.cast(b.transpose(x["weight"], (1, 0)), np.int8)
-    y = b.cast(b.node("MatMulInteger", codes, weight), b.dtype)
-    y = b.node("Mul", y, b.reshape(scale, (-1, 1)))
+        y = b.node("MatMulInteger", codes, weight, zero if params["zero_point"] else None, own)
+    y = b.node("Mul", b.cast(y, b.dtype), b.reshape(scale, (-1, 1)))
     y = b.node("Mul", y, x["weight_scale"])
     y = y if x.get("bias") is None else b.node("Add", y, x["bias"])
     return b.reshape(y, (*outer, y.shape[1]))
+
+
+def scale_and_zero(b, rows, x, params):
+    """The scale and the zero point of all numbers, or [M] of each row."""
+    kind = np.uint8 if params["zero_point"] else np.int8
+    if "x_scale" in x:
+        zero = b.reshape(x["x_zero"], ()) if "x_zero" in x else b.constant(np.zeros((), kind))
+        return b.reshape(x["x_scale"], ()), zero
+    axes = [1] if params.get("scales") == "row" else [*range(len(rows.shape))]
+    if params["zero_point"]:
+        most, least = (b.node(f"Reduce{end}", rows, axes, keepdims=0) for end in ("Max", "Min"))
+        least = b.node("Min", least, 0.0)
+        scale = b.node("Div", b.node("Sub", b.node("Max", most, 0.0), least), 255.0)
+    else:
+        scale = b.node("Div", b.node("ReduceMax", b.node("Abs", rows), axes, keepdims=0), 127.0)
+    scale = b.node("Where", b.node("Greater", scale, 0.0), scale, b.constant(np.ones((), b.dtype)))
+    if not params["zero_point"]:
+        return scale, b.constant(np.zeros(scale.shape, np.int8))
+    return scale, b.cast(b.node("Round", b.node("Div", b.node("Neg", least), scale)), np.uint8)
+
+
+def _zero_of_weight(b, x):
+    """Scalar or [O], as many as scales."""
+    many = () if x["weight_scale"].shape == (1,) else x["weight_scale"].shape
+    zero = x.get("weight_zero")
+    return b.constant(np.zeros(many, x["weight"].dtype)) if zero is None else b.reshape(zero, many)
+
+
+def _quantized(b, x, params):
+    """As tools write it that quantise for onnxruntime.
+
+    With a given scale QuantizeLinear and DequantizeLinear stand around a product of floats; otherwise
+    DynamicQuantizeLinear leads to MatMulInteger.
+    """
+    weight, own = b.transpose(x["weight"], (1, 0)), _zero_of_weight(b, x)
+    factor = b.reshape(x["weight_scale"], own.shape)
+    if "x_scale" in x:
+        scale, zero = scale_and_zero(b, x["x"], x, params)
+        rounded = b.node("DequantizeLinear", b.node("QuantizeLinear", x["x"], scale, zero), scale, zero)
+        y = b.node("MatMul", rounded, b.node("DequantizeLinear", weight, factor, own, axis=1))
+    else:
+        codes, scale, zero = b.nodes(3, "DynamicQuantizeLinear", x["x"])
+        y = b.cast(b.node("MatMulInteger", codes, weight, zero, own), b.dtype)
+        y = b.node("Mul", y, b.node("Mul", scale, factor))
+    return y if x.get("bias") is None else b.node("Add", y, x["bias"])
 
 
 FUNCTIONS: dict[str, Function] = {

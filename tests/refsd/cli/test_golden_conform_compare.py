@@ -266,7 +266,7 @@ def test_how_many_cases_are_listed():
 def test_an_engine_that_two_arguments_name_is_judged_once():
     """As "torch" and "torch-f16": the second is one of those that the first gives."""
     said = _ok("conform", "onnxruntime", "onnxruntime", "--cases", "silu/f32/bend-x33x77")
-    assert "1 answer of 2 engines" in said  # onnxruntime-f32 takes none
+    assert "1 answer of 3 engines" in said  # onnxruntime-f32 and -qdq take none
 
 
 def test_bad_usage_of_conform(tmp_path):

@@ -47,18 +47,19 @@ def test_every_operation_is_said():
 
 @pytest.mark.parametrize("op", SMALL)
 def test_operations(engines, runner, op):
-    results = [r for r in conform.run(runner, engines, [SMALL[op]]) if r.engine != "onnxruntime-f32"]
+    results = [r for r in conform.run(runner, engines, [SMALL[op]]) if r.engine in ENGINES]
     assert [(r.engine, r.status) for r in results] == [(name, "pass") for name in ENGINES]
 
 
 @pytest.mark.parametrize("kind", ["q4_0", "q8_0"])
 def test_activations_in_8_bits_are_declared_or_named(engines, runner, monkeypatch, kind):
     case = CASES[f"linear/{kind}/odd-x7x160-o33"]
-    _, rounding, exact = engines
+    _, rounding, exact, _ = engines
     assert [(r.engine, r.status) for r in conform.run(runner, engines, [case])] == [
         ("onnx-reference", "pass"),
         ("onnxruntime", "pass"),
         ("onnxruntime-f32", "pass"),
+        ("onnxruntime-qdq", "pass"),
     ]
     assert exact.refuses(CASES["silu/f32/bend-x33x77"]) == "it has no weights in blocks"
     monkeypatch.setattr(rounding, "_numerics", exact.numerics(case))
@@ -84,6 +85,38 @@ def test_uint8_times_int8_is_cut_to_16_bits_where_the_processor_has_no_vnni():
     vnni = cpu_features() & {"avx_vnni", "avx512_vnni"}
     np.testing.assert_array_equal(y, (pairs if vnni else np.minimum(pairs, 32767)).sum(axis=1))
     assert vnni or (y != products.sum(axis=1)).all()
+
+
+QUANTIZED = [
+    case.name
+    for case in OPERATIONS["linear_int8"].cases
+    if "x_scale" in case.inputs or (case.params.get("zero_point") and case.params.get("scales") == "tensor")
+]
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_products_as_quantising_tools_write_them(engines, runner, name):
+    """onnxruntime makes one node of them, whose sum is exact: as floats they would not be within the bound."""
+    *_, engine = engines
+    (result,) = conform.run(runner, [engine], [CASES[name]])
+    assert (engine.name, result.status) == ("onnxruntime-qdq", "pass")
+
+
+def test_what_no_tool_writes_is_refused(engines):
+    *_, engine = engines
+    refused = {case.name for case in OPERATIONS["linear_int8"].cases if engine.refuses(case)}
+    assert refused == {case.name for case in OPERATIONS["linear_int8"].cases} - {*QUANTIZED}
+    assert engine.refuses(SMALL["conv2d_int8"]) == "it is no product of integers"
+
+
+@pytest.mark.parametrize("op", ["linear_int8", "conv2d_int8"])
+def test_zero_points(engines, runner, op):
+    cases = [case for case in OPERATIONS[op].cases if case.params.get("zero_point")]
+    results = conform.run(runner._replace(explains=False), engines[:2], cases)
+    assert len(results) == 2 * len(cases)
+    saturates = not cpu_features() & {"avx_vnni", "avx512_vnni", "asimd"}
+    wrong = [(r.engine, r.case) for r in results if r.status != "pass"]
+    assert wrong == ([("onnxruntime", "linear_int8/zero-pairs-x9x320-o20")] if saturates and wrong else [])
 
 
 def test_blocks_that_onnx_lacks_are_refused(engines):
@@ -121,6 +154,10 @@ def test_a_provider_that_another_stands_in_for_is_refused():
 
 
 def test_devices_of_onnxruntime():
-    assert [found.name for found in registry.find("onnxruntime@cpu")] == ["onnxruntime", "onnxruntime-f32"]
+    assert [found.name for found in registry.find("onnxruntime@cpu")] == [
+        "onnxruntime",
+        "onnxruntime-f32",
+        "onnxruntime-qdq",
+    ]
     (found,) = registry.find("onnxruntime@WebGPU")
     assert found.why_not.startswith("this onnxruntime has no WebGPU, only ")
