@@ -53,7 +53,7 @@ BUDGETS = {
     "refsd/engines": 11_330,
     "refsd/export": 350,
     "refsd/families": 2_320,
-    "refsd/files": 4_020,
+    "refsd/files": 4_025,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 2_195,

@@ -5,7 +5,7 @@ comfy-int8              int8 with a scale a row; -convrot: rotated in groups of 
 comfy-fp8               F8_E4M3 with one scale
 w4a8                    rotated codes of 4 bits, int8 before they are multiplied
 nvfp4-w4a4, mxfp8-w8a8  with scales of blocks
-q4_0+int8               a block type, and activations in few bits: W4A8
+q4_0+int8               a block type, and activations in few bits: W4A8; +uint8: with a zero point for the tensor
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from refsd.kernels.quant import BLOCK_TYPES, convrot, w4a8
 from refsd.kernels.quant.activation_codes import divided, to_grid
 from refsd.kernels.quant.block_type import Importance
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4
+from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4, UINT8_TENSOR
 from refsd.numerics.quantization import Quantization, block_scales, in_blocks, quantize, scales
 from refsd.numerics.tensor import GROUPED_TYPES, Grouping, Scaling, StoredTensor
 
@@ -108,7 +108,7 @@ def _w4a8(w: np.ndarray, columns: np.ndarray | None) -> StoredTensor:
 
 
 _ROTATED = Quantization("int8", "row", rotation=convrot.GROUP)
-_ACTIVATIONS = {"int8": INT8_ROWS, "fp8": FP8_TENSOR, "nvfp4": NVFP4, "mxfp8": MXFP8}
+_ACTIVATIONS = {"int8": INT8_ROWS, "uint8": UINT8_TENSOR, "fp8": FP8_TENSOR, "nvfp4": NVFP4, "mxfp8": MXFP8}
 _UNUSED = Importance.UNUSED
 _E4M3 = ml_dtypes.float8_e4m3fn
 _KEPT = {

@@ -4,7 +4,7 @@ asym_w4a8_int8  <layer>.weight            I8 (or U8) [O, I bits / 8], codes of 4
                 <layer>.weight_s_rel      F8_E4M3 (or U8, F32) [O, I / group_size]
                 <layer>.weight_s_channel  F32 [O]
                 <layer>.weight_codebook   F32 [16]; absent: codes are integers
-                <layer>.weight_correction [I / group_size, O], added before the rotation: not expanded
+                <layer>.weight_correction F32, F16 or BF16 [I / group_size, O], added to a group's numbers
                 settings: group_size (16), convrot_groupsize (256)
 awq_w4a16       <layer>.weight            I8 (or U8) [O, I / 2], codes of 4 bits, the first of a byte lower
                 <layer>.weight_scale, weight_zeros  F32, F16 or BF16 [I / group_size, O]: (q - 8) scale + zero
@@ -14,7 +14,8 @@ svdquant_w4a4   <layer>.weight            I8 (or U8) [O, I / 2], codes of -8 to 
                 <layer>.weight_smooth_factor [I], proj_down [I, R], proj_up [O, R]:
                 q scale / smooth + up down^T, the matrix that a product without rounding has
 
-Codes of W4A8 become int8 with a scale a row, rotated: what ComfyUI multiplies. Settings may stand under "params".
+Codes of W4A8 become int8 with a scale a row, rotated: what ComfyUI multiplies. With corrections it widens all, and
+so does this. Settings may stand under "params".
 Source: comfy_kitchen 0.2.40, AsymW4A8Int8Layout, TensorCoreAWQW4A16Layout, TensorCoreSVDQuantW4A4Layout.
 """
 
@@ -100,8 +101,6 @@ def join(at: str, name: str, config: Mapping[str, Any], headers: Mapping[str, He
 
 
 def _w4a8(layer: _Layer) -> Joined | None:
-    if layer.has("correction"):
-        return None
     rows, width = layer.header.shape
     scales = layer.part("s_rel", ("f8_e4m3", "u8", "f32"), rows, -1)
     columns = layer.headers[f"{layer.name}_s_rel"].shape[1] * layer.setting("group_size", 16)
@@ -113,16 +112,22 @@ def _w4a8(layer: _Layer) -> Joined | None:
     if columns % rotation or rotation < 4 or rotation != 4 ** (rotation.bit_length() // 2):
         raise BadInput(f"{layer.at}: rotated in groups of {rotation}; a power of 4 that divides {columns} expected")
     of_rows = layer.part("s_channel", ("f32",), rows)
+    groups = layer.headers[f"{layer.name}_s_rel"].shape[1]
+    added = layer.part("correction", _FLOATS, groups, rows) if layer.has("correction") else None
 
     def expand() -> StoredTensor:
         scale, levels = scales(), table and table()
         if not np.isfinite(scale).all() or (levels is not None and not np.isfinite(levels).all()):
             raise BadInput(f"{layer.at}: a scale of its groups, or a number of its codebook, is not finite")
         q = w4a8.decode(w4a8.unpack(layer.bytes(), bits), scale, levels, bits)
-        return StoredTensor("i8", q.shape, q, Scaling(of_rows(), rotation))
+        if added is None:
+            return StoredTensor("i8", q.shape, q, Scaling(of_rows(), rotation))
+        with np.errstate(all="ignore"):  # what is not finite is reported, not warned of
+            w = q * of_rows()[:, None] + np.repeat(added().T, columns // groups, axis=1)
+            return stored(convrot.rotate(w, rotation))
 
-    parts = ("s_rel", "s_channel", *(["codebook"] if table else []))
-    return layer.joined("i8", columns, expand, *parts)
+    parts = ("s_rel", "s_channel", *(["codebook"] if table else []), *(["correction"] if added else []))
+    return layer.joined("f32" if added else "i8", columns, expand, *parts)
 
 
 def _awq(layer: _Layer) -> Joined | None:

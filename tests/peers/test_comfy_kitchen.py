@@ -110,6 +110,18 @@ def test_w4a8_files(tmp_path, bits, group, rotation, codebook):
     assert np.linalg.norm(want - weight.numpy()) < 0.15 * np.linalg.norm(weight.numpy())
 
 
+def test_w4a8_files_with_corrections(tmp_path):
+    """Codes from the least to the largest of a group: the same matrix, up to the float32 sums of its rotation."""
+    weight = torch.from_numpy(np.random.default_rng(1).standard_normal((48, 512)).astype(np.float32) + 0.1)
+    codes, params = AsymW4A8Int8Layout.quantize(weight, group_size=16, convrot_groupsize=64, symmetric=False)
+    tensors = AsymW4A8Int8Layout.state_dict_tensors(codes, params)
+    assert any("correction" in name for name in tensors)
+    _saved(tmp_path / "a.safetensors", tensors, "asym_w4a8_int8", group_size=16, convrot_groupsize=64)
+    got = open_weights(tmp_path / "a.safetensors")["a.weight"]
+    want = AsymW4A8Int8Layout.dequantize(codes, params).numpy()
+    assert np.linalg.norm(got.values() - want) <= 1e-6 * np.linalg.norm(want)
+
+
 @pytest.mark.parametrize("tails", [1.5, 3, 100])
 def test_w4a8_is_packed_as_theirs(tails):
     """Codes and scales of groups are theirs, but for ties of float32 sums, which rotate in another order."""

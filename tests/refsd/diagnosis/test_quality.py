@@ -77,7 +77,7 @@ def test_embeddings_and_vectors_keep_their_type(loaded):
 def test_a_type_that_is_none():
     with pytest.raises(BadInput, match="--types q9_9: expected some of"):
         storage_of("q9_9")
-    with pytest.raises(BadInput, match=r"--types q4_0\+int9: activations are int8, fp8"):
+    with pytest.raises(BadInput, match=r"--types q4_0\+int9: activations are int8, uint8, fp8"):
         storage_of("q4_0+int9")
 
 
@@ -245,10 +245,11 @@ def test_a_product_rounds_both_factors(name):
 
 def test_activations_beside_a_block_type_cost_more(loaded):
     m, inputs, params = loaded
-    rows = {
-        row.type: row for row in measure("zimage", m, inputs, params, storages("q8_0", "q8_0+int8", "q8_0+nvfp4"))
-    }
+    types = ("q8_0", "q8_0+int8", "q8_0+uint8", "q8_0+nvfp4")
+    rows = {row.type: row for row in measure("zimage", m, inputs, params, storages(*types))}
     assert rows["q8_0"].error < rows["q8_0+int8"].error < rows["q8_0+nvfp4"].error / 3
+    # One scale for all rows, not one a row.
+    assert rows["q8_0+int8"].error < rows["q8_0+uint8"].error < rows["q8_0+nvfp4"].error
     layer = "layers.0.feed_forward.w2"
     assert rows["q8_0"].layers[layer] < rows["q8_0+int8"].layers[layer] < rows["q8_0+nvfp4"].layers[layer]
 

@@ -180,7 +180,17 @@ def test_levels_that_are_not_finite_are_said(opened, part):
         opened(w4a8(**{part: broken}))["a.weight"]
 
 
-def test_corrections_are_recognised(opened):
-    weights = opened(w4a8(weight_correction=floats(COLUMNS // 16, ROWS), weight_codebook=None))
-    assert weights.unexpanded == {"a.weight": "in the format asym_w4a8_int8"}
-    assert weights.headers["a.weight"].shape == (ROWS, COLUMNS)
+def test_corrections_are_added_to_the_rotated_groups(opened):
+    correction = floats(COLUMNS // 16, ROWS)
+    weights = opened(w4a8(weight_correction=correction, weight_codebook=None))
+    assert (weights.headers["a.weight"].type, weights.headers["a.weight"].shape) == ("f32", (ROWS, COLUMNS))
+    q = np.array(naive.decoded(NIBBLES.view(np.uint8), RELATIVE.astype(np.float64), None, 4))
+    turned = np.einsum("or,o->or", q, OF_ROWS) + np.kron(correction.T, np.ones(16))
+    expected = convrot(turned, np.ones(ROWS), 64)
+    found = weights["a.weight"].values()
+    assert np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected)
+
+
+def test_corrections_that_do_not_fit_are_said(opened):
+    with pytest.raises(BadInput, match=r"f32 \[12, 8\]; f32 \[8, 12\] expected"):
+        opened(w4a8(weight_correction=floats(ROWS, COLUMNS // 16)))
