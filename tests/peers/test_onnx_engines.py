@@ -31,7 +31,8 @@ def test_the_engines_are_there(engines):
 
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_every_case(engines, runner, op):
-    results = conform.run(runner._replace(explains=False), [*engines.values()], OPERATIONS[op].cases)
+    explains = op.endswith("_int8")  # waivers of these name the cause
+    results = conform.run(runner._replace(explains=explains), [*engines.values()], OPERATIONS[op].cases)
     assert [(r.engine, r.case, r.status) for r in results if not r.conforms] == []
 
 
