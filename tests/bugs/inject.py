@@ -22,6 +22,7 @@
     uv run python tests/bugs/inject.py --held-out fourteenth
     uv run python tests/bugs/inject.py --held-out fifteenth
     uv run python tests/bugs/inject.py --held-out sixteenth
+    uv run python tests/bugs/inject.py --held-out seventeenth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -72,6 +73,7 @@ from other_words import OTHER_WORDS
 from second_models import SECOND_MODELS
 from second_operations import SECOND_OPERATIONS
 from second_stages import SECOND_STAGES
+from seventeenth import SEVENTEENTH
 from seventh import SEVENTH
 from sixteenth import SIXTEENTH
 from sixth import SIXTH
@@ -125,6 +127,7 @@ HELD_OUT_SETS = {
     "fourteenth": FOURTEENTH,
     "fifteenth": FIFTEENTH,
     "sixteenth": SIXTEENTH,
+    "seventeenth": SEVENTEENTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -150,6 +153,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(FOURTEENTH),
     **injections(FIFTEENTH),
     **injections(SIXTEENTH),
+    **injections(SEVENTEENTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
