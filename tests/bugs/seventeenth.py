@@ -7,8 +7,7 @@ from injection import Bug, wrong_operation
 from seventeenth_operations import SEVENTEENTH_OPERATIONS
 from seventeenth_steps import SEVENTEENTH_STEPS
 
-from refsd.models import gemma2, ideogram4, ltx2, vae_wan
-from refsd.module import block
+from refsd.models import ideogram4, ltx2, vae_wan
 
 # --- places ------------------------------------------------------------------------------------------------------
 
@@ -54,11 +53,6 @@ def _causal_by_time(a, right, q, k, v, scale=None, mask=None, diagonal=None, sin
     if "attention_mask" in _ASKED:
         hidden = hidden | (_ASKED["attention_mask"] == 0)[:, None]
     return right(q, k, v, scale, np.where(hidden, -np.inf, 0)[:, None], None, sinks)
-
-
-@block
-def _silu_for_gelu(m, x):
-    return m.linear("down_proj", m.multiply(m.silu(m.linear("gate_proj", x)), m.linear("up_proj", x)))
 
 
 def _without_biases(weights):
@@ -128,7 +122,7 @@ _TABLE = {
         "model",
         "NVIDIA/TensorRT-Model-Connect#177",
         _model(
-            Bug(patched=_patch(gemma2, "mlp", _silu_for_gelu)),
+            wrong_operation(gelu=lambda a, right, x, approximate="none": a.silu(x)),
             "mlp|gate|gelu|layers",
             "silu|SiLU|sigmoid",
             "gemma2-2b/gemma2/padded",
@@ -162,7 +156,7 @@ _TABLE = {
         _model(
             Bug(patched=_patch(vae_wan, "decoder", _each_frame_the_first)),
             "out|shape|frames|upsample|time_conv",
-            "frame|time|first|cache|alone|3 for|shape",
+            "(each|every) (latent )?frame|as the first|cache|time_conv|not doubled|by itself",
             "wan-vae/wan-vae-decoder/frames",
             "wan22-vae/wan22-vae-decoder/frames",
         ),

@@ -186,7 +186,8 @@ _TABLE = {
         wrong_method(
             "linear_nvfp4",
             "linear_nvfp4",
-            "next row|read on|multiple of 32|whole (tiles|blocks)|tail|beyond|behind|too many|16 (more|numbers)|tile",
+            "next row|read on|multiple of 32|whole (tiles|blocks)|tail|beyond|behind|too many|16 (more|numbers)"
+            "|tile",
             "linear_nvfp4/odd-*",
             linear_quantized=_half_a_tile_more,
         ),
@@ -222,7 +223,7 @@ _TABLE = {
         wrong_method(
             "timestep_embedding",
             "timestep_embedding",
-            "not written|unwritten|memory|last (channel|column|number)|odd|left as|channel 32|padding",
+            "(not|nothing is) written|unwritten|memory|last (channel|column|number)|odd|left as|channel 32|padding",
             "timestep_embedding/*odd*",
             "timestep_embedding/*ddpm*",
             timestep_embedding=_odd_end_not_written,
