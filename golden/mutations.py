@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from refsd.golden.operation import Inputs, Mutant, Operation, Params, Wrong
 from refsd.numerics.arithmetic import Arithmetic
@@ -15,6 +16,12 @@ from refsd.numerics.tensor import stored
 
 class Inapplicable(BadInput):
     """The operation is not defined for what a bug makes of a case: the case cannot show this bug."""
+
+
+def widened(x: np.ndarray, by: int) -> np.ndarray:
+    """Read rows further, into what lies behind each; zeros lie behind the last. [..., n] -> [..., n + by]"""
+    n, memory = x.shape[-1], np.pad(x.ravel(), (0, by))
+    return sliding_window_view(memory, n + by)[::n].reshape(*x.shape[:-1], n + by)
 
 
 def answer(op: Operation, inputs: Inputs, params: Params) -> np.ndarray:

@@ -123,6 +123,29 @@ def _block_before(x, block):
     return q, np.concatenate([scale[:, -1:].repeat(block, 1), scale], axis=1)[:, : scale.shape[1]]
 
 
+# Whose scale of codes each of H query heads has, n of which share keys.
+_OTHER_HEADS = {
+    "the first of those that share keys": lambda H, n: np.arange(H) // n * n,
+    "the head before": lambda H, n: np.arange(H) - 1,
+    "the first head": lambda H, n: np.zeros(H, int),
+}
+
+
+def _of_other_heads(which) -> Wrong:
+    """Multiply each query head's codes by another one's scale. which: of _OTHER_HEADS"""
+
+    def wrong(op, inputs, params):
+        heads = which(H := inputs["q"].shape[2], H // inputs["k"].shape[2])
+
+        def q_codes(x, block):
+            codes, scale = codes_of_blocks(x, block)
+            return codes, scale[:, :, heads]
+
+        return _steps(inputs, params, q_codes=q_codes) if (heads != np.arange(H)).any() else None
+
+    return wrong
+
+
 def _coded(scales, rounding="away"):
     """Round under other scales. scales: those of each head's blocks [B, L, H, 1] -> others"""
 
@@ -251,6 +274,10 @@ ATTENTION_INT8 = Operation(
         Mutant("each block of queries has the scale of the block before", _wrong(q_codes=_block_before)),
         Mutant("each block of keys has the scale of the block before", _wrong(k_codes=_block_before)),
         Mutant("all heads share the scales of queries", _wrong(q_codes=_OF_ALL_HEADS)),
+        *(
+            Mutant(f"codes of query heads have the scale of {words}", _of_other_heads(which))
+            for words, which in _OTHER_HEADS.items()
+        ),
         Mutant("all heads share the scales of keys", _wrong(k_codes=_OF_ALL_HEADS)),
         *_other_blocks(),
         Mutant("queries not rounded", _wrong(q_codes=_not_rounded)),

@@ -10,7 +10,7 @@ import numpy as np
 from refsd.golden.bounds import Run, bias_of, sums
 from refsd.golden.case import Case
 from refsd.golden.few_bits import moves
-from refsd.golden.mutations import BATCH, F16_INPUT, NO_BIAS, other_input
+from refsd.golden.mutations import BATCH, F16_INPUT, NO_BIAS, other_input, widened
 from refsd.golden.operation import Inputs, Mutant, Params, Wrong, optional, values
 from refsd.golden.operations.linear import read_as_transposed, shifted_rows, without_tail
 from refsd.golden.recipe import Recipe
@@ -297,8 +297,27 @@ _OF_ROWS = {
 }
 
 
-def product_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
-    """Return the known bugs that every page has. given: False where x has no scale that was measured beforehand"""
+def _read_on(block: int) -> Callable[[Parts], np.ndarray | None]:
+    """Multiply whole blocks: behind a row's end lies the next row, of x and of the weight."""
+
+    def change(parts: Parts) -> np.ndarray | None:
+        by = -parts.x.shape[-1] % block
+        if not by or parts.how.rotation:
+            return None
+        parts.x, parts.weight = widened(parts.x, by), widened(parts.weight, by)
+        return parts.result(parts.quantized())
+
+    return change
+
+
+def product_mutants(
+    rule: Rule, weight_of: Weight = stored_weight, given: bool = True, blocks: tuple[int, ...] = (32, 64, 128)
+) -> tuple[Mutant[Wrong], ...]:
+    """Return the known bugs that every page has.
+
+    given:  False where x has no scale that was measured beforehand
+    blocks: to whose multiples rows may be read on
+    """
     changes = {
         "result divided by the activations' scale": _divided_scale,
         "activations rounded toward zero": with_rule(rounding="zero"),
@@ -309,6 +328,7 @@ def product_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool =
         **({"activations' given scale ignored": _static_ignored} if given else {}),
         "bias added before the scales are multiplied in": _scaled_bias,
         "sum of products stored in float16": _float16_sums,
+        **{f"rows are read on to whole {n}s of numbers, into what lies behind them": _read_on(n) for n in blocks},
     }
     return (
         *(Mutant(name, wrong(rule, change, weight_of)) for name, change in changes.items()),

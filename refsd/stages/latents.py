@@ -258,6 +258,14 @@ def _by_clipped(logvar: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return wanted / np.exp(np.clip(logvar, -30, 20) / 2)
 
 
+def _plain(other: LatentScale):
+    """Scale all channels alike, also those of a family without a scale."""
+    return lambda scale, mean, spread: other
+
+
+# Families whose scales are taken for others'.
+_FAMILIES = "sd1", "sdxl", "sd3", "flux"
+
 _KNOWN = (
     _scaled("shift left out", lambda s: s._replace(shift=0.0)),
     _scaled("scale left out", lambda s: s._replace(factor=1.0)),
@@ -274,7 +282,11 @@ _KNOWN = (
     *(
         _scaled(f"scale and shift of {family}", lambda s, other=other: other)
         for family, other in LATENT_SCALES.items()
-        if family in ("sd1", "sdxl", "sd3", "flux")
+        if family in _FAMILIES
+    ),
+    *(
+        part(f"scale and shift of {family}, not the channels' statistics", channels=_plain(LATENT_SCALES[family]))
+        for family in _FAMILIES
     ),
     part("a tiny autoencoder's latents scaled", scale=lambda family, kind: LATENT_SCALES.get(family)),
     *(

@@ -32,7 +32,7 @@ from refsd.causes.operation.memory_layouts import (
 )
 from refsd.causes.operation.other_values import fits, other_values, plain
 from refsd.golden.cause_kinds import BLOCKS, tails, tails_of
-from refsd.golden.mutations import answer
+from refsd.golden.mutations import answer, widened
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.numerics.errors import BadInput
 
@@ -264,19 +264,33 @@ def _lengths(op, inputs, params):
             if n % block:
                 phrase = f"{which} padded with zeros to a multiple of {block}, which are read"
                 yield phrase, _resized(op, inputs, params, where, -n % block)
+        for width in _wider(n) if all(axis == len(inputs[name].shape) - 1 for name, axis in where) else ():
+            phrase = f"{which} is read on to {width} numbers, into what lies behind it"
+            yield phrase, _resized(op, inputs, params, where, width - n, behind=True)
         cut = {k: f"the last {k} of {which} not read" for k in (1, 2, 3, 32) if k < n}
         cut |= {n - start: f"{words}, not read" for start, words in tails(n, f"the {which}") if start}
         for less, phrase in cut.items():
             yield phrase, _resized(op, inputs, params, where, -less)
 
 
-def _resized(op, inputs, params, where, by: int):
+def _wider(n: int) -> list[int]:
+    """Return the lengths of whole blocks, and the next power of two."""
+    return sorted({-(-n // block) * block for block in (*BLOCKS, 1 << (n - 1).bit_length())} - {n})
+
+
+def _resized(op, inputs, params, where, by: int, behind=False):
+    """behind: an axis goes on into what lies behind it, not into zeros; an attention's scale is the right one's"""
+    if behind and params.get("scale", 1) is None:
+        params = {**params, "scale": inputs[where[0][0]].shape[-1] ** -0.5}
+
     def make():
         changed = {}
         for name, axis in where:
             x = inputs[name].values()
             if by < 0:
                 changed[name] = x.take(np.arange(x.shape[axis] + by), axis)
+            elif behind:
+                changed[name] = widened(x, by)
             else:
                 changed[name] = np.pad(x, [(0, by if a == axis else 0) for a in range(x.ndim)])
         return with_changed(op, inputs, params, changed)

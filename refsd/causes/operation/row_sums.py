@@ -115,9 +115,10 @@ def softmax_sums(
     A row is then the right one over its share of the whole sum, which prefix sums give for every run; what keys
     add that are none is the same for all rows.
     """
-    if op.name not in _SOFTMAXES or "sinks" in inputs or not np.isfinite(actual).all():
+    if op.name not in _SOFTMAXES or not np.isfinite(actual).all():
         return
     weights, total, right = attention_weights(op, inputs, params)
+    sinks = np.exp(inputs["sinks"].values().astype(np.float64)) if "sinks" in inputs else None
     rows, own = (np.asarray(y, np.float64).reshape(-1, y.shape[-1]) for y in (right, actual))
     square = (rows**2).sum(axis=1)
     if weights.shape[-1] < 3 or not (np.isfinite(rows).all() and square.any()):
@@ -127,6 +128,15 @@ def softmax_sums(
     if (factor == 0).any() or np.abs(own[seen] - factor[:, None] * rows[seen]).max() > _NEAR * np.abs(own).max():
         return
     most, total = int(np.argmin(factor)), np.where(total > 0, total, 1.0)
+    if sinks is not None:
+        share = np.tile(sinks, len(total) // len(sinks)) / total  # to the sum of the keys
+        times = float(((1 / factor - 1) * share[seen]).sum() / (share[seen] ** 2).sum())
+        whole = 1 + times * share
+        if more and np.abs(whole[seen] * factor - 1).max() < _NEAR:
+            words = f"{times:.5g}" if times >= 1 else f"1/{1 / times:.5g}"
+            phrase = f"each sink weighs {words} of what it should in the softmax's sum"
+            yield phrase, (rows / whole[:, None]).reshape(right.shape).astype(np.float32)
+        return
     for words, score in (("0", 0.0), ("-cap", -params.get("cap", 0.0))) if more else ():
         keys = round(float((1 / factor - 1)[most] * total[seen][most] / np.exp(score)))
         whole = 1 + keys * np.exp(score) / total

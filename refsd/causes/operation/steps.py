@@ -267,7 +267,7 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     for width in (w for n in _TILES for w in (n, n + 1) if w < q.shape[2] + k.shape[2]):
         window = lambda s, w=width: scale * s + mask + np.where(np.abs(i - j) >= w, -np.inf, 0.0)
         yield f"keys {width} and more from the query are hidden: a window", made(masked=window)
-    for n in _TILES if params["causal"] else ():
+    for n in (2, 4, *_TILES) if params["causal"] else ():
         tiled = values.get("mask", 0.0) + np.where(j // n > i // n, -np.inf, 0.0)
         yield f"keys are hidden by whole tiles of {n}", made(masked=lambda s, w=tiled: scale * s + w)
     shared = q.shape[2] if q.shape[2] == k.shape[2] < 129 else 0

@@ -13,7 +13,7 @@ import numpy as np
 from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values, grid_entries, other_layouts
 from refsd.causes.operation.fitted_constants import fitted
-from refsd.causes.operation.function_steps import ranges, straight_lines
+from refsd.causes.operation.function_steps import cut_polynomials, ranges, straight_lines
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.overflows import overflows, partial_maximum
@@ -77,6 +77,7 @@ def _all(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, gap:
         lambda: softmax_sums(op, inputs, params, actual),
         lambda: key_counts(op, inputs, params, actual),
         lambda: other_entries(op, inputs, params, actual),
+        lambda: cut_polynomials(op, inputs, params, actual),
         lambda: straight_lines(op, inputs, params, actual),
         lambda: bordered(op, inputs, params),
         lambda: fitted(op, inputs, params, actual),

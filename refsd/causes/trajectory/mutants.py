@@ -5,6 +5,7 @@ own latents.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -198,11 +199,12 @@ def _unfinished(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | Non
     return rows
 
 
-def _of_exploding(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
-    """Use the solver for x = data + sigma noise on a flow's x and sigmas."""
+def _of_exploding(case: Case, form: Forms, sigmas: np.ndarray, from_1: bool = False) -> np.ndarray | Forms | None:
+    """Use the solver for x = data + sigma noise on a flow's x and sigmas, from_1: on a first sigma of 1, too."""
     name = _bare(case).removesuffix("_log_snr").removesuffix("_below_one")
     wrong = forms(Solver(sampling.method(name, case.params.get("eta")).run, form.answers), sigmas)
-    return wrong.rows if wrong.rows.shape == form.rows.shape and (wrong.steps == form.steps).all() else None
+    alike = wrong.rows.shape == form.rows.shape and (wrong.steps == form.steps).all()
+    return (wrong if from_1 else wrong.rows) if alike else None
 
 
 def _churned(change: Callable[[Churn, int], Churn]) -> Change:
@@ -343,6 +345,10 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("history is of the noise, not of denoised (DPM-Solver, not ++)", Change(_history_of_noise)),
     Mutant("the last step is left out", Change(_unfinished)),
     Mutant("the solver is that of data + sigma noise, not the flow's", Change(_of_exploding, of=_flow)),
+    Mutant(
+        "the solver is that of data + sigma noise, not the flow's, from a sigma of 1 on",
+        Change(partial(_of_exploding, from_1=True), of=_flow),
+    ),
     Mutant("the prompt's denoised stands where CFG++ has it without", Change(_guided_throughout, of=_asks_twice)),
     Mutant(
         "uncond is not scaled by 1 - sigma",

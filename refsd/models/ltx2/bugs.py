@@ -1,5 +1,6 @@
 """Functions of LTX-2's model with bugs that its ports had, or that a shared page may have."""
 
+import ml_dtypes
 import numpy as np
 
 from refsd.golden.judge import Mutant
@@ -39,6 +40,10 @@ def _rest_last(rest, turns):
 def _not_centred(m: Module, places, extent, *more):
     """The places of which a share of the extent, doubled and less 1, is the share itself"""
     return _ANGLES(m, (places + np.array(extent)) / 2, extent, *more)
+
+
+def _rounded(dtype):
+    return lambda *sizes: _POSITIONS(*sizes).astype(dtype).astype(np.float64)
 
 
 def _begin(n, steps):
@@ -115,6 +120,10 @@ BUGS = (
         ("LTX-2's positions are not centred", "angles", _not_centred),
         ("LTX-2's rows and columns are swapped", "positions", lambda *sizes: _POSITIONS(*sizes)[:, [0, 2, 1]]),
         ("LTX-2's frames have one rate", "positions", lambda F, H, W, fps: _POSITIONS(F, H, W, ltx2.FPS)),
+        *(
+            (f"LTX-2's positions are rounded to {name}", "positions", _rounded(dtype))
+            for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16))
+        ),
         ("LTX-2's positions are where tokens begin", "middle", _begin),
         ("LTX-2's first latent is as long as the others", "middle", lambda n, steps: steps * (np.arange(n) + 0.5)),
         ("LTX-2's RoPE turns the other pairs", "turn", lambda m, x, angle, split: _TURN(m, x, angle, not split)),

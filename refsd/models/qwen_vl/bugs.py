@@ -4,11 +4,13 @@ import numpy as np
 
 from refsd.golden.judge import Mutant
 from refsd.models import qwen_vl
+from refsd.module import Module
 from refsd.networks.bugs import Change, changing, dropping, replacing
 
 _SECTIONS = (qwen_vl, "in_turn", qwen_vl.interleaved), (qwen_vl, "interleaved", qwen_vl.in_turn)
 
 _CHUNKS = 8, 16, 32
+_ATTENTION = Module.attention
 _ENCODE, _FEATURES, _PLACED = qwen_vl.encode, qwen_vl.features_in_places, qwen_vl.with_pictures
 
 
@@ -56,6 +58,24 @@ def _again(n):
     return placed
 
 
+def _seen_by_time():
+    """A causal mask compares the times of positions: an image's patches, which have one, all see each other."""
+    times = []
+
+    def encode(m, x, attention_mask, positions, *more):
+        times[:] = [positions]
+        return _ENCODE(m, x, attention_mask, positions, *more)
+
+    def attention(m, q, k, v, mask=None, diagonal=None, **more):
+        if times[0] is None:
+            return _ATTENTION(m, q, k, v, mask=mask, diagonal=diagonal, **more)
+        time = np.asarray(times[0])[..., 0]
+        later = np.where(time[:, None] > time[:, :, None], -np.inf, 0.0)[:, None]
+        return _ATTENTION(m, q, k, v, mask=later if mask is None else later + mask, **more)
+
+    return (qwen_vl, "encode", encode), (Module, "attention", attention)
+
+
 def _chunked(n):
     return changing("positions", lambda p: p[:, np.arange(p.shape[1]) % n])
 
@@ -66,6 +86,7 @@ BUGS = (
     Mutant("M-RoPE turns by the time alone", changing("positions", lambda p: np.repeat(p[..., :1], 3, axis=-1))),
     Mutant("M-RoPE's row and column are swapped", changing("positions", lambda p: p[..., [0, 2, 1]])),
     Mutant("M-RoPE's positions are one token late", changing("positions", lambda p: np.roll(p, 1, axis=1))),
+    Mutant("tokens see what is not later by the time of positions", Change(replaced=_seen_by_time())),
     *(Mutant(f"positions begin again with the first in each {n} tokens", _chunked(n)) for n in _CHUNKS),
     Mutant("DeepStack's features are not added", dropping("deepstack")),
     *replacing(

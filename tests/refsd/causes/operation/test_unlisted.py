@@ -13,7 +13,7 @@ from refsd.causes.operation.generated_mutants import generated
 from refsd.causes.operation.steps import stepwise
 from refsd.causes.operation.unlisted import _all, explaining, most_bugs, unlisted
 from refsd.golden.judge import Standard
-from refsd.golden.mutations import answer
+from refsd.golden.mutations import answer, widened
 from refsd.golden.operations import OPERATIONS
 from refsd.judges.operation import OperationJudge
 from refsd.kernels.quant import BLOCK_TYPES
@@ -28,6 +28,8 @@ JUDGE = OperationJudge()
 SELF = "attention/f32/self-b2-l35-j35-h2-d40"
 LOKR = next(name for name in CASES if name.startswith("lokr/") and 4 in CASES[name].inputs["w1"].shape[:1])
 HEADS = "rms_norm/f32/heads-x2x20x3x128"
+PAIR = np.arange(77) // 2
+CAPPED = next(name for name in CASES if name.startswith("attention_softcap/"))
 TIME = next(name for name in CASES if name.startswith("timestep_embedding/f32/"))
 CONV = "conv2d/f32/3x3-n2-c33-k20-h9-w14"
 
@@ -957,6 +959,36 @@ INSIDE = {
             inputs["x"].values().min(), inputs["x"].values().max()
         ),
         "cut off at the smallest and largest number of x",
+    ),
+    "heads read on": (
+        CAPPED,
+        lambda op, inputs, params: answer(
+            op,
+            {**inputs, **{n: stored(widened(inputs[n].values(), -inputs[n].shape[-1] % 128)) for n in "qk"}},
+            {**params, "scale": params["scale"] or inputs["q"].shape[-1] ** -0.5},
+        ),
+        r"axis D of q and k is read on to \d+ numbers, into what lies behind it",
+    ),
+    "a causal mask of pairs": (
+        "attention/f32/causal-b1-l77-j77-h2-d64",
+        lambda op, inputs, params: answer(
+            op,
+            {**inputs, "mask": stored(np.float32(np.where(PAIR[:, None] < PAIR, -np.inf, 0))[None, None])},
+            {**params, "causal": False},
+        ),
+        "keys are hidden by whole tiles of 2",
+    ),
+    "a sink that weighs too much": (
+        "attention/f32/sinks-unseen-b1-l20-j33-h4-d32-g2",
+        lambda op, inputs, params: answer(
+            op, {**inputs, "sinks": stored(np.float32(inputs["sinks"].values() + np.log(4)))}, params
+        ),
+        r"each sink weighs (4\b|3\.999|4\.000)",
+    ),
+    "a polynomial for a sigmoid": (
+        "sigmoid/f32/bend-x33x77",
+        lambda op, inputs, params: np.clip(np.polyval([0.001, 0, 0.2, 0.5], inputs["x"].values()), 0, 1),
+        r"polynomial, 0\.5 \+ 0\.2 x \+ 0\.001 x\^3, cut off at 0 and 1",
     ),
     # frequencies
     "frequencies of times": (
