@@ -297,27 +297,24 @@ _OF_ROWS = {
 }
 
 
-def _read_on(block: int) -> Callable[[Parts], np.ndarray | None]:
-    """Multiply whole blocks: behind a row's end lies the next row, of x and of the weight."""
+def read_on(rule: Rule, weight_of: Weight = stored_weight) -> tuple[Mutant[Wrong], ...]:
+    """Return the bugs of blocks that rows do not fill: behind a row lies the next, of x and of the weight."""
 
-    def change(parts: Parts) -> np.ndarray | None:
-        by = -parts.x.shape[-1] % block
-        if not by or parts.how.rotation:
-            return None
-        parts.x, parts.weight = widened(parts.x, by), widened(parts.weight, by)
-        return parts.result(parts.quantized())
+    def bug(block: int) -> Mutant[Wrong]:
+        def change(parts: Parts) -> np.ndarray | None:
+            by = -parts.x.shape[-1] % block
+            if not by or parts.how.rotation:
+                return None
+            parts.x, parts.weight = widened(parts.x, by), widened(parts.weight, by)
+            return parts.result(parts.quantized())
 
-    return change
+        return Mutant(f"rows are read on to whole {block}s of numbers", wrong(rule, change, weight_of))
+
+    return tuple(bug(block) for block in (32, 64, 128))
 
 
-def product_mutants(
-    rule: Rule, weight_of: Weight = stored_weight, given: bool = True, blocks: tuple[int, ...] = (32, 64, 128)
-) -> tuple[Mutant[Wrong], ...]:
-    """Return the known bugs that every page has.
-
-    given:  False where x has no scale that was measured beforehand
-    blocks: to whose multiples rows may be read on
-    """
+def product_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
+    """Return the known bugs that every page has. given: False where x has no scale that was measured beforehand"""
     changes = {
         "result divided by the activations' scale": _divided_scale,
         "activations rounded toward zero": with_rule(rounding="zero"),
@@ -328,7 +325,6 @@ def product_mutants(
         **({"activations' given scale ignored": _static_ignored} if given else {}),
         "bias added before the scales are multiplied in": _scaled_bias,
         "sum of products stored in float16": _float16_sums,
-        **{f"rows are read on to whole {n}s of numbers, into what lies behind them": _read_on(n) for n in blocks},
     }
     return (
         *(Mutant(name, wrong(rule, change, weight_of)) for name, change in changes.items()),

@@ -14,6 +14,7 @@ from refsd.golden.operations.few_bits import (
     product_bound,
     product_case,
     product_mutants,
+    read_on,
     row_mutants,
     scale_of_the_first,
     with_rule,
@@ -88,6 +89,7 @@ LINEAR_FP8 = Operation(
     bound=product_bound(_rule),
     mutants=(
         *product_mutants(_rule),
+        *read_on(_rule),
         *row_mutants(_rule),
         *(Mutant(name, wrong(_rule, change)) for name, change in scale_of_the_first(1024, 8192).items()),
         Mutant("activations in the other 8-bit float", wrong(_rule, _other_type)),

@@ -27,6 +27,7 @@ from refsd.golden.operations.few_bits import (
     product_bound,
     product_case,
     product_mutants,
+    read_on,
     row_mutants,
     stored_weight,
     with_rule,
@@ -186,6 +187,7 @@ LINEAR_INT8 = Operation(
     bound=product_bound(int8_rule, _weight),
     mutants=(
         *product_mutants(int8_rule, _weight),
+        *read_on(int8_rule, _weight),
         *int8_mutants(int8_rule, _weight),
         Mutant("codes beyond 127 wrap", wrong(int8_rule, _wrapped, _weight)),
         Mutant("lowest code -127, not -128", wrong(int8_rule, _without_lowest, _weight)),

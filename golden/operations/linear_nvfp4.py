@@ -13,6 +13,7 @@ from refsd.golden.operations.few_bits import (
     product_bound,
     product_case,
     product_mutants,
+    read_on,
     with_rule,
     wrong,
 )
@@ -116,6 +117,7 @@ LINEAR_NVFP4 = Operation(
     bound=product_bound(_rule, _weight),
     mutants=(
         *product_mutants(_rule, _weight),
+        *read_on(_rule, _weight),
         Mutant("codes of a byte in the other order", other_input("weight", _swapped)),
         Mutant("codes read as integers of 4 bits", _other_codes(_INTEGERS)),
         Mutant("sign of the codes lost", _other_codes([*TABLES["nvfp4"][:8], *TABLES["nvfp4"][:8]])),

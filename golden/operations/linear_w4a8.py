@@ -123,7 +123,7 @@ LINEAR_W4A8 = Operation(
     run=product(_rule, _weight),
     bound=product_bound(_rule, _weight),
     mutants=(
-        *product_mutants(_rule, _weight, given=False, blocks=()),
+        *product_mutants(_rule, _weight, given=False),
         *int8_mutants(_rule, _weight, given=False),
         Mutant(
             "codes of a byte in the other order", other_input("weight", lambda packed: packed << 4 | packed >> 4)
