@@ -114,6 +114,14 @@ def _saturated(parts: Parts) -> np.ndarray:
     return parts.finished(sums * (q.scale * parts.scale))
 
 
+def _scales_of_columns(parts: Parts) -> np.ndarray | None:
+    """A square weight is transposed, its scales are not."""
+    if parts.scale.size != parts.x.shape[-1]:
+        return None
+    parts.weight, parts.scale = parts.weight * parts.scale, np.ones_like(parts.scale)
+    return parts.result(parts.quantized())
+
+
 def _wrapped_pairs(parts: Parts) -> np.ndarray | None:
     """Each two products are added up in 16 bits, where 2 (-128) (-128) does not fit."""
     if parts.how.zero_point or "weight_zero" in parts.inputs:
@@ -189,6 +197,7 @@ LINEAR_INT8 = Operation(
         *product_mutants(int8_rule, _weight),
         *read_on(int8_rule, _weight),
         *int8_mutants(int8_rule, _weight),
+        Mutant("weight's scales of rows stand at its columns", wrong(int8_rule, _scales_of_columns, _weight)),
         Mutant("codes beyond 127 wrap", wrong(int8_rule, _wrapped, _weight)),
         Mutant("lowest code -127, not -128", wrong(int8_rule, _without_lowest, _weight)),
         Mutant(
@@ -207,6 +216,7 @@ LINEAR_INT8 = Operation(
         _case("awkward", (2, 13, 77), 33),
         _case("one-input", (7, 1), 33),
         _case("outliers", (9, 256), 20, x_data="outliers"),
+        _case("square-weight", (7, 96), 96),
         _case("rows", (20, 160), 33, x_data="rows", n=6),
         _case("one-scale-rows", (20, 160), 33, x_data="rows", n=6, scales="tensor"),
         _case("one-scale", (2, 17, 128), 40, scales="tensor"),

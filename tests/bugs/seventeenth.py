@@ -163,7 +163,16 @@ _TABLE = {
     ),
     "sn-te-05": ("model", "huggingface/candle#3745, Gemma 3", None),
     "sn-mod-04": ("model", "Comfy-Org/ComfyUI#8769, a given frame that is not the first", None),
-    "sn-mod-05": ("model", "invoke-ai/InvokeAI#8923, two pictures to edit in another order", None),
+    "sn-mod-05": (
+        "model",
+        "invoke-ai/InvokeAI#8923, without a case when it was drawn",
+        _model(
+            Bug(inputs=lambda v: {**v, "reference": v["reference_2"], "reference_2": v["reference"]}),
+            "img_in|out|rope|reference",
+            "reference.*(exchang|order|swap|for|read)|exchang|other order",
+            "flux2-klein/flux2/references",
+        ),
+    ),
 }
 SEVENTEENTH: dict[str, HeldOut] = {
     **SEVENTEENTH_OPERATIONS,

@@ -81,6 +81,11 @@ def _half_a_tile_more(a, right, x, weight, scale, bias, how, static=None):
     return right(*wide, scale, bias, how, static).reshape(*x.shape[:-1], -1)
 
 
+def _scales_of_rows_along_columns(a, right, x, weight, scale, bias, how, static=None):
+    """The weight is transposed, its scales are not."""
+    return right(x, weight * np.ravel(scale), np.ones_like(scale), bias, how, static)
+
+
 # --- functions ---------------------------------------------------------------------------------------------------
 
 
@@ -240,7 +245,17 @@ _TABLE = {
             layer_norm=_mean_of_squares,
         ),
     ),
-    "sn-op-13": ("op", "Comfy-Org/comfy-kitchen#37, scales of a weight's rows taken for its columns'", None),
+    "sn-op-13": (
+        "op",
+        "Comfy-Org/comfy-kitchen#37, without a case when it was drawn",
+        wrong_method(
+            "linear_int8",
+            "linear_int8",
+            "scale.*(column|input|axis|K\\b)|column.*scale",
+            "linear_int8/square-*",
+            linear_quantized=_scales_of_rows_along_columns,
+        ),
+    ),
     "sn-op-14": ("op", "ggml-org/ggml#1532, columns of one axis with more than 1024 taps", None),
     "sn-op-15": ("op", "openvinotoolkit/openvino#32414, a sum beyond float16", None),
     "sn-op-16": ("op", "ml-explore/mlx#3138, 2^32 numbers in the columns of a convolution", None),

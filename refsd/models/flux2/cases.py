@@ -12,6 +12,7 @@ _REFERENCE: dict[str, Any] = {"reference": latent(128, 4, 3)}
 CASES = [
     _dev("first-step", latent(128, 3, 5), every(1), 7, guidance=every(4)),
     _dev("reference", latent(128, 2, 3), SHARE, 13, guidance=every(2.5), reference=latent(128, 4, 1)),
+    _klein("references", latent(128, 2, 3), SHARE, 5, reference=latent(128, 3, 2), reference_2=latent(128, 3, 2)),
     _klein("between", latent(128, 5, 2), every(0.25), 5),
     lone(
         with_params(_klein("cached-references", latent(128, 3, 2), SHARE, 5, **_REFERENCE), cached_references=True)

@@ -63,14 +63,16 @@ def _seen_by_time():
     times = []
 
     def encode(m, x, attention_mask, positions, *more):
-        times[:] = [positions]
-        return _ENCODE(m, x, attention_mask, positions, *more)
+        times[:] = [] if positions is None else [np.asarray(positions)[..., 0]]
+        try:
+            return _ENCODE(m, x, attention_mask, positions, *more)
+        finally:
+            times.clear()
 
     def attention(m, q, k, v, mask=None, diagonal=None, **more):
-        if times[0] is None:
+        if not times:
             return _ATTENTION(m, q, k, v, mask=mask, diagonal=diagonal, **more)
-        time = np.asarray(times[0])[..., 0]
-        later = np.where(time[:, None] > time[:, :, None], -np.inf, 0.0)[:, None]
+        later = np.where(times[0][:, None] > times[0][:, :, None], -np.inf, 0.0)[:, None]
         return _ATTENTION(m, q, k, v, mask=later if mask is None else later + mask, **more)
 
     return (qwen_vl, "encode", encode), (Module, "attention", attention)
