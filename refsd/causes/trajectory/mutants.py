@@ -15,6 +15,7 @@ from refsd.golden.judge import Mutant
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
 from refsd.samplers.churn import Churn
+from refsd.samplers.flow_time import OPENING
 from refsd.samplers.levels import FlowLevels
 from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory import model as analytic
@@ -347,7 +348,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the solver is that of data + sigma noise, not the flow's", Change(_of_exploding, of=_flow)),
     Mutant(
         "the solver is that of data + sigma noise, not the flow's, from a sigma of 1 on",
-        Change(partial(_of_exploding, from_1=True), of=_flow),
+        Change(partial(_of_exploding, from_1=True), of=lambda solver: solver.opening == OPENING),
     ),
     Mutant("the prompt's denoised stands where CFG++ has it without", Change(_guided_throughout, of=_asks_twice)),
     Mutant(
