@@ -17,9 +17,10 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # As the command line does. Before NumPy is imported.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 
-# A worker for each core: threads of BLAS, of torch and of Numba would only fight over the cores. Kernels for
-# several threads are tested by tests/kernels/test_threads.py and beside the peers (.ci/run).
-if "PYTEST_XDIST_WORKER" in os.environ:
+# One thread: those of BLAS, of torch and of Numba would only fight over the cores with other workers, and over arrays
+# as small as these with each other, which takes four times the CPU. Kernels for several threads are tested by
+# tests/kernels/test_threads.py and beside the peers (.ci/run); notebooks and peers alone have the threads of a user.
+if "PYTEST_XDIST_WORKER" in os.environ or "-m" not in sys.argv:
     os.environ.setdefault("NUMBA_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
