@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 13_960,
+    "golden": 14_040,
     "kernels": 11_360,
     "numerics": 1_735,
     "refsd": 1_150,
@@ -41,7 +41,7 @@ BUDGETS = {
     "refsd/bench": 1_960,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 9_350,
+    "refsd/causes": 9_420,
     "refsd/cli": 4_640,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,

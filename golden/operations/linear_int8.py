@@ -197,7 +197,7 @@ LINEAR_INT8 = Operation(
         *product_mutants(int8_rule, _weight),
         *read_on(int8_rule, _weight),
         *int8_mutants(int8_rule, _weight),
-        Mutant("weight's scales of rows stand at its columns", wrong(int8_rule, _scales_of_columns, _weight)),
+        RowMutant("weight's scales of rows stand at its columns", wrong(int8_rule, _scales_of_columns, _weight)),
         Mutant("codes beyond 127 wrap", wrong(int8_rule, _wrapped, _weight)),
         Mutant("lowest code -127, not -128", wrong(int8_rule, _without_lowest, _weight)),
         Mutant(
