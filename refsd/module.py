@@ -314,7 +314,7 @@ class Module:
         return self._tap("swiglu", self.arithmetic.swiglu(x, second_gates))
 
     def adaptive_layer_norm(self, x, shift, scale, eps=1e-6):
-        """x [N, L, D], shift and scale [N, D] -> [N, L, D]"""
+        """LayerNorm without weights, (1 + scale) y + shift. x [N, L, D], shift and scale [N, D] -> [N, L, D]"""
         y = self.arithmetic.adaptive_layer_norm(x, shift, scale, eps)
         return self._tap("adaptive_layer_norm", y)
 
@@ -327,7 +327,7 @@ class Module:
         return self._tap("modulate", self.arithmetic.modulate(x, shift, scale))
 
     def rope(self, x, angle):
-        """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]"""
+        """Rotate channels 2 i and 2 i + 1. x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]"""
         return self._tap("rope", self.arithmetic.rope(x, angle))
 
     def rope_halves(self, x, angle):

@@ -131,9 +131,10 @@ def modulation(m: Module, c):
 
 @block
 def attention(m: Module, x, angle, mask):
-    """Self-attention; queries and keys are normalised per head, then rotated (rope). [N, L, D] -> [N, L, D]
+    """Self-attention; heads' queries and keys are normalised, then rotated in pairs of neighbours.
 
-    Lumina 2 has fewer heads of keys and values than of queries, which are D channels wide in both.
+    [N, L, D] -> [N, L, D]. Lumina 2 has fewer heads of keys and values than of queries, which are D channels wide
+    in both.
     """
     N, L, D = x.shape
     head_dim = m.shape("q_norm.weight")[0]
@@ -165,7 +166,7 @@ def cap_embedder(m: Module, context, eps):
 
 @block
 def final_layer(m: Module, x, c):
-    """[N, L, D] -> [N, L, p*p*C]; the modulation has a scale, but no shift"""
+    """[N, L, D] -> [N, L, p*p*C]; a LayerNorm of eps 1e-6, scaled, not shifted"""
     scale = m.linear("adaLN_modulation.1", m.silu(c))
     return m.linear("linear", m.adaptive_layer_norm(x, np.zeros_like(scale), scale))
 
