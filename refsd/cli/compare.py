@@ -144,7 +144,7 @@ def compare(
 
 @contextmanager
 def _seeking(place: str) -> Iterator[None]:
-    line = f"seeking the cause at {place}, which may take half a minute"
+    line = f"seeking the cause at {place}: half a minute at most, and for up to four places in all"
     timer = threading.Timer(_PATIENCE, typer.echo, (line,), {"err": True})
     timer.daemon = True
     timer.start()
