@@ -84,6 +84,15 @@ def test_zero_has_a_code_and_the_ends_are_reached():
     assert (given.values.min(), given.values.max()) == (-100, 155)
 
 
+def test_both_ends_of_a_span_may_be_off():
+    """Inputs that storing them has moved: the least down, the largest up."""
+    x, dx = np.array([[-1.0, 0.25, 3.0]]), np.full((1, 3), 0.01)
+    bits = moves(x, dx, _UINT8_ROWS, "float64", "float64")
+    wider = quantize(x + np.array([[-0.01, 0, 0.01]]), _UINT8_ROWS, _same)
+    assert (abs(wider.scale - bits.scale) <= bits.relative * bits.scale).all()
+    assert (abs(wider.values - bits.values) <= bits.moved).all()
+
+
 def test_signed_codes_with_a_zero_point_are_the_same():
     x = np.random.default_rng(5).standard_normal((20, 64)).astype(np.float32)
     signed, unsigned = (quantize(x, replace(_UINT8_ROWS, type=kind), _same) for kind in ("int8", "uint8"))
