@@ -123,7 +123,7 @@ def quantize(
     x:       [..., K], in the dtype in which to compute
     settled: rounds a result that is passed on, to the dtype that engines store
     static:  a scale that was measured beforehand, instead of the tensor's or row's own
-    zero:    its zero point; absent: the least code
+    zero:    its zero point; None: 0
     """
     if how.rotation:
         x = settled(rotated(x, how.rotation))
