@@ -38,7 +38,7 @@ class Change(NamedTuple):
     revalue: Revalued | None = None
     outputs: Callable[[Inputs], Inputs | None] = lambda outputs: outputs
     params: Callable[[dict[str, Any]], dict[str, Any]] = lambda params: params
-    replaced: tuple[tuple[ModuleType, str, Any], ...] = ()
+    replaced: tuple[tuple[ModuleType | type, str, Any], ...] = ()
 
     @contextlib.contextmanager
     def in_models(self) -> Iterator[None]:

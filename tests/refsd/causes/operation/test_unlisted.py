@@ -973,7 +973,7 @@ INSIDE = {
         "attention/f32/causal-b1-l77-j77-h2-d64",
         lambda op, inputs, params: answer(
             op,
-            {**inputs, "mask": stored(np.float32(np.where(PAIR[:, None] < PAIR, -np.inf, 0))[None, None])},
+            {**inputs, "mask": stored(np.where(PAIR[:, None] < PAIR, -np.inf, 0).astype(np.float32)[None, None])},
             {**params, "causal": False},
         ),
         "keys are hidden by whole tiles of 2",
@@ -981,7 +981,9 @@ INSIDE = {
     "a sink that weighs too much": (
         "attention/f32/sinks-unseen-b1-l20-j33-h4-d32-g2",
         lambda op, inputs, params: answer(
-            op, {**inputs, "sinks": stored(np.float32(inputs["sinks"].values() + np.log(4)))}, params
+            op,
+            {**inputs, "sinks": stored(inputs["sinks"].values().astype(np.float32) + np.float32(np.log(4)))},
+            params,
         ),
         r"each sink weighs (4\b|3\.999|4\.000)",
     ),
