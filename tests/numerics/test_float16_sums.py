@@ -16,6 +16,9 @@ from refsd.kernels.products_f16 import products_f16
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64, PROFILES, TORCH_F16, Float16Sums, Numerics
 
+# Without the JIT tests/kernels/test_products_f16.py runs these sums' lines, on fewer numbers.
+pytestmark = pytest.mark.jitted
+
 
 def case_of(op, name):
     return next(case for case in OPERATIONS[op].cases if case.name == name)
