@@ -28,7 +28,7 @@ from refsd.judges.known_deviations import Noting
 from refsd.judges.known_deviations import explaining as explaining_deviations
 from refsd.judges.model_runs import ModelRuns, is_small
 from refsd.judges.scattered import RUNS
-from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, with_errors_kept
+from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, may_be_kept, with_errors_kept
 from refsd.module import Taps
 from refsd.networks import wrong_operations as operations
 from refsd.networks.bugs import of_blocks
@@ -206,10 +206,19 @@ class ModelJudge(ModelRuns):
         segment = taps.segments.get(tap) or taps.rest()
         given = {name: y for name, y in taps.shaped.items() if name != tap}
 
+        @functools.cache
+        def right() -> Following | None:
+            """The run without a bug in float64, for its products; None if they take too much memory."""
+            if not may_be_kept(case):
+                return None
+            return self._follow(case, inputs, actual, Arithmetic(FLOAT64), keeps=True, also=taps.recorded)[0]
+
         def run(arithmetic: Arithmetic, change: Change, instead: Answer = NOTHING) -> np.ndarray | None:
             own = {name: as_shaped(y, given[name].shape) if name in given else y for name, y in instead.items()}
+            # With a tensor exchanged most products are those of the right run.
+            reuses = instead and change == Change() and arithmetic.numerics == FLOAT64
             try:
-                taken = {**actual, **own}, arithmetic, until, change, {**given, **own}
+                taken = {**actual, **own}, arithmetic, until, change, {**given, **own}, right() if reuses else None
                 taps, outputs = self._follow(case, inputs, *taken)
             except UNFIT:  # with the bug tensors have other sizes than the engine's, which are given
                 if change == Change():

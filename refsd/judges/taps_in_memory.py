@@ -34,6 +34,11 @@ def bytes_of(taps: Mapping[str, np.ndarray]) -> int:
     return sum(8 * y.size for y in taps.values())
 
 
+def may_be_kept(case: Case) -> bool:
+    """Return True if a model's taps and the inputs of its products take at most KEPT bytes."""
+    return case.model is not None and 2 * bytes_of_taps(case.model, case) <= KEPT
+
+
 def with_errors_kept(wrong: Mapping[str, np.ndarray], runs: int, room: int) -> Iterator[str]:
     """Yield the first wrong taps, for which the errors of `runs` runs are kept, to judge projections by.
 

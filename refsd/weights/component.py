@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from refsd.files.finite import not_finite
-from refsd.files.stored import Weights, shown
+from refsd.files.stored import LARGE, Weights, shown
 from refsd.networks.dimensions import Shapes
 from refsd.networks.keymap import Source
 from refsd.numerics.errors import BadInput
@@ -15,7 +15,7 @@ from refsd.weights.size_vote import voted_size
 class ComponentWeights(Mapping[str, StoredTensor]):
     """Map the original checkpoint's tensor names to tensors, read from the file on access.
 
-    The first access to a tensor checks its values: NaN or infinity raises BadInput.
+    The first access to a tensor checks its values: NaN or infinity raises BadInput. Small tensors are read once.
     """
 
     def __init__(self, weights: Weights, sources: dict[str, Source]):
@@ -24,8 +24,11 @@ class ComponentWeights(Mapping[str, StoredTensor]):
         file_shapes = {name: header.shape for name, header in weights.headers.items()}
         self.shapes: Shapes = {name: source.shape(file_shapes) for name, source in sources.items()}
         self._seen: set[str] = set()
+        self._small: dict[str, StoredTensor] = {}
 
     def __getitem__(self, name: str) -> StoredTensor:
+        if name in self._small:
+            return self._small[name]
         tensor = self.sources[name].read(self.file)
         if name not in self._seen:
             bad = not_finite(tensor)
@@ -35,6 +38,8 @@ class ComponentWeights(Mapping[str, StoredTensor]):
                     "or infinite; the file is damaged, or was converted to a type that is too narrow"
                 )
             self._seen.add(name)
+        if tensor.data.nbytes < LARGE and tensor.scaling is None:
+            self._small[name] = tensor
         return tensor
 
     def __iter__(self) -> Iterator[str]:

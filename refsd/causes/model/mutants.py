@@ -264,9 +264,12 @@ class ChangedWeights(Mapping[str, StoredTensor]):
 
     def __init__(self, weights: Mapping[str, StoredTensor], change: Change):
         self._weights, self._change, self.met = weights, change, 0
+        self._same: set[str] = set()  # names of weights that the bug leaves as they are
 
     def __getitem__(self, name: str) -> StoredTensor:
-        changed = self._changed(name)
+        changed = None if name in self._same else self._changed(name)
+        if changed is None:
+            self._same.add(name)
         self.met += changed is not None
         return self._weights[name] if changed is None else changed
 
@@ -275,8 +278,10 @@ class ChangedWeights(Mapping[str, StoredTensor]):
         other = self._change.rename(name) if self._change.rename else None
         if other is not None and other in self._weights and self._weights[other].shape == self._weights[name].shape:
             return self._weights[other]
+        if self._change.revalue is None:
+            return None
         tensor = self._weights[name]
-        values = self._change.revalue(name, np.asarray(tensor.values())) if self._change.revalue else None
+        values = self._change.revalue(name, np.asarray(tensor.values()))
         same = values is None or np.array_equal(values, tensor.values())
         return None if same else stored(np.ascontiguousarray(values))
 
