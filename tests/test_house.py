@@ -72,7 +72,7 @@ BUDGETS = {
     "refsd/tokenizers": 1_590,
     "refsd/trajectory": 600,
     "refsd/watching": 2_880,
-    "refsd/weights": 3_680,
+    "refsd/weights": 3_685,
     "samplers": 4_640,
 }
 
