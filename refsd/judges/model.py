@@ -211,7 +211,7 @@ class ModelJudge(ModelRuns):
             """The run without a bug in float64, for its products; None if they take too much memory."""
             if not may_be_kept(case):
                 return None
-            return self._follow(case, inputs, actual, Arithmetic(FLOAT64), keeps=True, also=taps.recorded)[0]
+            return self._follow(case, inputs, actual, Arithmetic(FLOAT64), keeps=PRODUCTS, also=taps.recorded)[0]
 
         def run(arithmetic: Arithmetic, change: Change, instead: Answer = NOTHING) -> np.ndarray | None:
             own = {name: as_shaped(y, given[name].shape) if name in given else y for name, y in instead.items()}
