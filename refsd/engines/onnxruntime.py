@@ -22,10 +22,10 @@ from refsd.numerics.profiles import ONNX_F32, ONNXRUNTIME_CPU, ONNXRUNTIME_DYNAM
 _QUIET = 3  # errors only: onnxruntime warns of initializers that its own optimizer has made superfluous
 _SUFFIX = "ExecutionProvider"
 _BLOCKS = ("q4_0", "q8_0")
-# accuracy_level of the MatMulNBits that it fuses; 1: activations stay float32
 # MatMulAddFusion makes a Gemm of MatMul and bias first, which multiplies floats. The entry has processors without
 # VNNI multiply unsigned codes alone: products of unsigned and signed ones saturate at 16 bits.
 _INTEGERS = {"unfused": ["MatMulAddFusion"], "entries": {"session.x64quantprecision": "1"}}
+# accuracy_level of the MatMulNBits that it fuses; 1: activations stay float32
 _LEVEL = "session.qdq_matmulnbits_accuracy_level"
 
 
