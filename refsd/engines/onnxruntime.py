@@ -125,7 +125,7 @@ def _without_blocks(case: Case) -> str | None:
 
 def _no_tool_writes(case: Case) -> str | None:
     """Refuse what is no linear layer, and codes that no graph of QuantizeLinear or DynamicQuantizeLinear has."""
-    if case.op == "linear":
+    if case.op == "linear" and case.inputs["weight"].type == "i8":
         return None
     if case.op != "linear_int8":
         return "it is no product of integers"

@@ -140,7 +140,7 @@ def with_case(
     with seeking(examined.place):
         why = explain(kind, standard, given, taps, examined)
     looks = [] if why.causes else why.phrases
-    if not (known or why.causes) and case.model is not None and case.model.tiny:
+    if not (taps or why.causes) and case.model is not None and case.model.tiny:
         notes += [
             f"dump the model's taps too, to see where it is: refsd golden show {case.name} --taps '*' lists them"
         ]
