@@ -20,7 +20,7 @@ class Calls:
         with Change(replaced=noted).in_models():
             run()
 
-    def _noting(self, page: ModuleType, name: str) -> Callable[..., Any]:
+    def _noting(self, page: ModuleType | type, name: str) -> Callable[..., Any]:
         right = getattr(page, name)
 
         @functools.wraps(right)

@@ -29,7 +29,7 @@ class Change(NamedTuple):
     revalue:    changes a weight's values
     outputs:    outputs -> wrong outputs; None: the bug makes no difference
     params:     the component's parameters -> wrong ones
-    replaced:   (model's module, function's name, replacement): patched in while the model runs
+    replaced:   (model's module or a class, function's name, replacement): patched in while the model runs
     """
 
     arithmetic: type[Arithmetic] = Arithmetic
