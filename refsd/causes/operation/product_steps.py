@@ -14,8 +14,8 @@ Named = Iterator[tuple[str, np.ndarray]]
 _TOKENS, _TOLD = 256, 6
 # Numbers of a table of cosines and sines, at the most.
 _TABLE = 1 << 20
-# Positions beyond the right ones that are tried; the share of the largest number by which a token may differ.
-_FAR, _SAME = 64, 1e-3
+# Positions beyond the right ones that are tried, the widest range of them; a token's share of the largest number.
+_FAR, _RANGE, _SAME = 64, 1024, 1e-3
 
 
 Exponent = Callable[[np.ndarray, float], np.ndarray]
@@ -129,7 +129,7 @@ def other_tokens(
 
     The positions are solved for along each axis of the ids.
     """
-    if op.name != "rope" or not 1 < inputs["ids"].shape[1] <= _TOKENS:
+    if op.name != "rope" or not 1 < inputs["ids"].shape[1] <= _TOKENS or np.ptp(inputs["ids"].values()) > _RANGE:
         return
     x, right = inputs["x"].values(), answer(op, inputs, params)
     ids, least = inputs["ids"].values(), _SAME * np.abs(actual).max()
