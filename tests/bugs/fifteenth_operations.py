@@ -59,16 +59,16 @@ def _queries_in_other_blocks(a, right, q, *rest, **named):
 # --- few bits ----------------------------------------------------------------------------------------------------
 
 
-def _largest_of_the_first_tile(a, right, x, weight, scale, bias, how, static=None):
+def _largest_of_the_first_tile(a, right, x, weight, scale, bias, how, static=None, zero=None):
     """The tensor's largest number is sought in its first 8192."""
     if static is not None or how.scale != "tensor" or how.block:
-        return right(x, weight, scale, bias, how, static)
+        return right(x, weight, scale, bias, how, static, zero)
     first = np.abs(np.asarray(x, np.float32)).reshape(-1)[:8192].max() / np.float32(how.reach)
     return right(x, weight, scale, bias, how, np.float32(first))
 
 
-def _ties_away(a, right, x, weight, scale, bias, how, static=None):
-    return right(x, weight, scale, bias, dataclasses.replace(how, rounding="away"), static)
+def _ties_away(a, right, x, weight, scale, bias, how, static=None, zero=None):
+    return right(x, weight, scale, bias, dataclasses.replace(how, rounding="away"), static, zero)
 
 
 def _nibbles_by_turns(case, inputs, y):

@@ -132,18 +132,18 @@ def _scales_by_sixteens(case, inputs, y):
     return product + (inputs["bias"].values() if "bias" in inputs else 0.0)
 
 
-def _range_of_e4m3(a, right, x, weight, scale, bias, how, static=None):
+def _range_of_e4m3(a, right, x, weight, scale, bias, how, static=None, zero=None):
     """Numbers of e5m2, which reach 57344, are cut off at e4m3's 448."""
     if how.type != "f8_e5m2":
-        return right(x, weight, scale, bias, how, static)
-    q = quantize(np.asarray(x, np.float32), how, a.settled, static)
+        return right(x, weight, scale, bias, how, static, zero)
+    q = quantize(np.asarray(x, np.float32), how, a.settled, static, zero)
     y = (q.values.clip(-448, 448) @ weight.T) * (q.scale * scale)
     return y if bias is None else y + bias
 
 
-def _scale_beyond_its_type(a, right, x, weight, scale, bias, how, static=None):
+def _scale_beyond_its_type(a, right, x, weight, scale, bias, how, static=None, zero=None):
     """Scales of blocks above 448 are made e4m3 as they are: NaN."""
-    y = right(x, weight, scale, bias, how, static)
+    y = right(x, weight, scale, bias, how, static, zero)
     if static is None:
         return y
     largest = np.abs(in_blocks(np.asarray(x, np.float32), 16)).max(axis=-1) / 6 / np.asarray(static).reshape(())

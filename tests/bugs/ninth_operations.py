@@ -86,8 +86,8 @@ def _parts_of_half_a_tile(a, right, x, weight, bias=None, *rest):
     return y + (twice + behind).reshape(y.shape)
 
 
-def _one_scale_for_all_rows(a, right, x, weight, scale, bias, how, static=None):
-    return right(x, weight, scale, bias, replace(how, scale="tensor") if how.scale == "row" else how, static)
+def _one_scale_for_all_rows(a, right, x, weight, scale, bias, how, static=None, zero=None):
+    return right(x, weight, scale, bias, replace(how, scale="tensor") if how.scale == "row" else how, static, zero)
 
 
 _TABLE = {

@@ -71,19 +71,19 @@ def _first_head_of_the_group(case, inputs, y):
 # --- few bits ----------------------------------------------------------------------------------------------------
 
 
-def _half_a_tile_more(a, right, x, weight, scale, bias, how, static=None):
+def _half_a_tile_more(a, right, x, weight, scale, bias, how, static=None, zero=None):
     """Tiles of 32 along K are not bounded: behind a row of 16 too few lies the next row, of x and of the weight."""
     if x.shape[-1] % 32 != 16 or how.block != 16:
-        return right(x, weight, scale, bias, how, static)
+        return right(x, weight, scale, bias, how, static, zero)
     rows = np.asarray(x).reshape(-1, x.shape[-1])
     behind = [np.concatenate([t[1:, :16], np.zeros_like(t[:1, :16])]) for t in (rows, weight)]
     wide = [np.concatenate([t, more], axis=1) for t, more in zip((rows, weight), behind, strict=True)]
-    return right(*wide, scale, bias, how, static).reshape(*x.shape[:-1], -1)
+    return right(*wide, scale, bias, how, static, zero).reshape(*x.shape[:-1], -1)
 
 
-def _scales_of_rows_along_columns(a, right, x, weight, scale, bias, how, static=None):
+def _scales_of_rows_along_columns(a, right, x, weight, scale, bias, how, static=None, zero=None):
     """The weight is transposed, its scales are not."""
-    return right(x, weight * np.ravel(scale), np.ones_like(scale), bias, how, static)
+    return right(x, weight * np.ravel(scale), np.ones_like(scale), bias, how, static, zero)
 
 
 # --- functions ---------------------------------------------------------------------------------------------------

@@ -107,11 +107,11 @@ def _first_scale_of_two_groups(case, inputs, y):
     return {"y": right(x, other, scale, bias, *rest)}
 
 
-def _pairs_share_a_maximum(a, right, x, weight, scale, bias, how, static=None):
+def _pairs_share_a_maximum(a, right, x, weight, scale, bias, how, static=None, zero=None):
     """The half of 32 threads is told by their number in the grid: behind the first 32 both halves are one."""
     x = np.asarray(x, np.float32)
     if how.block != 16 or x.shape[-1] % 16 or x.size % 32:
-        return right(x, weight, scale, bias, how, static)
+        return right(x, weight, scale, bias, how, static, zero)
     whole = scales(x, how) if static is None else np.asarray(static, np.float32).reshape((1,) * x.ndim)
     each = np.broadcast_to(whole, x.shape).reshape(-1, 16)[:, :1]
     blocks = x.reshape(-1, 16)

@@ -123,9 +123,9 @@ def _stale_lanes(a, right, x, weight, bias=None, weight_type="f32"):
     return np.asarray(y) + np.asarray(x, np.float64)[..., stale] @ np.asarray(weight, np.float64)[:, stale].T
 
 
-def _truncated(a, right, x, weight, scale, bias, how, static=None):
+def _truncated(a, right, x, weight, scale, bias, how, static=None, zero=None):
     """Activations are cast to int8, which cuts off, where they should be rounded first."""
-    return right(x, weight, scale, bias, replace(how, rounding="zero") if how.type == "int8" else how, static)
+    return right(x, weight, scale, bias, replace(how, rounding="zero") if how.type == "int8" else how, static, zero)
 
 
 # --- block types -------------------------------------------------------------------------------------------------

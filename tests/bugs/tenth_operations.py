@@ -67,9 +67,11 @@ def _scales_in_squares(case, inputs, y):
     return Reference(FLOAT32).run(case, {**inputs, "block_scale": own})["y"].astype(y.dtype)
 
 
-def _half_of_the_range(a, right, x, weight, scale, bias, how, static=None):
+def _half_of_the_range(a, right, x, weight, scale, bias, how, static=None, zero=None):
     """The largest number of another device's 8-bit floats, 224, stands for 448."""
-    return right(x, weight, scale, bias, replace(how, largest=224.0) if how.type == "f8_e4m3" else how, static)
+    return right(
+        x, weight, scale, bias, replace(how, largest=224.0) if how.type == "f8_e4m3" else how, static, zero
+    )
 
 
 _TABLE = {

@@ -20,9 +20,9 @@ def _one_subgroup_of_threads(a, right, x, weight, bias=None, weight_type="f32"):
     return right(np.where(np.arange(x.shape[-1]) % 1024 < 64, x, 0).astype(x.dtype), weight, bias, weight_type)
 
 
-def _weight_alone_rotated(a, right, x, weight, scale, bias, how, static=None):
+def _weight_alone_rotated(a, right, x, weight, scale, bias, how, static=None, zero=None):
     """The weights were multiplied by a Hadamard matrix; at inference the activations are not."""
-    return right(x, weight, scale, bias, replace(how, rotation=0), static)
+    return right(x, weight, scale, bias, replace(how, rotation=0), static, zero)
 
 
 def _tiled_heads(a, right, q, k, v, *rest, **named):

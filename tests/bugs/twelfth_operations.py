@@ -22,10 +22,10 @@ def _threads_of_eight(a, right, x, weight, bias=None, weight_type="f32"):
     return y if bias is None else y + bias
 
 
-def _scale_rounded_afterwards(a, right, x, weight, scale, bias, how, static=None):
+def _scale_rounded_afterwards(a, right, x, weight, scale, bias, how, static=None, zero=None):
     """Activations are divided by their scale; the product is multiplied by it, rounded up to a power of two."""
     if static is not None:
-        return right(x, weight, scale, bias, how, static)
+        return right(x, weight, scale, bias, how, static, zero)
     q = quantize(np.asarray(x, np.float32), how, lambda y: y)
     y = q.values @ np.asarray(weight, np.float32).T * (np.exp2(np.ceil(np.log2(q.scale))) * scale)
     return y if bias is None else y + bias
