@@ -3,14 +3,16 @@
 from typing import Any
 
 from refsd.models.flux.original import one_item, picture_sizes, same_positions
+from refsd.models.flux2.component import REFERENCES
 from refsd.networks.original import Arguments, Given, diffusers, per_mille, refuse, sample, timesteps
 from refsd.networks.torch_tokens import first_tokens, grid, joined
 
+_PICTURES = "x", *REFERENCES
 _REFERENCES_APART = 10  # FLUX.2's index of the first picture to edit; FLUX.1's is 1
 
 
 def _run(model, x, params):
-    pictures = [x["x"], *([x["reference"]] if "reference" in x else [])]
+    pictures = [x[name] for name in _PICTURES if name in x]
     tokens = joined([picture.flatten(2).transpose(1, 2) for picture in pictures], 1)
     ids = [grid(picture, 1, (_REFERENCES_APART * k,), (0,)) for k, picture in enumerate(pictures)]
     text = ids[0].new_zeros(x["context"].shape[1], 4)
@@ -38,7 +40,7 @@ def _read(model, given: Given) -> Arguments:
     sizes = picture_sizes(ids)
     inputs: dict[str, Any] = {"context": given["encoder_hidden_states"]}
     expected, begin = [], 0
-    for name, (index, high, wide) in zip(("x", "reference"), sizes, strict=False):
+    for name, (index, high, wide) in zip(_PICTURES, sizes, strict=False):
         part = tokens[:, begin : begin + high * wide]
         if part.shape[1] != high * wide:
             break
