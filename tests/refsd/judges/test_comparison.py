@@ -276,6 +276,13 @@ def test_a_dump_may_have_some_taps_alone(model_files, engine, golden):
     assert one.examined.verdict.reason.startswith("model.layers.1: ")
 
 
+def test_a_dump_without_taps_that_nothing_explains_says_how_to_list_them(model_files, golden):
+    noise = np.random.default_rng(0).standard_normal
+    wrong = {name: y + 0.3 * np.std(y) * noise(y.shape) for name, y in golden.items()}
+    compared = with_case(CASE, wrong, golden, FLOAT32, model_files)
+    assert not compared.causes and f"refsd golden show {CASE.name} --taps" in compared.notes[-1]
+
+
 def test_a_dump_without_a_tap_must_have_every_output(model_files, engine, golden):
     part = dict([*golden.items()][:-1])
     assert "is missing" in with_case(CASE, part, golden, FLOAT64, model_files).examined.verdict.reason
