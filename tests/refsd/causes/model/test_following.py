@@ -424,3 +424,23 @@ def test_blocks_that_a_dump_has_not_are_all_skipped(model_files):
     assert explained(model_files, "zimage/zimage/masked", found, place) == [
         "blocks noise_refiner.0, noise_refiner.1 are skipped"
     ]
+
+
+def test_an_input_left_out_comes_before_a_source_that_is_zero_there(model_files):
+    """Padding that was not written: another tap happens to be zero in its rows."""
+    name, place = "zimage/zimage/whole", "context_refiner.0.add"
+    _, taps = answered(model_files, name, Arithmetic(FLOAT32))
+    found = {tap: y.copy() for tap, y in taps.items()}
+    found[place][:, 7:] = found["context_refiner.0.attention_norm2.weight"][:, 7:]
+    found["context_refiner.0.attention.rope.1"][:, 7:] = 0
+    assert explained(model_files, name, found, place)[0].startswith(
+        "add left out: b is the result, in the last 25 of"
+    )
+
+
+def test_zeros_are_not_what_another_tap_of_zeros_should_be(model_files):
+    name, place = "zimage/zimage/whole", "context_refiner.0.attention.attention"
+    _, taps = answered(model_files, name, Arithmetic(FLOAT32))
+    gone = place, "context_refiner.0.attention.out"
+    found = {tap: 0 * y if tap in gone else y for tap, y in taps.items()}
+    assert explained(model_files, name, found, place) == ["nothing is computed: zeros"]

@@ -1041,3 +1041,15 @@ def test_a_bit_that_is_wrong_here_and_there_is_not_called_inverted():
         return answer(op, {**inputs, "x": StoredTensor(x.type, x.shape, data)}, params)
 
     assert not any("inverted" in cause for cause in named("dequantize/q5_0/r33-d512", wrong))
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_probabilities_rounded_before_the_values(kind):
+    def wrong(op, inputs, params):
+        q, k, v = (inputs[name].values().astype(np.float64) for name in "qkv")
+        s = np.einsum("blhd,bjhd->bhlj", q, k) / q.shape[-1] ** 0.5
+        e = np.exp(s - s.max(axis=-1, keepdims=True))
+        weights = (e / e.sum(axis=-1, keepdims=True)).astype(np.float32).astype(kind)
+        return np.einsum("bhlj,bjhd->blhd", weights.astype(np.float64), v)
+
+    assert named("attention/f32/self-b2-l35-j35-h2-d40", wrong)[0] == f"probabilities rounded to {kind}"
