@@ -141,9 +141,8 @@ def with_case(
         why = explain(kind, standard, given, taps, examined)
     looks = [] if why.causes else why.phrases
     if not (taps or why.causes) and case.model is not None and case.model.tiny:
-        notes += [
-            f"dump the model's taps too, to see where it is: refsd golden show {case.name} --taps '*' lists them"
-        ]
+        listing = f"refsd golden show {case.name} --taps '*' lists them"
+        notes += [f"dump the model's taps too, to see where the error is: {listing}"]
     others: dict[str, str] = {}
     for tap in _of_other_layers(examined.wrong, examined.trace.ops)[:_OTHERS]:
         with seeking(tap):

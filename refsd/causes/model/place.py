@@ -177,11 +177,11 @@ class Place(NamedTuple):
         gap: as refsd/causes/operation/unlisted.py takes it; no other tap is an input then
         """
         last = self.segment.last - 1
-        calls = self._call(last) if self.segment.ops else []
         if gap:
-            yield from (call.unlisted(self.actual, gap) for call in calls)
+            yield from (call.unlisted(self.actual, gap) for call in (self._call(last) if self.segment.ops else ()))
             return
         every = [*self.calls()]
+        calls = [call for at, call in every if at == last]
         yield left_out([(at, call) for at, call in every if at < last], self.moved)
         yield self._unchanged(calls)
         yield exchanged(every, self.moved)

@@ -6,6 +6,7 @@ from itertools import product
 import ml_dtypes
 import numpy as np
 
+from refsd.causes.generic.error_places import joined
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.numerics.tensor import stored
@@ -172,5 +173,5 @@ def other_tokens(
             where = f"tokens {some[0]} to {some[-1]}"
             told.setdefault(f"the positions' axis {axis} is {what}, at {where}", []).append(str(item))
     if told:
-        texts = [f"{words} of item {' and '.join(items)}" for words, items in told.items()]
+        texts = [f"{words} of item{'s' * (len(items) > 1)} {joined(items, 'and')}" for words, items in told.items()]
         yield "; ".join(texts[:_TOLD]), answer(op, {**inputs, "ids": stored(solved)}, params)

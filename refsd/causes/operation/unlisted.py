@@ -15,11 +15,12 @@ from refsd.causes.operation.code_values import code_values, grid_entries, other_
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.function_steps import cut_polynomials, ranges, straight_lines
 from refsd.causes.operation.generated_mutants import generated, simplest
+from refsd.causes.operation.key_counts import key_counts
 from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.overflows import overflows, partial_maximum
 from refsd.causes.operation.product_steps import other_tokens
 from refsd.causes.operation.product_terms import product_terms
-from refsd.causes.operation.row_sums import key_counts, row_sums, softmax_sums
+from refsd.causes.operation.row_sums import row_sums, softmax_sums
 from refsd.causes.operation.small_floats import misread_floats
 from refsd.causes.operation.steps import bordered, head_counts, stepwise
 from refsd.golden.dimensions import sizes_of

@@ -10,9 +10,10 @@ from refsd.causes.operation import fitted_constants
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.function_steps import NAMES, other_functions, straight_lines
 from refsd.causes.operation.generated_mutants import generated
+from refsd.causes.operation.key_counts import key_counts
 from refsd.causes.operation.memory_layouts import of_other_strides, of_strides
 from refsd.causes.operation.product_steps import other_tokens, rope_steps
-from refsd.causes.operation.row_sums import key_counts, row_sums, softmax_sums
+from refsd.causes.operation.row_sums import row_sums, softmax_sums
 from refsd.causes.operation.steps import head_counts
 from refsd.golden.mutations import answer
 from refsd.golden.operations import OPERATIONS
@@ -299,6 +300,10 @@ def test_positions_of_several_items_are_solved_for():
             "the positions' axis 0 is 9, not 5, at tokens 4 to 8 of item 0; "
             "the positions' axis 1 is 2 less, at tokens 6 to 8 of item 1"
         )
+        both = ids.copy()
+        both[:, 6:, 1] += 1
+        ((name, _),) = other_tokens(*call, _with(call, ids=both))
+        assert name == "the positions' axis 1 is 1 more, at tokens 6 to 8 of items 0 and 1"
         assert not [*other_tokens(*call, _with(call))]
         assert not [*other_tokens(*call, _normal(2, 9, 3, 8) + 1)], "no position gives it"
 
