@@ -4,6 +4,7 @@ A field that changes what the model computes, and that no shape tells, must be r
 """
 
 import json
+import math
 from pathlib import Path
 from random import Random
 
@@ -207,7 +208,8 @@ def _examples(folder: Path) -> dict[str, Files]:
         assert part is not None
         layout = "diffusers" if (component, "diffusers") in small.KEYMAPS else "original"
         some = np.float32([0.5, -0.25, 0.125])
-        weights = {name: np.resize(some, shape) for name, shape in small.shapes(component, size).items()}
+        shapes = small.shapes(component, size)
+        weights = {name: some[np.arange(math.prod(shape)) % 3].reshape(shape) for name, shape in shapes.items()}
         path = folder / f"{family}.safetensors"
         save_file(small.written(component, layout, size, weights), path)
         config = {**CONFIGS.get("clip" if component == "clip_g" else component, {}), **part.config(size)}
