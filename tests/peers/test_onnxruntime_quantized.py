@@ -17,7 +17,6 @@ from refsd.golden import conform, operations
 from refsd.golden.operations import OPERATIONS
 from refsd.judges import judges
 from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.processor import cpu_features
 from refsd.numerics.profiles import FLOAT32, FLOAT64, ONNXRUNTIME_CPU, ONNXRUNTIME_DYNAMIC, UINT8_TENSOR
 from refsd.numerics.tensor import Scaling, StoredTensor, stored
 from refsd.onnx.case_model import CaseModel, case_model
@@ -29,8 +28,6 @@ pytestmark = pytest.mark.peer
 _ZERO = [
     case for op in ("linear_int8", "conv2d_int8") for case in OPERATIONS[op].cases if case.params.get("zero_point")
 ]
-# docs/findings/onnxruntime-uint8-int8-saturation.md
-_SATURATES = "avx2" in cpu_features() and not cpu_features() & {"avx_vnni", "avx512_vnni"}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +48,6 @@ def test_no_false_alarm(seed, engines, runner):
             case, inputs={name: msgspec.structs.replace(recipe, seed=seed) for name, recipe in case.inputs.items()}
         )
         for case in _ZERO
-        if not (_SATURATES and case.name.startswith("linear_int8/zero-pairs"))
     ]
     asked = [engines["onnxruntime"], engines["onnxruntime-qdq"]]
     results = conform.run(runner._replace(explains=False), asked, cases)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from refsd.onnx.operations.function import Function
-from refsd.onnx.operations.products import scale_and_zero
+from refsd.onnx.operations.products import scale_and_zero, unsigned
 
 
 def _each(number, axes: int) -> list[int]:
@@ -50,20 +50,12 @@ def _im2col(b, x, params):
 
 
 def _conv2d_int8(b, x, params):
-    """QuantizeLinear to unsigned codes, around 128 or their zero point; ConvInteger; both scales in float.
-
-    The filters' codes are unsigned, too: without VNNI onnxruntime adds products of signed ones up in 16 bits.
-    """
+    """QuantizeLinear to unsigned codes, around 128 or their zero point; ConvInteger; both scales in float."""
     middle = b.constant(np.array(128, np.uint8))
     scale, zero = scale_and_zero(b, x["x"], x, params)
     zero = zero if params["zero_point"] else middle
     codes = b.node("QuantizeLinear", x["x"], scale, zero)
-    weight, own = x["weight"], x.get("weight_zero")
-    if weight.dtype == np.int8:
-        weight, own = (
-            b.cast(b.node("Add", b.cast(t, b.dtype), 128.0), np.uint8) if t else t for t in (weight, own)
-        )
-        own = own or middle
+    weight, own = unsigned(b, x["weight"], x.get("weight_zero"))
     sides = {"pads": pads(params["padding"])}
     sides |= {"kernel_shape": list(weight.shape[2:]), "strides": _each(params["stride"], 2)}
     if own is None or own.shape in ((), (1,)):

@@ -15,7 +15,10 @@ def linear(b, x, weight, bias=None):
 
 
 def _linear_int8(b, x, params):
-    """QuantizeLinear, MatMulInteger into int32, both scales: a scale for the tensor, or one for each row."""
+    """QuantizeLinear, MatMulInteger into int32, both scales: a scale for the tensor, or one for each row.
+
+    Beside unsigned activations the weight's codes are unsigned, too (`unsigned`).
+    """
     if b.quantized:
         return _quantized(b, x, params)
     *outer, K = x["x"].shape
@@ -26,6 +29,8 @@ def _linear_int8(b, x, params):
     scale, zero = scale_and_zero(b, rows, x, params)
     codes = b.node("QuantizeLinear", rows, scale, zero, axis=0)
     weight, own = b.transpose(x["weight"], (1, 0)), _zero_of_weight(b, x) if "weight_zero" in x else None
+    if params["zero_point"]:
+        weight, own = unsigned(b, weight, own)
     if params["zero_point"] and zero.shape:  # onnxruntime's MatMulInteger has no zero point of each row
         wide = b.cast(weight, np.int32)
         wide = wide if own is None else b.node("Sub", wide, b.cast(own, np.int32))
@@ -39,6 +44,19 @@ def _linear_int8(b, x, params):
     y = b.node("Mul", y, x["weight_scale"])
     y = y if x.get("bias") is None else b.node("Add", y, x["bias"])
     return b.reshape(y, (*outer, y.shape[1]))
+
+
+def unsigned(b, codes, zero):
+    """Return codes and their zero point, None for 0, as uint8: int8's are 128 more.
+
+    Without VNNI onnxruntime adds products of unsigned and signed codes up in 16 bits.
+    """
+    if codes.dtype == np.uint8:
+        return codes, zero
+    codes, zero = (
+        b.cast(b.node("Add", b.cast(t, b.dtype), 128.0), np.uint8) if t is not None else None for t in (codes, zero)
+    )
+    return codes, b.constant(np.array(128, np.uint8)) if zero is None else zero
 
 
 def scale_and_zero(b, rows, x, params):
