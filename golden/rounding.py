@@ -41,6 +41,8 @@ def moved(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     info = ml_dtypes.finfo(dtype)
     with np.errstate(over="ignore"):
         same = x.astype(dtype).astype(np.float64) == x
+    if same.all():
+        return np.zeros(x.shape)
     bound = unit(dtype) * np.abs(x) + float(info.smallest_subnormal) / 2
     bound = np.where(np.abs(x) > largest(dtype), np.inf, bound)
     return np.where(same, 0.0, bound)

@@ -62,13 +62,15 @@ def _serial(x: np.ndarray, W: np.ndarray, u: float) -> np.ndarray:
     x [..., K], W [O, K] -> [..., O]
     """
     K = x.shape[-1]
-    rows, row_of = np.unique(x.reshape(math.prod(x.shape[:-1]), K), axis=0, return_inverse=True)
+    rows = x.reshape(math.prod(x.shape[:-1]), K)
     error = np.zeros((len(rows), len(W)))
     ranked = np.sort(rows)
     repeated = (np.diff(ranked) == 0) & (ranked[:, 1:] != 0)
-    for i in np.flatnonzero(repeated.sum(axis=-1) >= K / 2):
-        error[i] = serial_error(rows[i] * W, u)[:, 0]
-    return np.abs(error[row_of.ravel()]).reshape(*x.shape[:-1], len(W))
+    few, row_of = np.unique(rows[repeated.sum(axis=-1) >= K / 2], axis=0, return_inverse=True)
+    of_few = [serial_error(row * W, u)[:, 0] for row in few]
+    if of_few:
+        error[repeated.sum(axis=-1) >= K / 2] = np.array(of_few)[row_of.ravel()]
+    return np.abs(error).reshape(*x.shape[:-1], len(W))
 
 
 def _sums_overflow(x: np.ndarray, dx: np.ndarray) -> np.ndarray:
