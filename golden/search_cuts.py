@@ -1,8 +1,10 @@
 """Note that a search for a cause was cut by its time limit, so that the report can say so.
 
-What is found then depends on the machine, where all other searches end by counted work.
+Limits are in seconds of a processor of 2024; a slower one is given as many more, so that it finds nearly the same.
+All other searches end by counted work.
 """
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +13,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _CUTS: ContextVar[list[float] | None] = ContextVar("cuts", default=None)
+_ROUNDS, _USUAL = 20_000, 50e-9  # Python takes so many seconds a round of `_count` on a Zen 4
+_SLOWEST = 4.0
 
 
 @contextmanager
@@ -30,17 +34,31 @@ def note_cut(seconds: float) -> None:
         cuts.append(seconds)
 
 
+def _count() -> float:
+    """Return the CPU seconds of a round of a loop in Python, which is what searches are made of."""
+    began, total = time.process_time(), 0
+    for i in range(_ROUNDS):
+        total += i * i
+    return (time.process_time() - began) / _ROUNDS
+
+
+@functools.cache
+def slowness() -> float:
+    """Return how many times as long this processor computes as a Zen 4, from 1 to 4."""
+    return min(max(min(_count() for _ in range(5)) / _USUAL, 1.0), _SLOWEST)
+
+
 def _computing() -> float:
     from refsd.kernels._jit import compiled_for  # imports Numba: whoever searches has computed something before
 
-    return time.process_time() - compiled_for()
+    return (time.process_time() - compiled_for()) / slowness()
 
 
 class TimeLimit:
     """A limit in seconds, which begins when it is made.
 
-    clock: by default this process's CPU time, of all of its threads together, without that of compiling kernels:
-           what is found shall not depend on which of them were compiled before
+    clock: by default this process's CPU time in a Zen 4's seconds, of all of its threads together, without that of
+           compiling kernels: what is found shall not depend on which of them were compiled before
     noted: False for a search after the one for a cause: its cut leaves no cause unknown
     """
 

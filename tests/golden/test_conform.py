@@ -14,7 +14,7 @@ import pytest
 from refsd.cases import CASES, select
 from refsd.engines import registry
 from refsd.engines.reference import Reference
-from refsd.golden import verdict
+from refsd.golden import search_cuts, verdict
 from refsd.golden.case import Case
 from refsd.golden.cause_kinds import is_all, kinds
 from refsd.golden.conform import Runner, after_asking_again, run, with_shared_causes, with_waivers
@@ -291,6 +291,16 @@ def test_a_limit_counts_by_its_clock_and_notes_what_it_is_told_to():
             limit = TimeLimit(2.0, lambda: now[0], noted)
             assert [now.__setitem__(0, now[0] + 1) or one for one in limit.within("abcde")] == [*"abc"]
     assert cuts == [2.0]
+
+
+def test_a_slow_processor_is_given_more_time(monkeypatch):
+    assert 1 <= search_cuts.slowness() <= 4
+    monkeypatch.setattr(search_cuts, "slowness", lambda: 3.0)
+    limit, computing = TimeLimit(2.0), time.process_time
+    monkeypatch.setattr(time, "process_time", lambda: computing() + 5)
+    assert [*limit.within("ab")] == [*"ab"]
+    monkeypatch.setattr(time, "process_time", lambda: computing() + 7)
+    assert [*limit.within("ab")] == []
 
 
 def test_a_limit_does_not_count_what_kernels_are_compiled_for(monkeypatch):

@@ -31,7 +31,7 @@ except ImportError:  # not on every system
 
 import numpy as np
 
-from refsd.golden.search_cuts import note_cut
+from refsd.golden.search_cuts import note_cut, slowness
 
 _BYTES = 1 << 30
 # The exit code of a process that ends itself because its CPU time is used up.
@@ -99,7 +99,11 @@ def swapped(function: FunctionType, code: CodeType | None, defaults: tuple | Non
 
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise TooLong in the block after this much CPU time; for use inside `apart`. Without timers, of wall time."""
+    """Raise TooLong in the block after this much CPU time; for use inside `apart`. Without timers, of wall time.
+
+    seconds: of a Zen 4, as in golden/search_cuts.py
+    """
+    seconds *= slowness()
     if not hasattr(signal, "setitimer"):
         with _interrupted_after(seconds):
             yield
@@ -141,15 +145,16 @@ def _interrupted_after(seconds: float) -> Iterator[None]:
 
 
 def apart(work: Callable[..., Iterator[list]], seconds: float, *arguments: Any) -> list[list]:
-    """Return what `work(*arguments)` yields in another process, until it ends or has used this much CPU time.
+    """Return what `work(*arguments)` yields in another process, until it ends or has used its CPU time.
 
     The cut of a process that its limit of time ends is noted (golden/search_cuts.py), but not that of one that dies
     otherwise or cannot be started.
 
+    seconds: of a Zen 4, as in golden/search_cuts.py
     work: yields lists that JSON can hold. Where processes cannot be forked, it and the arguments must be picklable.
     """
     start = _forked if hasattr(os, "fork") and resource is not None else _spawned
-    text, late = start(work, seconds, arguments)
+    text, late = start(work, seconds * slowness(), arguments)
     if late:
         note_cut(seconds)
     whole = text.decode(errors="ignore").splitlines() if text.endswith(b"\n") else text.decode().splitlines()[:-1]
