@@ -41,6 +41,7 @@ GATED_ADD = Operation(
     mutants=(
         Mutant("gate times h rounded to float16", gate_times_h_in_float16),
         Mutant("gate missing", other_input("gate", np.ones_like)),
+        Mutant("gate passed through tanh", other_input("gate", np.tanh)),
         Mutant("one more than the gate", other_input("gate", lambda g: g + 1)),
         Mutant("every item gated as the first", other_input("gate", first_of_batch)),
         Mutant("x and h exchanged", exchanged("x", "h")),

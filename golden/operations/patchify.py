@@ -35,6 +35,12 @@ def read_by_column(op, inputs, params):
     return other_input("x", reordered)(op, inputs, params)
 
 
+def height_for_width(op, inputs, params):
+    """Take the grid's height for its width, and write as many pixels into the right shape's memory."""
+    other = {**params, "height": inputs["x"].shape[1] // params["height"]}
+    return answer(op, inputs, other).reshape(answer(op, inputs, params).shape)
+
+
 def _block(t: np.ndarray, patch: int, channels_last: bool) -> np.ndarray:
     """Exchange row and column within each token."""
     N, L, D = t.shape
@@ -101,7 +107,11 @@ UNPATCHIFY = Operation(
     params={"patch": 2, "height": REQUIRED, "channels_last": False},
     run=_unpatchify,
     bound=movement,
-    mutants=(*_BOTH, Mutant("tokens column by column", read_by_column)),
+    mutants=(
+        *_BOTH,
+        Mutant("tokens column by column", read_by_column),
+        Mutant("height taken for the width", height_for_width),
+    ),
     cases=(
         Case("unpatchify/f32/outer-n2-l12-d20", "unpatchify", {"x": Recipe((2, 12, 20))}, {"height": 3}),
         Case("unpatchify/f32/inner-n2-l12-d20", "unpatchify", {"x": Recipe((2, 12, 20))}, {"height": 4, **_INNER}),

@@ -178,6 +178,19 @@ def taken_at(place: Callable[[np.ndarray, float], np.ndarray]) -> Wrong:
     return wrong
 
 
+def _along_one(kept: int) -> Wrong:
+    """Interpolate along one axis alone; of the other take the first of the two pixels."""
+
+    def wrong(op, inputs, params):
+        if params["antialias"]:
+            return None
+        make = taps.linear_corners if params["align_corners"] else taps.linear
+        first = lambda size, new: taps.Taps(make(size, new).index[:, :1], np.ones((new, 1)))
+        return weighted_by(*(make if axis == kept else first for axis in (0, 1)))(op, inputs, params)
+
+    return wrong
+
+
 def _never_read(*axes: int) -> Wrong:
     """Read the last but one of an axis for the last: places are limited to one too few."""
 
@@ -287,6 +300,8 @@ RESIZE_BILINEAR = Operation(
         Mutant("no half pixels", stretched),
         Mutant("nearest", other_run(_run_nearest)),
         Mutant("bicubic", other_run(_run("bicubic"))),
+        Mutant("rows not interpolated: the upper one alone", _along_one(1)),
+        Mutant("columns not interpolated: the left one alone", _along_one(0)),
         *(Mutant(f"at most {n} pixels of an axis count", pixels_at_most(taps.triangle, n)) for n in (2, 3, 4)),
         *_ENDS,
         SIDES_SWAPPED,

@@ -6,7 +6,7 @@ import numpy as np
 
 from refsd.golden.bounds import Run
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, EPS, F16_INPUT, NO_WEIGHT, Wrong, other_output
+from refsd.golden.mutations import BATCH, EPS, F16_INPUT, NO_WEIGHT, Wrong, answer, other_output
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.operations.l2_norm import unit_rows
 from refsd.golden.recipe import Recipe
@@ -64,6 +64,11 @@ def _squares_in_float16(op, inputs, params):
     return x * _unit(square, x.shape[1], np.float32(params["eps"])) * w.reshape(-1, *[1] * (x.ndim - 2))
 
 
+def _root_of_pixels(op, inputs, params):
+    x = inputs["x"].values()
+    return answer(op, inputs, params) * np.float32(math.sqrt(math.prod(x.shape[2:]) / x.shape[1]))
+
+
 def _case(label: str, x: tuple[int, ...], eps=1e-12, exponent=-15) -> Case:
     inputs = {"x": Recipe(x, exponent=exponent), "weight": Recipe(x[1:2], offset=1.0)}
     name = f"rms_norm_channels/f32/{label}-x{'x'.join(map(str, x))}"
@@ -90,6 +95,7 @@ RMS_NORM_CHANNELS = Operation(
             "eps added to the mean square, as in rms_norm",
             _scaled_by(lambda square, n, eps: 1 / np.sqrt(square / n + eps)),
         ),
+        Mutant("factor sqrt of the number of pixels, not of channels", _root_of_pixels),
         Mutant("normalised over the last axis", _scaled_by(_unit, -1)),
         Mutant("normalised over the pixels of each channel", _scaled_by(_unit, None)),
         Mutant("squares summed in float16", _squares_in_float16),

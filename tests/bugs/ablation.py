@@ -37,7 +37,10 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.product_steps": ("rope_steps", "times_steps", "other_tokens"),
     "operation.product_terms": ("product_terms",),
     "operation.row_sums": ("row_sums", "softmax_sums"),
-    "operation.key_counts": ("key_counts",),
+    "operation.softmax_weights": (
+        "key_counts",
+        "other_exponential",
+    ),
     "operation.small_floats": ("misread_floats",),
     "operation.steps": ("stepwise", "bordered", "head_counts"),
     "stage.candidates": ("settings", "exchanged"),

@@ -93,7 +93,7 @@ def _read_on(x: np.ndarray, stride: int, L: int) -> np.ndarray:
 
 
 def of_other_strides(inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Yield two inputs whose rows are as many but not as long, each read at the distance of the other's rows."""
+    """Yield two inputs whose rows are as many but not as long, one or each read at the distance of the other's."""
     for one, other in combinations([name for name, x in inputs.items() if x.ndim > 2 and x.dtype.kind == "f"], 2):
         rows = {name: inputs[name].reshape(*inputs[name].shape[:2], -1) for name in (one, other)}
         long = {name: x.shape[2] for name, x in rows.items()}
@@ -102,6 +102,11 @@ def of_other_strides(inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, di
             read = {name: _read_on(x, strides[name], x.shape[1]) for name, x in rows.items()}
             phrase = f"rows of {one} are sought at the stride of {other}'s, and the reverse"
             yield phrase, {name: x.reshape(inputs[name].shape) for name, x in read.items()}
+        for name, stride in ((one, inputs[other].shape[-1]), (other, inputs[one].shape[-1])):
+            if inputs[one].shape[:-1] == inputs[other].shape[:-1] and stride != inputs[name].shape[-1]:
+                x = inputs[name].reshape(1, -1, inputs[name].shape[-1])
+                read = _read_on(x, stride, x.shape[1]).reshape(inputs[name].shape)
+                yield f"{name}: its rows are sought at a stride of {stride} numbers, as the other's", {name: read}
 
 
 def of_groups(name: str, x: np.ndarray, params: Params, axes: list[str]) -> Iterator[tuple[str, Callable]]:

@@ -33,6 +33,7 @@ _FEW_BITS = (
 _BLOCKS = {"q8_0": 32, "q8_1": 32, "q8_k": 256, "f16": 1, "bf16": 1}
 # Sums by a loop of float16 instructions, and by tensor cores.
 _SUMS = (Float16Sums(), Float16Sums(step=16))
+_MOST_HALVES = 1 << 22
 
 
 def in_precisions(
@@ -48,6 +49,8 @@ def in_precisions(
     if op.name == "attention" and declared.scores is None:
         numerics = replace(declared, scores=Int8Scores(), sums=SAGE_SUMS)
         yield f"scores are products of {numerics.scores}", op.answer(Arithmetic(numerics), inputs, params)
+    if op.name == "linear" and not declared.sums:
+        yield from _in_halves(op, inputs, params)
     if op.name in _OF_PRODUCTS and not declared.sums:
         for sums in _SUMS:
             numerics = replace(
@@ -56,6 +59,23 @@ def in_precisions(
             with np.errstate(all="ignore"):
                 answer = op.answer(Arithmetic(numerics), inputs, params)
             yield f"products added up in float16, not in {declared.compute}", answer
+
+
+def _in_halves(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield sums in float16, one product after another, which is rounded too, or of factors that are not."""
+    x, weight = (inputs[name].values() for name in ("x", "weight"))
+    rows = x.reshape(-1, x.shape[-1])
+    if len(rows) * weight.size > _MOST_HALVES:
+        return
+    bias = inputs["bias"].values() if "bias" in inputs else 0
+    half = np.float16
+    for words, kind in ((", each rounded to float16 before", half), (", of factors in float32", np.float32)):
+        total = np.zeros((len(rows), len(weight)), half)
+        with np.errstate(all="ignore"):
+            for a, b in zip(rows.T.astype(kind), weight.T.astype(kind), strict=True):
+                total = (total + a[:, None] * b).astype(half)
+        y = total.astype(np.float32).reshape(*x.shape[:-1], -1) + bias
+        yield f"products added up in float16{words}", y.astype(np.float32)
 
 
 def broken_requests(op: Operation, inputs: Inputs, declared: Numerics) -> dict[str, Numerics]:

@@ -19,7 +19,7 @@ from refsd.golden.operation import Inputs, Operation, Params
 # With what every phrase begins.
 STATISTICS = "mean and variance"
 _NAMES = ("layer_norm", "group_norm", "rms_norm", "adaptive_layer_norm")
-_SOFTMAXES = ("softmax", "attention", "attention_softcap")
+SOFTMAXES = ("softmax", "attention", "attention_softcap")
 _NEAR = 1e-4
 _UNIT = 2.0**-24
 # How many times the variance E[x^2] must be before one pass loses bits of it.
@@ -110,7 +110,7 @@ def softmax_sums(
     A row is then the right one over its share of the whole sum, which prefix sums give for every run; what keys
     add that are none is the same for all rows.
     """
-    if op.name not in _SOFTMAXES or not np.isfinite(actual).all():
+    if op.name not in SOFTMAXES or not np.isfinite(actual).all():
         return
     weights, total, right = attention_weights(op, inputs, params)
     sinks = np.exp(inputs["sinks"].values().astype(np.float64)) if "sinks" in inputs else None

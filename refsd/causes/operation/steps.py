@@ -139,6 +139,9 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
         yield "a channel's group is its number modulo the number of groups", affine(name, y, values)
     for label, divisor in _DIVISORS.items():
         yield label, made(divisor=lambda v, of=divisor: of(v, eps))
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        coarse, called = rounded(dtype), np.dtype(dtype).name
+        yield f"normalised numbers rounded to {called}", made(scaled=lambda n, y, v, of=coarse: affine(n, of(y), v))
     if "weight" in values:
         yield "weight and bias are left out", made(scaled=lambda name, y, values: y)
         yield "the bias is added before the weight", made(scaled=lambda *a: affine(*a, bias_first=True))
@@ -212,6 +215,10 @@ def _weights(s: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
             starts = np.arange(0, s.shape[-1], block)
             tops = np.maximum.accumulate(np.maximum.reduceat(s, starts, axis=-1), axis=-1)
             tops = np.repeat(tops, block, axis=-1)[..., : s.shape[-1]]
+            for name in ("bfloat16", "float16"):
+                e = np.exp(s - np.where(np.isneginf(tops), 0.0, tops)).astype(name).astype(np.float64)
+                words = f"exponentials rounded to {name} in tiles of {block} scores, after they are added up"
+                yield words, e * np.exp(np.where(np.isneginf(tops), 0.0, tops - top)) / total
             last = np.where(np.arange(s.shape[-1]) < starts[-1], tops[..., starts[-1] - 1, None], top)
             for own, where in ((tops, "a"), (last, "in the last one a")):
                 late = np.exp(s - np.where(np.isneginf(own), 0.0, own))

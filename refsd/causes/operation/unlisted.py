@@ -13,15 +13,15 @@ import numpy as np
 from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values, grid_entries, other_layouts
 from refsd.causes.operation.fitted_constants import fitted
-from refsd.causes.operation.function_steps import cut_polynomials, ranges, straight_lines
+from refsd.causes.operation.function_steps import cancelled, cut_polynomials, ranges, straight_lines
 from refsd.causes.operation.generated_mutants import generated, simplest
-from refsd.causes.operation.key_counts import key_counts
 from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.overflows import overflows, partial_maximum
 from refsd.causes.operation.product_steps import other_tokens
 from refsd.causes.operation.product_terms import product_terms
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
 from refsd.causes.operation.small_floats import misread_floats
+from refsd.causes.operation.softmax_weights import key_counts, other_exponential
 from refsd.causes.operation.steps import bordered, head_counts, stepwise
 from refsd.golden.dimensions import sizes_of
 from refsd.golden.mutations import Inapplicable, answer
@@ -77,6 +77,7 @@ def _all(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, gap:
         lambda: row_sums(op, inputs, params, actual),
         lambda: softmax_sums(op, inputs, params, actual),
         lambda: key_counts(op, inputs, params, actual),
+        lambda: other_exponential(op, inputs, params, actual),
         lambda: other_entries(op, inputs, params, actual),
         lambda: cut_polynomials(op, inputs, params, actual),
         lambda: straight_lines(op, inputs, params, actual),
@@ -88,6 +89,7 @@ def _all(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, gap:
     for make in (
         lambda: overflows(op, inputs, params, actual),
         lambda: partial_maximum(op, inputs, params, actual),
+        lambda: cancelled(op, inputs, params, actual),
         lambda: ranges(op, inputs, params, actual),
         lambda: _of_blocks(op, inputs, params, wrong_values),
         lambda: simplest(op, inputs, params),

@@ -10,10 +10,10 @@ from refsd.causes.operation import fitted_constants
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.function_steps import NAMES, other_functions, straight_lines
 from refsd.causes.operation.generated_mutants import generated
-from refsd.causes.operation.key_counts import key_counts
 from refsd.causes.operation.memory_layouts import of_other_strides, of_strides
 from refsd.causes.operation.product_steps import other_tokens, rope_steps
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
+from refsd.causes.operation.softmax_weights import key_counts
 from refsd.causes.operation.steps import head_counts
 from refsd.golden.mutations import answer
 from refsd.golden.operations import OPERATIONS
@@ -373,7 +373,7 @@ def test_rows_at_another_stride():
 
 def test_rows_of_two_inputs_at_the_stride_of_the_other():
     x, y = _normal(2, 4, 11), _normal(2, 4, 3)
-    ((phrase, read),) = of_other_strides({"x": x, "y": y, "flat": _normal(4, 3)})
+    (phrase, read), *_ = of_other_strides({"x": x, "y": y, "flat": _normal(4, 3)})
     assert phrase == "rows of x are sought at the stride of y's, and the reverse"
     np.testing.assert_array_equal(read["x"][1, 2], x.ravel()[44 + 6 :][:11])
     np.testing.assert_array_equal(read["y"][0, 2], [*y.ravel()[22:], 0])

@@ -5,6 +5,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from naming import named
 
 from refsd.cases import CASES, select
 from refsd.causes.operation.block_parts import parts_of
@@ -12,19 +13,14 @@ from refsd.causes.operation.exchanged_axes import letters
 from refsd.causes.operation.generated_mutants import generated
 from refsd.causes.operation.steps import stepwise
 from refsd.causes.operation.unlisted import _all, explaining, most_bugs, unlisted
-from refsd.golden.judge import Standard
 from refsd.golden.mutations import answer, widened
 from refsd.golden.operations import OPERATIONS
-from refsd.judges.operation import OperationJudge
 from refsd.kernels.quant import BLOCK_TYPES
-from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.numerics.tensor import StoredTensor, stored
 
 # A search has some seconds of CPU.
 pytestmark = pytest.mark.jitted
 
-JUDGE = OperationJudge()
 SELF = "attention/f32/self-b2-l35-j35-h2-d40"
 LOKR = next(name for name in CASES if name.startswith("lokr/") and 4 in CASES[name].inputs["w1"].shape[:1])
 HEADS = "rms_norm/f32/heads-x2x20x3x128"
@@ -32,16 +28,6 @@ PAIR = np.arange(77) // 2
 CAPPED = next(name for name in CASES if name.startswith("attention_softcap/"))
 TIME = next(name for name in CASES if name.startswith("timestep_embedding/f32/"))
 CONV = "conv2d/f32/3x3-n2-c33-k20-h9-w14"
-
-
-def named(case_name, wrong):
-    """What the judge says of a wrong answer. wrong: operation, inputs, complete parameters -> y"""
-    case = CASES[case_name]
-    inputs = case.realize()
-    op = OPERATIONS[case.op]
-    truth, honest = (JUDGE.answer(case, inputs, Arithmetic(n)) for n in (FLOAT64, FLOAT32))
-    y = np.asarray(wrong(op, inputs, op.complete(inputs, case.params)), np.float32)
-    return JUDGE.explain(Standard(case, inputs, truth, honest, FLOAT32), {"y": y}).causes
 
 
 def other(**changes):
