@@ -23,6 +23,7 @@
     uv run python tests/bugs/inject.py --held-out fifteenth
     uv run python tests/bugs/inject.py --held-out sixteenth
     uv run python tests/bugs/inject.py --held-out seventeenth
+    uv run python tests/bugs/inject.py --held-out eighteenth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -40,6 +41,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from ablation import finder_of, marked, unmarked, worth
+from eighteenth import EIGHTEENTH
 from eighth import EIGHTH
 from eleventh import ELEVENTH
 from fifteenth import FIFTEENTH
@@ -128,6 +130,7 @@ HELD_OUT_SETS = {
     "fifteenth": FIFTEENTH,
     "sixteenth": SIXTEENTH,
     "seventeenth": SEVENTEENTH,
+    "eighteenth": EIGHTEENTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -154,6 +157,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(FIFTEENTH),
     **injections(SIXTEENTH),
     **injections(SEVENTEENTH),
+    **injections(EIGHTEENTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)

@@ -1,0 +1,40 @@
+"""An eighteenth fresh set, of operations: from public trackers, drawn before a look at the judge."""
+
+from held_out import HeldOut
+
+_TABLE = {
+    "eh-op-01": ("op", "pytorch/executorch#21423, more rows than half the columns", None),
+    "eh-op-02": ("op", "ml-explore/mlx#3550, has a case", None),
+    "eh-op-03": ("op", "ml-explore/mlx#3161, a comment: one bit with zero points", None),
+    "eh-op-04": ("op", "xlite-dev/LeetCUDA#251, has a case", None),
+    "eh-op-05": ("op", "ROCm/rocm-libraries#5240, what its review finds: a softmax of what is not packed", None),
+    "eh-op-06": ("op", "pytorch/executorch#21773, a table of zero points of another width", None),
+    "eh-op-07": ("op", "llvm/torch-mlir#4645, has a case", None),
+    "eh-op-08": ("op", "flagos-ai/FlagGems#5217, a resize by a factor", None),
+    "eh-op-09": ("op", "vllm-project/vllm-ascend#12820, has a case", None),
+    "eh-op-10": ("op", "xlite-dev/LeetCUDA#335, has a case", None),
+    "eh-op-11": ("op", "microsoft/onnxruntime#28442, has a case", None),
+    "eh-op-12": ("op", "vllm-project/vllm#52151, has a case", None),
+    "eh-op-13": ("op", "tenstorrent/tt-metal#55159, squares beyond float32", None),
+    "eh-op-14": ("op", "apple/coreai-models#66, channels that are paired but not turned", None),
+    "eh-op-15": ("op", "tile-ai/tilelang#864, sparkinfer#3, sycl-tla#314, has a case", None),
+    "eh-op-16": ("op", "vllm-project/flash-attention#180, its review's first, has a case", None),
+    "eh-op-17": ("op", "vllm-project/flash-attention#180, its review's second, has a case", None),
+    "eh-op-18": ("op", "flashinfer-ai/flashinfer#3841, MXFP8", None),
+    "eh-op-19": ("op", "vllm-project/vllm#42089, MXFP4 with MXFP8", None),
+    "eh-op-20": ("op", "sgl-project/sglang#38028, MXFP8", None),
+    "eh-op-21": ("op", "meta-pytorch/MSLK#339, has a case", None),
+    "eh-op-22": ("op", "sgl-project/sglang#29275, a scale for each 128 inputs", None),
+    "eh-op-23": ("op", "NVIDIA/TensorRT#4826, has a case", None),
+    "eh-op-24": ("op", "microsoft/onnxruntime#24017, has a case", None),
+    "eh-op-25": ("op", "openvinotoolkit/openvino#26411, scores beyond float16", None),
+    "eh-op-26": ("op", "PTO-ISA/SuperNPUBench#140, has a case", None),
+    "eh-op-27": ("op", "TheTom/llama-cpp-turboquant#4, a type that is not packed here", None),
+    "eh-op-28": ("op", "TheTom/turboquant_plus#99, has a case", None),
+    "eh-op-29": ("op", "TheTom/llama-cpp-turboquant#43, a rotation at random", None),
+    "eh-op-30": ("op", "ikawrakow/ik_llama.cpp#14, IQ3_K to IQ5_K", None),
+    "eh-op-31": ("op", "ggml-org/llama.cpp#9279, rows of one block", None),
+    "eh-op-32": ("op", "1bit-MONSTER/1bit-MONSTER#891, has a case", None),
+    "eh-op-33": ("op", "tenstorrent/tt-metal#48856, has a case", None),
+}
+EIGHTEENTH_OPERATIONS: dict[str, HeldOut] = {id: HeldOut(*row) for id, row in _TABLE.items()}
