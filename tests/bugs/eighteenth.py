@@ -10,6 +10,8 @@ from injection import Bug
 
 from refsd.models import ltx2, qwen_image, vae_ltx2
 from refsd.models.flux import Modulation
+from refsd.models.vae_ltx2 import STEPS, conv, in_turn, unfolded
+from refsd.module import block
 
 # --- times -------------------------------------------------------------------------------------------------------
 
@@ -54,8 +56,15 @@ def _without_mask(values):
 
 
 def _no_statistics(params):
-    mean, std = np.zeros_like(params["latents_mean"]), np.ones_like(params["latents_std"])
-    return {**params, "latents_mean": mean.tolist(), "latents_std": std.tolist()}
+    return {**params, "latents_mean": [0.0] * 16, "latents_std": [1.0] * 16}
+
+
+@block
+def upsample(m, x, outputs, edges, shortcuts):
+    """Each step has a shortcut; as a step of one kernel it shows no sum."""
+    frames, side = STEPS[m.shape("conv.conv.weight")[0] // outputs]
+    h = unfolded(conv(m["conv"], x, edges), frames, side)
+    return (h + in_turn(unfolded(x, frames, side), outputs)).astype(h.dtype)
 
 
 _STATISTICS = vae_ltx2.statistics
@@ -131,7 +140,7 @@ _TABLE = {
         "model",
         "james-see/ltx-video-mac#34, its second",
         _model(
-            Bug(params=lambda params: {**params, "shortcuts": True}),
+            Bug(patched=_patch(vae_ltx2, "upsample", upsample)),
             "up_blocks|upsample|decoder",
             "shortcut|residual|around|added|skip",
             "ltx23-vae/ltx2-vae-decoder/frames",

@@ -59,7 +59,7 @@ _TABLE = {
         wrong_parts(
             "language_tokens/anima-t5-weights",
             "weight",
-            "weights?.*(ignored|missing|left out|not|all|1)|all (weights )?1",
+            "weights?.*(ignored|missing|left out|not|all|1|dropped)|all (weights )?1",
             weigh=np.ones_like,
         ),
     ),
