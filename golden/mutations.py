@@ -1,5 +1,6 @@
 """The parts of known bugs: changes of parameters, of inputs, of outputs, or another operation's answer."""
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -18,10 +19,13 @@ class Inapplicable(BadInput):
     """The operation is not defined for what a bug makes of a case: the case cannot show this bug."""
 
 
-def widened(x: np.ndarray, by: int) -> np.ndarray:
-    """Read rows further, into what lies behind each; zeros lie behind the last. [..., n] -> [..., n + by]"""
-    n, memory = x.shape[-1], np.pad(x.ravel(), (0, by))
-    return sliding_window_view(memory, n + by)[::n].reshape(*x.shape[:-1], n + by)
+def widened(x: np.ndarray, by: int, axis: int = -1) -> np.ndarray:
+    """Read an axis further, into what lies behind it; zeros lie behind the last. [..., n] -> [..., n + by]"""
+    shape = [*x.shape]
+    each = math.prod(shape[axis:][1:])
+    n, more = shape[axis] * each, by * each
+    shape[axis] += by
+    return sliding_window_view(np.pad(x.ravel(), (0, more)), n + more)[::n].reshape(shape)
 
 
 def answer(op: Operation, inputs: Inputs, params: Params) -> np.ndarray:

@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 14_040,
+    "golden": 14_080,
     "kernels": 11_360,
     "numerics": 1_735,
     "refsd": 1_150,

@@ -270,6 +270,15 @@ def _scaled_bias(parts: Parts) -> np.ndarray | None:
     return (parts.sums(q) + parts.bias) * (q.scale * parts.scale)
 
 
+def _bias_in_steps(parts: Parts) -> np.ndarray | None:
+    """The bias is a whole number of both scales' product, and is added as that number."""
+    if parts.bias is None:
+        return None
+    q = parts.quantized()
+    steps = q.scale * parts.scale
+    return (parts.sums(q) * steps + np.rint(divided(parts.bias, steps))).astype(np.float32)
+
+
 def _float16_sums(parts: Parts) -> np.ndarray:
     q = parts.quantized()
     sums = parts.sums(q).astype(np.float16).astype(np.float32)
@@ -324,6 +333,7 @@ def product_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool =
         "activations' scale rounded up to a power of two once they are divided by it": _scale_of_power,
         **({"activations' given scale ignored": _static_ignored} if given else {}),
         "bias added before the scales are multiplied in": _scaled_bias,
+        "bias in units of both scales' product, and not multiplied by it": _bias_in_steps,
         "sum of products stored in float16": _float16_sums,
     }
     return (

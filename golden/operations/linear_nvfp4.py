@@ -75,6 +75,26 @@ def _nan_beyond(largest: float) -> Callable[[Parts], np.ndarray | None]:
     return change
 
 
+def _blocks_alone(parts: Parts) -> np.ndarray | None:
+    """The scales of blocks alone; the activations' are those of the numbers as they are."""
+    parts.scale, parts.static = np.ones_like(parts.scale), None
+    return with_rule(scale="none")(parts)
+
+
+def _lying_in_fours(scales: np.ndarray) -> np.ndarray | None:
+    """Rows of scales are padded with 1 to whole fours where they are written, and not where they are read."""
+    more = -scales.shape[1] % 4
+    padded = np.pad(scales, ((0, 0), (0, more)), constant_values=1)
+    return padded.ravel()[: scales.size].reshape(scales.shape) if more else None
+
+
+def _read_in_fours(scales: np.ndarray) -> np.ndarray | None:
+    """The reverse. Behind the last row lies 1."""
+    rows, n = scales.shape
+    memory = np.pad(scales.ravel(), (0, rows * (-n % 4)), constant_values=1)
+    return memory.reshape(rows, -1)[:, :n] if n % 4 else None
+
+
 def _swapped(packed: np.ndarray) -> np.ndarray:
     return packed << 4 | packed >> 4
 
@@ -124,6 +144,9 @@ LINEAR_NVFP4 = Operation(
         Mutant("weight's scales of the next block", other_input("block_scale", _next_block)),
         Mutant("weight's scales of blocks transposed", other_input("block_scale", _transposed)),
         Mutant("weight's scales of blocks missing", other_input("block_scale", np.ones_like)),
+        Mutant("both tensors' scales left out: those of blocks alone", _changed(_blocks_alone)),
+        Mutant("weight's scales are read in rows of whole fours", other_input("block_scale", _read_in_fours)),
+        Mutant("weight's scales lie in rows of whole fours", other_input("block_scale", _lying_in_fours)),
         Mutant("activations in blocks of 32", _changed(with_rule(block=32))),
         Mutant("activations' scales of blocks powers of two", _changed(_POWERS)),
         Mutant("activations' scales of blocks in float32, not E4M3", _changed(_unrounded_scales)),
