@@ -42,6 +42,16 @@ def _not_centred(m: Module, places, extent, *more):
     return _ANGLES(m, (places + np.array(extent)) / 2, extent, *more)
 
 
+def _powers_in_float32(m: Module, places, extent, channels, theta, heads):
+    """The frequencies are powers in float32, where they should be those of float64."""
+    L, axes = places.shape
+    powers = np.float32(theta) ** np.linspace(0, 1, channels // (2 * axes), dtype=np.float32)
+    share = (2 * places / np.array(extent) - 1).astype(np.float32)
+    turns = share[:, None] * (powers * np.float32(np.pi / 2))[:, None]
+    rest = np.zeros((L, channels // 2 - turns[0].size), np.float32)
+    return np.concatenate([rest, turns.reshape(L, -1)], axis=1).reshape(1, L, heads, -1)
+
+
 def _rounded(dtype):
     return lambda *sizes: _POSITIONS(*sizes).astype(dtype).astype(np.float64)
 
@@ -118,6 +128,7 @@ BUGS = (
         ("LTX-2's frequencies are those of one axis after the other", "angles", _in_order(_axes_one_by_one)),
         ("LTX-2's last channels are not turned, not the first", "angles", _in_order(_rest_last)),
         ("LTX-2's positions are not centred", "angles", _not_centred),
+        ("LTX-2's frequencies are powers in float32", "angles", _powers_in_float32),
         ("LTX-2's rows and columns are swapped", "positions", lambda *sizes: _POSITIONS(*sizes)[:, [0, 2, 1]]),
         ("LTX-2's frames have one rate", "positions", lambda F, H, W, fps: _POSITIONS(F, H, W, ltx2.FPS)),
         *(

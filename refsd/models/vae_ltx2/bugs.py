@@ -12,6 +12,7 @@ from refsd.numerics.arithmetic import Arithmetic
 
 _FOLDED, _MODULATIONS, _SCALED = vae.folded, vae.modulations, vae.scaled_time
 _CONV, _UPSAMPLE, _PATCHES, _PIXELS = vae.conv, vae.upsample, vae.to_patches, vae.to_pixels
+_STATISTICS = vae.statistics
 
 
 class LargerEps(Arithmetic):
@@ -19,6 +20,11 @@ class LargerEps(Arithmetic):
 
     def rms_norm(self, x, weight, eps=1e-6):
         return super().rms_norm(x, weight, 1e-6 if weight is None and eps == vae.NORM_EPS else eps)
+
+
+def _no_statistics(m: Module):
+    mean, std = _STATISTICS(m)
+    return np.zeros_like(mean), np.ones_like(std)
 
 
 def _edge_again(x, axis, before, after):
@@ -159,6 +165,7 @@ BUGS = (
     Mutant(f"{_NAME}: norms have an eps of 1e-6", Change(LargerEps)),
     *replacing(
         vae,
+        (f"{_NAME}: statistics of latents are not read: mean 0, deviation 1", "statistics", _no_statistics),
         (f"{_NAME}: the edge again around frames, not their mirror image", "mirrored", _edge_again),
         (f"{_NAME}: zeros and mirror images around frames are exchanged", "conv", _other_edges),
         (f"{_NAME}: empty frames around a video", "with_frames_around", _empty_frames),

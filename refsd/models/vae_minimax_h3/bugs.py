@@ -6,7 +6,7 @@ import numpy as np
 
 from refsd.golden.judge import Mutant
 from refsd.models import vae_minimax_h3 as vae
-from refsd.models.vae_wan.bugs import left_as_it_is, with_exchanged_statistics
+from refsd.models.vae_wan.bugs import left_as_it_is, with_exchanged_statistics, without_statistics
 from refsd.module import Module
 from refsd.networks.bugs import Change, replacing
 from refsd.numerics.arithmetic import Arithmetic
@@ -151,6 +151,7 @@ _NAME = "MiniMax-H3's autoencoder"
 BUGS = (
     Mutant(f"{_NAME}: latents are not normalised", _of_latents(lambda right: left_as_it_is)),
     Mutant(f"{_NAME}: mean and deviation of latents are exchanged", _of_latents(with_exchanged_statistics)),
+    Mutant(f"{_NAME}: statistics of latents are not read: mean 0, deviation 1", _of_latents(without_statistics)),
     Mutant(
         f"{_NAME}: pixels are -1..1, not normalised as ImageNet's",
         Change(replaced=((vae, "to_imagenet", lambda m, x: x), (vae, "from_imagenet", lambda m, x: x))),

@@ -4,7 +4,13 @@ import numpy as np
 
 from refsd.golden.judge import Mutant
 from refsd.models import vae_qwen_image21
-from refsd.models.vae_wan.bugs import NormsOfUnitLength, SeparateNorms, left_as_it_is, with_exchanged_statistics
+from refsd.models.vae_wan.bugs import (
+    NormsOfUnitLength,
+    SeparateNorms,
+    left_as_it_is,
+    with_exchanged_statistics,
+    without_statistics,
+)
 from refsd.networks.bugs import Change, replacing
 
 _AVERAGED, _REPEATED = vae_qwen_image21.averaged, vae_qwen_image21.repeated
@@ -61,6 +67,11 @@ BUGS = (
         "mean and deviation of Qwen-Image 2.1's latents are exchanged",
         with_exchanged_statistics(vae_qwen_image21.to_denoiser),
         with_exchanged_statistics(vae_qwen_image21.to_vae),
+    ),
+    _statistics(
+        "statistics of Qwen-Image 2.1's latents are not read: mean 0, deviation 1",
+        without_statistics(vae_qwen_image21.to_denoiser),
+        without_statistics(vae_qwen_image21.to_vae),
     ),
     *replacing(
         vae_qwen_image21,

@@ -61,6 +61,11 @@ def left_as_it_is(m, x, latents_mean, latents_std):
     return x
 
 
+def without_statistics(function):
+    """Return a function of a model whose channels have mean 0 and deviation 1."""
+    return lambda m, x, mean, std: function(m, x, np.zeros_like(mean), np.ones_like(std))
+
+
 def with_exchanged_statistics(function):
     return lambda m, x, latents_mean, latents_std: function(m, x, latents_std, latents_mean)
 
@@ -160,6 +165,15 @@ BUGS = (
     Mutant(
         "latents are not normalised",
         Change(replaced=((vae_wan, "to_denoiser", left_as_it_is), (vae_wan, "to_vae", left_as_it_is))),
+    ),
+    Mutant(
+        "statistics of latents are not read: mean 0, deviation 1",
+        Change(
+            replaced=(
+                (vae_wan, "posterior", without_statistics(vae_wan.posterior)),
+                (vae_wan, "to_vae", without_statistics(vae_wan.to_vae)),
+            )
+        ),
     ),
     Mutant(
         "mean and deviation of latents are exchanged",

@@ -27,6 +27,8 @@ pytestmark = pytest.mark.jitted
 
 # Case -> the bugs that it kills, drawn by record_model_bugs.py.
 KILLED = json.loads((Path(__file__).parents[2] / "fixtures" / "model_bugs.json").read_text())
+# The outputs stay within what float32 allows; taps show them (tests/refsd/causes/model/test_orders.py).
+AT_TAPS_ALONE = {"LTX-2's frequencies are powers in float32"}
 
 TINY = [case for page in pages("cases") for case in page.CASES]
 
@@ -89,7 +91,7 @@ def test_a_case_kills_its_bugs(model_files, name):
 
 def test_every_bug_is_killed_by_some_case():
     killed = {bug for bugs in KILLED.values() for bug in bugs}
-    assert {mutant.name for mutant in MUTANTS} ^ killed == set(), "run tests/fixtures/record_model_bugs.py"
+    assert {mutant.name for mutant in MUTANTS} ^ killed == AT_TAPS_ALONE, "run tests/fixtures/record_model_bugs.py"
 
 
 @pytest.mark.parametrize("name", [case.name for case in TINY if case.model.quiet > 0])
