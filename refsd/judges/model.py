@@ -8,12 +8,11 @@ import numpy as np
 
 from refsd.causes.generic.other_shapes import other_shapes
 from refsd.causes.model.following import LAYERS, PRODUCTS, Following, as_shaped, of_one_layer
-from refsd.causes.model.joins import joined_otherwise
 from refsd.causes.model.mutants import MUTANTS, Change, in_each_block
 from refsd.causes.model.observed import Observed
 from refsd.causes.model.place import Place
-from refsd.causes.model.precisions import other_precisions
-from refsd.causes.model.rearranged import UNFIT
+from refsd.causes.model.rearranged import UNFIT, joined_otherwise
+from refsd.causes.operation.precisions import of_models
 from refsd.causes.operation.unlisted import KEPT
 from refsd.components import data_flow
 from refsd.golden.case import Case
@@ -301,7 +300,7 @@ class ModelJudge(ModelRuns):
             {name: actual[name] / size for name in truth}, truth, honest
         ):
             return [f"every output is multiplied by {size:.6g}"]
-        for phrase, other in other_precisions(numerics):
+        for phrase, other in of_models(numerics):
             rough = self.answer(case, inputs, Arithmetic(other))
             if scene.explained_by(rough, precision=True) and agrees(actual, truth, rough):
                 return [phrase]

@@ -43,19 +43,20 @@ def part_orders(n: int, roles: Mapping[int, str] | None = None) -> Iterator[tupl
             named = ", ".join((roles or {})[order.index(k)] for k in range(size))
             yield f"the modulation's parts are read in the order {named}", parts[:, order].ravel()
     for count in (count for count in PARTS if n % count == 0):
-        parts = i.reshape(count, -1)
+        parts, of = i.reshape(count, -1), f"of the {count} of {{}}"
         for a, b in itertools.combinations(range(count), 2):
-            order = [b if k == a else a if k == b else k for k in range(count)]
-            yield f"parts {a + 1} and {b + 1} of the {count} of {{}} are exchanged", parts[order].ravel()
-        for order in ((1, 2, 0), (2, 0, 1)) if count == 3 else ():
-            text = ", ".join(str(k + 1) for k in order)
-            yield f"of {{}}, split in 3, parts {text} are read for 1, 2, 3", parts[[*order]].ravel()
+            ways = {f"parts {a + 1} and {b + 1} {of} are exchanged": {a: b, b: a}}
+            if count < 4:  # an exchange shows at the earlier part, which is read first
+                one, other = (f"part {k + 1} {of} is read where part {j + 1} lies" for k, j in ((a, b), (b, a)))
+                ways = {other: {b: a}, **ways, one: {a: b}}
+            for words, read in ways.items():
+                yield words, parts[[read.get(k, k) for k in range(count)]].ravel()
+        for words, order in (("2, 3, 1", [1, 2, 0]), ("3, 1, 2", [2, 0, 1])) if count == 3 else ():
+            yield f"of {{}}, split in 3, parts {words} are read for 1, 2, 3", parts[order].ravel()
         if n > count:
-            yield f"the {count} parts of {{}} are read interleaved", i.reshape(-1, count).T.ravel()
-            yield (
-                f"the {count} parts of {{}}, which are interleaved, are read one behind the other",
-                parts.T.ravel(),
-            )
+            all_parts = f"the {count} parts of {{}}"
+            yield f"{all_parts} are read interleaved", i.reshape(-1, count).T.ravel()
+            yield f"{all_parts}, which are interleaved, are read one behind the other", parts.T.ravel()
     for heads in (h for h in _HEAD_COUNTS if n % (3 * h) == 0 and n > 3 * h):
         turned = i.reshape(heads, 3, -1).swapaxes(0, 1).ravel()
         one, other = f"[{heads}, 3, {n // (3 * heads)}]", f"[3, {heads}, {n // (3 * heads)}]"

@@ -6,24 +6,7 @@
     uv run python tests/bugs/inject.py bugs.json --forget --splits 5 --seed 7
     uv run python tests/bugs/inject.py bugs.json --ablate
     uv run python tests/bugs/inject.py --held-out
-    uv run python tests/bugs/inject.py --held-out fresh
-    uv run python tests/bugs/inject.py --held-out second
-    uv run python tests/bugs/inject.py --held-out third
-    uv run python tests/bugs/inject.py --held-out fourth
-    uv run python tests/bugs/inject.py --held-out fifth
-    uv run python tests/bugs/inject.py --held-out sixth
-    uv run python tests/bugs/inject.py --held-out seventh
-    uv run python tests/bugs/inject.py --held-out eighth
-    uv run python tests/bugs/inject.py --held-out ninth
-    uv run python tests/bugs/inject.py --held-out tenth
-    uv run python tests/bugs/inject.py --held-out eleventh
-    uv run python tests/bugs/inject.py --held-out twelfth
-    uv run python tests/bugs/inject.py --held-out thirteenth
-    uv run python tests/bugs/inject.py --held-out fourteenth
-    uv run python tests/bugs/inject.py --held-out fifteenth
-    uv run python tests/bugs/inject.py --held-out sixteenth
-    uv run python tests/bugs/inject.py --held-out seventeenth
-    uv run python tests/bugs/inject.py --held-out eighteenth
+    uv run python tests/bugs/inject.py --held-out fresh    # or: second, third, ... eighteenth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """

@@ -34,6 +34,8 @@ _CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 # Share of slices that may be something else where the others stand at other places.
 _FEW_LOST = 0.25
+# Sides of tiles; numbers of one, at the least; deviations that a correlation by chance may have.
+_TILES, _UNLIKE, _CHANCE = (8, 16, 32, 64, 128, 256), 256, 4.0
 # How a place is told that a loop over whole blocks leaves out.
 _LEFT = "after the last whole block"
 
@@ -100,7 +102,21 @@ def fitted_causes(
     if _beginning_of_rows(where, evidence.truth.shape):
         return [f"rows are written over at their beginning, as by the end of the row before{place}"]
     elsewhere = _written_elsewhere(evidence, channel)
-    return [elsewhere] if elsewhere else []
+    return [elsewhere] if elsewhere else _lost_tile(evidence, where)
+
+
+def _lost_tile(evidence: Evidence, where: Places) -> list[str]:
+    """Say that a whole tile of one axis holds numbers that have nothing to do with the right ones."""
+    axes = [axis for axis, own in enumerate(where.box) if len(own) < evidence.truth.shape[axis]]
+    if len(axes) != 1 or where.mask is not None:
+        return []
+    own, part = where.box[axes[0]], evidence.part(where.inside)
+    n, size = len(own), part.truth.size
+    if n not in _TILES or own[-1] != own[0] + n - 1 or own[0] % n or size < _UNLIKE:
+        return []
+    alike = abs(np.corrcoef(part.actual.ravel(), part.truth.ravel())[0, 1]) > _CHANCE / size**0.5
+    text = f"a tile of {n} is not written: what stands there is unlike the right numbers"
+    return [] if alike else [f"{text}, in {joined(where.phrases, 'and')}"]
 
 
 def is_gap(actual: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int) -> bool:

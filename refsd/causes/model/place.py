@@ -16,10 +16,9 @@ from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
 from refsd.causes.generic.other_shapes import other_shape
 from refsd.causes.generic.solved_numbers import is_plain, shown, solved
 from refsd.causes.model.following import Reached, Segment
-from refsd.causes.model.joins import joined_otherwise
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import Call, Observed
-from refsd.causes.model.rearranged import MODULATED, UNFIT, exchanged, left_out, parts_otherwise
+from refsd.causes.model.rearranged import MODULATED, UNFIT, exchanged, joined_otherwise, left_out, parts_otherwise
 from refsd.causes.operation.unlisted import KEPT, explaining
 from refsd.causes.stage.candidates import numbers
 from refsd.golden.explanation import Nearest, Scene
@@ -41,6 +40,8 @@ _HEADS = re.compile(r"\b(attention|rope)(\.\d+)?$")
 _KNOWN_AGAIN = 16
 # An unscaled softmax rounds more than the right one: attention's own bug may not fit the bound that this does.
 _OF_SCALE = re.compile(r"^[qk] is multiplied by sqrt\(D\) = .*")
+# What only says which operand an addition lacks: a bug of the whole model may say why.
+_VAGUE = "b left out"
 # Operations between two taps, more of which are a long way.
 _LONG = 6
 # CPU seconds that the known bugs leave for the others.
@@ -135,10 +136,10 @@ class Place(NamedTuple):
                     tried[name] = near["y"]
                 if scene.explained_by(near) and self._agrees(near["y"], near["y"] + (honest - truth)):
                     suspects.setdefault(name, near)
-            if suspects:
+            if suspects.keys() - {_VAGUE}:
                 break
         if suspects:
-            return held(scene.nearest(suspects))
+            return held(scene.nearest({name: y for name, y in suspects.items() if name != _VAGUE} or suspects))
 
         def explains(wrong: np.ndarray) -> bool:
             near = wrong.reshape(truth.shape)

@@ -202,11 +202,9 @@ def _channels_last(op, inputs, params, right):
     names = [name for name, t in inputs.items() if len(t.shape) > 3 and t.shape[1] > 1]
     made = partial(with_changed, op, inputs, params, {name: last_of_first(inputs[name].values()) for name in names})
     if right.ndim > 3 and len(names) > 1:
-        yield f"{joined(names, 'and')} lie with channels last in memory", made
-        yield (
-            f"{joined(names, 'and')} lie with channels last in memory, as the answer",
-            lambda: first_of_last(made()),
-        )
+        words = f"{joined(names, 'and')} lie with channels last in memory"
+        yield words, made
+        yield f"{words}, as the answer", lambda: first_of_last(made())
 
 
 def _of_results(op, inputs, params, right):
@@ -264,7 +262,8 @@ def _lengths(op, inputs, params):
             if n % block:
                 phrase = f"{which} padded with zeros to a multiple of {block}, which are read"
                 yield phrase, _resized(op, inputs, params, where, -n % block)
-        for width in _wider(n) if all(axis == len(inputs[name].shape) - 1 for name, axis in where) else ():
+        of_rows = all(axis == len(inputs[name].shape) - 1 for name, axis in where)
+        for width in _wider(n) if of_rows or {axis for _, axis in where} == {1} else ():
             phrase = f"{which} is read on to {width} numbers, into what lies behind it"
             yield phrase, _resized(op, inputs, params, where, width - n, behind=True)
         for block in BLOCKS:
@@ -302,7 +301,7 @@ def _resized(op, inputs, params, where, by: int, behind=False):
             if by < 0:
                 changed[name] = x.take(np.arange(x.shape[axis] + by), axis)
             elif behind:
-                changed[name] = widened(x, by)
+                changed[name] = widened(x, by, axis)
             else:
                 changed[name] = np.pad(x, [(0, by if a == axis else 0) for a in range(x.ndim)])
         return with_changed(op, inputs, params, changed)

@@ -1,4 +1,4 @@
-"""Lower precisions than the declared one as causes, down to activations in few bits."""
+"""Lower precisions than the declared one as causes, down to activations in few bits, and those of a whole model."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,11 +11,14 @@ from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import (
     FLOAT32,
+    FP8_TENSOR,
     GGML_CPU,
     INT8_GROUPS,
+    INT8_ROWS,
     SAGE_SUMS,
     TORCH_BF16,
     TORCH_F16,
+    TORCH_TF32,
     Float16Sums,
     Numerics,
 )
@@ -31,6 +34,9 @@ _FEW_BITS = (
 )
 # To what they round that of a product with blocks, with the length of its own blocks.
 _BLOCKS = {"q8_0": 32, "q8_1": 32, "q8_k": 256, "f16": 1, "bf16": 1}
+# To what those of a model may round it, whatever the type of the weight.
+_OF_MODELS = tuple(replace(rule, scale=scale) for rule in (FP8_TENSOR, INT8_ROWS) for scale in ("tensor", "row"))
+_WEIGHTS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8")
 # Sums by a loop of float16 instructions, and by tensor cores.
 _SUMS = (Float16Sums(), Float16Sums(step=16))
 _MOST_HALVES = 1 << 22
@@ -76,6 +82,19 @@ def _in_halves(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[
                 total = (total + a[:, None] * b).astype(half)
         y = total.astype(np.float32).reshape(*x.shape[:-1], -1) + bias
         yield f"products added up in float16{words}", y.astype(np.float32)
+
+
+def of_models(numerics: Numerics) -> Iterator[tuple[str, Numerics]]:
+    """Yield precisions of a whole model other than the declared one, in words and as numerics."""
+    for profile in (TORCH_F16, TORCH_BF16, GGML_CPU, TORCH_TF32):
+        if profile != numerics:
+            yield f"it computes as {profile.name}, and not as {numerics.name}", profile
+    if numerics.scores is None:
+        codes = Int8Scores()
+        yield f"attention's scores are products of {codes}", replace(numerics, scores=codes, sums=SAGE_SUMS)
+    for how in _OF_MODELS:
+        if how not in numerics.activations.values():
+            yield f"activations rounded to {how}", replace(numerics, activations=dict.fromkeys(_WEIGHTS, how))
 
 
 def broken_requests(op: Operation, inputs: Inputs, declared: Numerics) -> dict[str, Numerics]:

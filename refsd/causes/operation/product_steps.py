@@ -33,12 +33,22 @@ EXPONENTS: dict[str, Exponent] = {
 
 def times_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     """Yield the embeddings of times with other frequencies."""
-    half = params["dim"] // 2
-    for words, exponent in EXPONENTS.items():
+    half, times = params["dim"] // 2, params["scale"] * values["t"]
+
+    def made(t=times, exponent=lambda i, d: 2 * i / d):
         f = params["max_period"] ** -exponent(np.arange(half), 2 * (half - params["freq_shift"]))
-        angle = params["scale"] * values["t"][:, None] * f
+        angle = t[:, None] * f
         y = np.concatenate([of(angle) for of in (np.cos, np.sin)[:: -1 if params["sin_first"] else 1]], axis=-1)
-        yield f"frequencies are max_period^-({words})", np.pad(y, ((0, 0), (0, params["dim"] % 2)))
+        return np.pad(y, ((0, 0), (0, params["dim"] % 2)))
+
+    for words, exponent in EXPONENTS.items():
+        yield f"frequencies are max_period^-({words})", made(exponent=exponent)
+    for dtype in (ml_dtypes.bfloat16, np.float16):
+        coarse, called = rounded(dtype), np.dtype(dtype).name
+        yield f"times of 0..1000 are rounded to {called}", made(coarse(times))
+        for words, t in (("", times), (", as they are before", coarse(times))):
+            there, words = 1000 * coarse(t / 1000), f"times, divided by 1000, are rounded to {called}{words}"
+            yield from ((words, made(there)), (f"{words}, and as they are behind", made(coarse(there))))
 
 
 def rounded(dtype) -> Callable[[np.ndarray], np.ndarray]:

@@ -213,10 +213,8 @@ def _other_statistics(
     one, two = (t.reshape(shape) for t in (own[0], own[1] + own[0] ** 2))
     for axis, name in [*enumerate(axes), (None, "everything")]:
         means = [(0 * t + t.mean(axis=axis, keepdims=True)).ravel() for t in (one, two)]
-        yield (
-            f"{STATISTICS if centred else 'mean squares'} are taken over {name}, too",
-            (means[0], means[1] - means[0] ** 2),
-        )
+        words = f"{STATISTICS if centred else 'mean squares'} are taken over {name}, too"
+        yield words, (means[0], means[1] - means[0] ** 2)
     for k in (k for k in _TOGETHER if k <= len(rows)):
         at = np.arange(len(rows)) // k
         sums = [np.bincount(at, t.sum(axis=1))[at] / rows.shape[1] for t in (rows, rows**2)]

@@ -51,10 +51,8 @@ def bordered(op: Operation, inputs: Inputs, params: Params) -> Named:
                 yield phrase + where, answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": left})
     for words, wide in _next_rows(x, *padding[-2:]) if any(padding[-2:]) else ():
         y = answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": (*padding[:-2], 0, 0)})
-        yield (
-            f"no border left and right: the rows before and behind are read there, as neighbouring memory{words}",
-            y,
-        )
+        text = "no border left and right: the rows before and behind are read there, as neighbouring memory"
+        yield f"{text}{words}", y
 
 
 _BORDERS = {
@@ -127,10 +125,8 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
         centre = part.mean(2, keepdims=True) * own
         about = ((part - centre) ** 2).sum(2) / (n if name == "l2_norm" else n // parts)
         each = (np.repeat(t, n // parts, axis=1) for t in (about, centre[..., 0]))
-        yield (
-            f"mean and variance are those of each {n // parts} of {n}, as {parts} devices share a row",
-            made(*each),
-        )
+        words = f"mean and variance are those of each {n // parts} of {n}, as {parts} devices share a row"
+        yield words, made(*each)
     if name.startswith("group_norm"):
         order = np.arange(x.shape[1]).reshape(-1, params["num_groups"]).T.ravel()
         others, y = x[:, order].reshape(rows.shape), np.empty_like(x)
@@ -213,6 +209,10 @@ def _weights(s: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
             yield f"the softmax's sum is that of the tile of {block} rows before", right / stale
         if block < s.shape[-1]:
             starts = np.arange(0, s.shape[-1], block)
+            so_far = np.cumsum(np.add.reduceat(right, starts, axis=-1), axis=-1)
+            so_far = np.maximum(np.repeat(so_far, block, axis=-1)[..., : s.shape[-1]], np.finfo(float).tiny)
+            words = f"tiles of {block} scores are divided by the sum up to their own, not by the whole"
+            yield words, right / so_far
             tops = np.maximum.accumulate(np.maximum.reduceat(s, starts, axis=-1), axis=-1)
             tops = np.repeat(tops, block, axis=-1)[..., : s.shape[-1]]
             for name in ("bfloat16", "float16"):
@@ -229,7 +229,7 @@ def _weights(s: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
                 yield words, late / added
 
 
-_TILES = (8, 16, 32, 64, 128)
+_TILES = (8, 16, 32, 64, 128, 256)
 
 
 # What a query that sees no key has: whether its scores count, and the keys that it sees.

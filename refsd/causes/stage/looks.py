@@ -171,17 +171,13 @@ def _more_slices(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray)
     axis = apart[0]
     n, m = truth.shape[axis], actual.shape[axis]
     count = f"{m} {axes[axis]}s for {n}"
-    common = np.arange(min(n, m))
-    same = np.allclose(np.take(actual, common, axis), np.take(truth, common, axis), rtol=1e-5, atol=1e-6)
-    if m < n:
-        if same:
-            yield f"{name} has {count}: the last {n - m} are left out"
-        elif np.allclose(actual, np.take(truth, np.arange(n - m, n), axis), rtol=1e-5, atol=1e-6):
-            yield f"{name} has {count}: the first {n - m} are left out"
-        return
-    if same:
-        yield f"{name} has {count}: {m - n} are too many at the end"
-    elif phrase := other_shape(actual, truth):
+    there, common = np.take(actual, np.arange(min(n, m)), axis), np.arange(min(n, m))
+    for more, words in ((0, "the last"), (n - m, "the first")) if n > m else ((0, ""),):
+        if np.allclose(there, np.take(truth, common + more, axis), rtol=1e-5, atol=1e-6):
+            words = f"{words} {n - m} are left out" if n > m else f"{m - n} are too many at the end"
+            yield f"{name} has {count}: {words}"
+            return
+    if n < m and (phrase := other_shape(actual, truth)):
         yield f"{name}: {phrase}"
 
 

@@ -56,6 +56,21 @@ def test_the_cause_and_its_place(found, says):
     assert causes == [] if says is None else causes[0].startswith(says), causes
 
 
+@pytest.mark.parametrize(("axis", "n"), [(0, 8), (1, 32)])
+def test_a_tile_that_nobody_writes_is_told(axis, n):
+    truth = RNG.standard_normal((16, 96))
+    honest = truth * (1 + 2.0**-24 * RNG.standard_normal(truth.shape))
+    tile = np.s_[8:16] if axis == 0 else np.s_[:, 32:64]
+    left, noisy = honest.copy(), honest.copy()
+    left[tile] = 0.5 * RNG.standard_normal(left[tile].shape)
+    noisy[tile] += 0.5 * RNG.standard_normal(left[tile].shape)
+    (cause,) = fitted_causes(left, truth, honest, -1, {})
+    assert cause.startswith(f"a tile of {n} is not written: what stands there is unlike the right numbers, in "), (
+        cause
+    )
+    assert fitted_causes(noisy, truth, honest, -1, {}) == [], "these are the right numbers with noise"
+
+
 @pytest.mark.parametrize("zeros", [0, 1, 3])
 def test_what_a_loop_over_whole_blocks_of_the_flat_data_leaves_is_one_place(zeros):
     """The truth may be zero at the beginning of the rest, as behind a ReLU."""

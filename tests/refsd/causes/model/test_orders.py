@@ -6,7 +6,7 @@ import pytest
 from refsd.cases import CASES
 from refsd.judges.comparison import with_case
 from refsd.judges.model import ModelJudge
-from refsd.models import flux, krea2
+from refsd.models import flux, krea2, ltx2, vae_minimax_h3, vae_qwen_image21
 from refsd.module import Taps
 from refsd.networks.part_orders import apart, part_orders, roles
 from refsd.numerics.arithmetic import Arithmetic
@@ -81,6 +81,49 @@ def test_the_order_of_a_modulations_parts_is_told(monkeypatch):
 
     causes = _causes(monkeypatch, FLUX, flux, "modulation", gate_first)
     assert causes == ["the modulation's parts are read in the order gate, shift, scale"]
+
+
+def test_a_part_that_is_read_where_another_lies_is_told(monkeypatch):
+    """The MLP's shift, scale and gate are attention's."""
+
+    def first_again(right, m, vec, times):
+        return right(m, vec, times)[:1] * times
+
+    causes = _causes(monkeypatch, FLUX, flux, "modulation", first_again)
+    assert causes[0].startswith("part 2 of the 2 of ") and causes[0].endswith(" is read where part 1 lies")
+
+
+@pytest.mark.parametrize("name", ["ltx2/ltx2/video", "ltx23/ltx2/video"])
+def test_frequencies_in_float32_are_told_where_a_dump_has_taps(monkeypatch, name):
+    """The outputs are within what float32 allows: the reference's own angles are rounded to it."""
+
+    def of_float32(right, m, places, extent, channels, theta, heads):
+        powers = np.float32(theta) ** np.linspace(0, 1, channels // (2 * places.shape[1]), dtype=np.float32)
+        share = places.astype(np.float32) / np.array(extent, np.float32)
+        turns = ((2 * share - 1)[:, None] * (np.float32(np.pi / 2) * powers)[:, None]).reshape(len(places), -1)
+        more = channels // 2 - turns.shape[1]
+        return np.pad(turns, ((0, 0), (more, 0))).reshape(1, len(places), heads, -1)
+
+    causes = _causes(monkeypatch, CASES[name], ltx2, "angles", of_float32)
+    assert causes[0] == "LTX-2's frequencies are powers in float32"
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "function"),
+    [
+        ("minimax-h3-vae/minimax-h3-vae-decoder/picture", vae_minimax_h3, "to_vae"),
+        ("qwen-image21-vae/qwen-image21-vae-decoder/wide", vae_qwen_image21, "to_vae"),
+        ("qwen-image21-vae/qwen-image21-vae-encoder/tall", vae_qwen_image21, "to_denoiser"),
+    ],
+)
+def test_statistics_that_are_not_read_are_told_not_that_an_addition_lacks_its_operand(
+    monkeypatch, name, page, function
+):
+    def plain(right, m, x, mean, std):
+        return right(m, x, mean, std) if len(mean) == 3 else right(m, x, [0.0] * len(mean), [1.0] * len(std))
+
+    causes = _causes(monkeypatch, CASES[name], page, function, plain)
+    assert "statistics of" in causes[0] and "mean 0, deviation 1" in causes[0], causes
 
 
 def test_modulations_of_the_streams_are_told_that_are_exchanged(monkeypatch):

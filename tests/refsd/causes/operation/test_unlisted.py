@@ -829,6 +829,25 @@ def _maximum_of_lanes(op, inputs, params):
         return e / e.sum(axis=-1, keepdims=True)
 
 
+def _sum_so_far(s):
+    """Each tile of 16 scores is divided by the sum up to its own last one."""
+    e = np.exp(s - s.max(axis=-1, keepdims=True))
+    return e / e.cumsum(axis=-1)[..., np.minimum(np.arange(s.shape[-1]) // 16 * 16 + 15, s.shape[-1] - 1)]
+
+
+def _keys_behind(op, inputs, params):
+    """Keys are read on to 64, of every item and every group, into those of the next item."""
+    more = {name: stored(widened(inputs[name].values(), 31, 1)) for name in "kv"}
+    return answer(op, {**inputs, **more}, params)
+
+
+def _times_in_float16(op, inputs, params):
+    """Times are a float16 share of 1000, as the scheduler's own type is."""
+    (t,) = _values(inputs, "t")
+    coarse = 1000 * (params["scale"] * t / 1000).astype(np.float16).astype(np.float64)
+    return answer(op, {**inputs, "t": stored((coarse / params["scale"]).astype(np.float32))}, params)
+
+
 INSIDE = {
     # ranges, borders, activations, tiles
     "zero far below": ("gelu/f32/wide-x2x320", _where(lambda x: x < -3, lambda x: 0 * x), "^it is 0 where x < -3$"),
@@ -909,6 +928,12 @@ INSIDE = {
     ),
     # attention
     "a sum of tiles": (SELF, _attended(_sum_of_eights), "tiles of 8 scores.* to the sum"),
+    "sums so far": (SELF, _attended(_sum_so_far), "tiles of 16 scores are divided by the sum up to their own"),
+    "keys of the next item": (
+        "attention/f32/grouped-b2-l20-j33-h6-d32-g2",
+        _keys_behind,
+        "axis J of k and v is read on to 64 numbers",
+    ),
     "other rows' sums": (SELF, _attended(_rows_of_eights), "sum is that of the tile of 8 rows before"),
     "a window": (CAUSAL, _attended(_hidden(lambda i, j: i - j >= 9)), "keys 9 and more from the query"),
     "tiles of keys": (
@@ -983,6 +1008,11 @@ INSIDE = {
         TIME,
         _by_frequencies(lambda i, n: (i + 0.5) / n),
         r"max_period\^-\(\(2 i \+ 1\) / d\)",
+    ),
+    "times in float16": (
+        "timestep_embedding/f32/fractional-d64",
+        _times_in_float16,
+        "times, divided by 1000, are rounded to float16",
     ),
     "positions a half too small": (
         ROPE,

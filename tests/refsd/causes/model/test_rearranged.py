@@ -1,5 +1,5 @@
 from refsd.cases import CASES
-from refsd.causes.model.joins import joined_otherwise
+from refsd.causes.model.rearranged import joined_otherwise
 from refsd.golden.judge import Standard
 from refsd.judges.model import ModelJudge
 from refsd.numerics.arithmetic import Arithmetic
