@@ -163,7 +163,7 @@ _TABLE = {
         _model(
             Bug(patched=_patch(qwen_image, "modulations", _slices_of_the_first_half)),
             "mod|mlp|block",
-            "mlp|MLP|attention's|shift|modulation|first half|slice|gate",
+            "mlp|MLP|attention's|shift|modulation|first half|slice|gate|part 2 of the 2",
             "qwen-image/qwen-image/first-step",
             "qwen-image/qwen-image/masked",
         ),
