@@ -21,6 +21,7 @@ from refsd.numerics.quantization import (
     quantize,
     rotated,
     scales,
+    too_few,
     zeros,
 )
 
@@ -70,8 +71,8 @@ def moves(
         relative = divided(most / how.reach, own) + 2 * u
     else:
         relative = np.zeros(q.scale.shape)
-    if how.quotient == "compute":
-        relative, narrow, storage = relative + narrow, u, compute
+    if how.quotient != "storage":
+        relative, narrow, storage = relative + (narrow if how.quotient == "compute" else 0.0), u, compute
     exact = _power_of_two(q.scale) & (relative == 0)
     info = ml_dtypes.finfo(DTYPES[storage])
     stored = divided(np.full_like(q.scale, float(info.smallest_subnormal)), q.scale)
@@ -134,6 +135,8 @@ def _rotation(x, dx, group: int, u: float, narrow: float) -> tuple[np.ndarray, n
 
 def moved_to_few_bits(x: np.ndarray, how: Quantization, storage: str) -> np.ndarray:
     """Bound the error of rounding x to few bits and back. x: float64 [..., K]"""
+    if too_few(x, how):
+        return np.zeros_like(x)
     compute = "float64" if storage == "float64" else "float32"
     bits = moves(x, np.zeros_like(x), how, compute, storage)
     z = rotated(x, how.rotation) if how.rotation else x

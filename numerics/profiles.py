@@ -217,6 +217,15 @@ NVFP4_W4A4 = replace(TORCH_BF16, name="nvfp4-w4a4", activations=_W4A4)
 TORCHAO_ROWS = Quantization("int8", "row", largest=127.5, quotient="compute")
 TORCHAO_INT8 = replace(TORCH_BF16, name="torchao-int8", activations=MappingProxyType({"i8": TORCHAO_ROWS}))
 
+# SDNQ, SD.Next's quantiser, with use_quantized_matmul: sdnq 0.2.8, quant_utils.py, layers/linear. Codes and scales
+# are made in float32, whatever type the activations have; fewer rows than 32 meet the widened weight. FP8 on cards
+# that multiply it. Weights are multiplied so if both sides are multiples of 16, at least 32. Not described: uint8
+# weights, whose activations span the least to the largest number, and weights in groups, made int8 as they pass.
+SDNQ_ROWS = Quantization("int8", "row", quotient="wide", fewest=32)
+SDNQ_FP8 = replace(SDNQ_ROWS, type="f8_e4m3")
+_SDNQ = MappingProxyType({"i8": SDNQ_ROWS, "f8_e4m3": SDNQ_FP8, "f8_e5m2": SDNQ_FP8})
+SDNQ = replace(TORCH_BF16, name="sdnq", activations=_SDNQ)
+
 # SageAttention 1 (sageattention 1.0.6, attn_qk_int8_per_block.py) in place of torch's attention: ComfyUI's
 # --use-sage-attention, diffusers' attention backend "sage". Sums of 64 keys are in float16.
 SAGE_SUMS = MappingProxyType({"attention": Float16Sums(step=1, run=64)})
@@ -231,7 +240,7 @@ PROFILES: dict[str, Numerics] = {
         *(ONNX_F32, ONNXRUNTIME_CPU, ONNXRUNTIME_Q8, ONNXRUNTIME_DYNAMIC, OPENVINO_BF16, OPENVINO_Q8),
         *(GGML_CPU, GGML_CPU_F16_SUMS, GGML_CPU_FLASH, WINOGRAD_F16),
         *(GGML_VULKAN, GGML_VULKAN_FLASH, GGML_VULKAN_F32, GGML_VULKAN_F32_FLASH),
-        *(COMFY_INT8, COMFY_FP8, NVFP4_W4A4, TORCHAO_INT8),
+        *(COMFY_INT8, COMFY_FP8, NVFP4_W4A4, TORCHAO_INT8, SDNQ),
         *(TORCH_F16_SAGE, TORCH_BF16_SAGE),
     )
 }

@@ -34,7 +34,9 @@ class Quantization:
     rotation: size of the groups in which a Hadamard matrix first rotates rows (kernels/quant/convrot.py); 0: none
     zero_point: True: codes span min(x, 0) to max(x, 0), and 0 has one of them (integers without blocks)
     quotient: "storage": x / scale is rounded to the storage dtype, as is this scale, but not the products' scale;
-              "compute" (without blocks): x times 1 / scale is not, but the scale is, for the products, too
+              "compute" (without blocks): x times 1 / scale is not, but the scale is, for the products, too;
+              "wide" (without blocks): neither x / scale nor the scale is
+    fewest:   rows of x below which linear layers round nothing
     """
 
     type: str
@@ -46,6 +48,7 @@ class Quantization:
     rotation: int = 0
     quotient: str = "storage"
     zero_point: bool = False
+    fewest: int = 0
 
     @property
     def grid(self) -> Grid:
@@ -75,8 +78,11 @@ class Quantization:
         turned = f", rotated in groups of {self.rotation}" if self.rotation else ""
         ties = {"even": "", "away": ", ties away from zero", "zero": ", rounded toward zero"}[self.rounding]
         reach = f" to {self.largest:g}" if self.largest else ""
-        wide = ", x times 1 / scale in float32" if self.quotient == "compute" else ""
-        return f"{self.type}{reach}{under}{zero}{blocks}{turned}{ties}{wide}"
+        wide = {"compute": ", x times 1 / scale in float32", "wide": ", x / scale in float32"}.get(
+            self.quotient, ""
+        )
+        least = f", from {self.fewest} rows on" if self.fewest else ""
+        return f"{self.type}{reach}{under}{zero}{blocks}{turned}{ties}{wide}{least}"
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,8 @@ def quantize(
         scale = settled(scale)
         return Quantized(to_grid(x * divided(np.ones_like(scale), scale), grid, how.rounding), scale)
     if not how.block:
-        return Quantized(to_grid(settled(divided(x, settled(scale))), grid, how.rounding), scale)
+        quotient = divided(x, scale) if how.quotient == "wide" else settled(divided(x, settled(scale)))
+        return Quantized(to_grid(quotient, grid, how.rounding), scale)
     blocks = in_blocks(x, how.block)
     inner = block_scales(blocks, how, scale[..., None])
     v = divided(blocks, scale[..., None] * inner)
@@ -187,8 +194,15 @@ def rotated(x: np.ndarray, group: int) -> np.ndarray:
     return convrot.rotate(x.reshape(-1, x.shape[-1]), group).reshape(x.shape)
 
 
+def too_few(x: np.ndarray, how: Quantization) -> bool:
+    """Return whether x [..., K] has fewer rows than a linear layer rounds."""
+    return x.size < how.fewest * x.shape[-1]
+
+
 def rounded(x: np.ndarray, how: Quantization, settled: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Round activations to few bits and widen them again, without the rotation. -> the shape and dtype of x"""
+    if too_few(x, how):
+        return x
     q = quantize(x, how, settled)
     y = q.values * q.scale
     return rotated(y, how.rotation) if how.rotation else y

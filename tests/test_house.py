@@ -33,16 +33,16 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 14_080,
+    "golden": 14_070,  # quotients as the engine declares them; signed codes made unsigned
     "kernels": 11_360,
-    "numerics": 1_735,
+    "numerics": 1_755,
     "refsd": 1_150,
     "refsd/adoption": 2_710,
     "refsd/bench": 1_960,
     "refsd/caches": 750,
     "refsd/cases": 550,
     "refsd/causes": 9_420,
-    "refsd/cli": 4_640,
+    "refsd/cli": 4_645,
     "refsd/cluster": 1_300,
     "refsd/commands": 1_350,
     "refsd/components": 520,
@@ -50,7 +50,7 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_215,
     "refsd/disagreement": 1_130,
-    "refsd/engines": 11_330,
+    "refsd/engines": 11_435,  # SDNQ, on what it shares with comfy-kitchen
     "refsd/export": 350,
     "refsd/families": 2_320,
     "refsd/files": 4_025,
@@ -61,7 +61,7 @@ BUDGETS = {
     "refsd/networks": 1_436,
     "refsd/onnx": 3_930,
     "refsd/pipelines": 4_030,
-    "refsd/profiling": 1_840,
+    "refsd/profiling": 1_865,  # quotients, fewest rows
     "refsd/progress": 250,
     "refsd/reports": 2_060,
     "refsd/requests": 210,

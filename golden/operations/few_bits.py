@@ -17,7 +17,7 @@ from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
 from refsd.kernels.quant.activation_codes import divided
 from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.profiles import FLOAT32
+from refsd.numerics.profiles import FLOAT32, Numerics
 from refsd.numerics.quantization import Quantization, Quantized, given_zero, quantize, rotated, zeros
 
 
@@ -41,6 +41,13 @@ def _static(inputs: Inputs) -> tuple[np.ndarray | None, np.ndarray | None]:
     return scale, zero
 
 
+def _as_declared(how: Quantization, numerics: Numerics) -> Quantization:
+    """A page's rounding, with quotients as the engine says that it makes codes of this type."""
+    own = (one for one in numerics.activations.values() if isinstance(one, Quantization))
+    quotients = {one.type: one.quotient for one in own if not one.block}
+    return how if how.block else replace(how, quotient=quotients.get(how.type, how.quotient))
+
+
 def product(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Arithmetic, Inputs, Params], np.ndarray]:
     """Return the reference of a page."""
 
@@ -48,7 +55,8 @@ def product(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Arithmet
         dtype = a.numerics.compute_dtype
         weight, scale = weight_of(inputs).astype(dtype), inputs["weight_scale"].values().astype(dtype)
         x, bias = values(a, inputs["x"]), optional(a, inputs, "bias")
-        return a.linear_quantized(x, weight, scale, bias, rule(params), *_static(inputs))
+        how = _as_declared(rule(params), a.numerics)
+        return a.linear_quantized(x, weight, scale, bias, how, *_static(inputs))
 
     return run
 
@@ -61,7 +69,8 @@ def product_bound(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Ru
     """
 
     def bound(run: Run) -> Bound:
-        how, n = rule(run.params), run.numerics
+        n = run.numerics
+        how = _as_declared(rule(run.params), n)
         x = run.inputs["x"].astype(n.storage_dtype).astype(np.float64)
         bits = moves(x, run.moved("x"), how, n.compute, n.storage, *_static(run.stored))
         W, K = weight_of(run.stored).astype(np.float64), x.shape[-1]

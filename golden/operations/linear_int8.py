@@ -33,7 +33,7 @@ from refsd.golden.operations.few_bits import (
     with_rule,
     wrong,
 )
-from refsd.golden.operations.zero_points import zero_mutants
+from refsd.golden.operations.zero_points import saturated_pairs, zero_mutants
 from refsd.golden.recipe import Recipe
 from refsd.kernels.quant.activation_codes import divided
 from refsd.numerics.quantization import Quantization, Quantized, quantize, rotated
@@ -144,6 +144,13 @@ def _by_128(parts: Parts) -> np.ndarray | None:
     return None if parts.how.zero_point else with_rule(largest=128.0)(parts)
 
 
+def _saturated_pairs_128(parts: Parts) -> np.ndarray | None:
+    """Signed codes of x are made unsigned, 128 higher: oneDNN on processors with AVX2 and without VNNI."""
+    if parts.how.zero_point or "weight_zero" in parts.inputs:
+        return None
+    return saturated_pairs(parts, parts.quantized(), 128.0, parts.weight)
+
+
 def int8_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
     """Return the known bugs of activations in int8, and of their rotation. given: as in product_mutants"""
 
@@ -154,6 +161,10 @@ def int8_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = Tr
         *row_mutants(rule, weight_of, given),
         Mutant("activations' scale max |x| / 128, not / 127", wrong(rule, _by_128, weight_of)),
         Mutant("sum of products saturated at 16 bits", wrong(rule, _saturated, weight_of)),
+        Mutant(
+            "sums of two products saturate at 16 bits, the activations' codes 128 higher",
+            wrong(rule, _saturated_pairs_128, weight_of),
+        ),
         RowMutant("rotation of the activations missing", rotating(with_rule(rotation=0))),
         RowMutant("activations rounded before they are rotated", rotating(_rotated_after)),
         RowMutant("activations rotated in groups a quarter as wide", rotating(_other_groups)),

@@ -77,17 +77,23 @@ def _without_both(parts: Parts, q: Quantized, zero: np.ndarray) -> np.ndarray | 
     return parts.finished((parts.sums(q) - both) * (q.scale * parts.scale))
 
 
-def _saturated_pairs(parts: Parts, q: Quantized, zero: np.ndarray) -> np.ndarray | None:
-    """Each two products are added up in 16 bits with saturation, as by vpmaddubsw of AVX2."""
-    codes, weight = (q.values + zero).reshape(-1, parts.x.shape[-1]), parts.inputs["weight"].values()
-    if weight.dtype != np.int8:
-        return None
+def saturated_pairs(parts: Parts, q: Quantized, above: np.ndarray | float, weight: np.ndarray) -> np.ndarray | None:
+    """Add up each two products of unsigned and signed codes in 16 bits with saturation, as AVX2's vpmaddubsw.
+
+    above: by how much the codes are above q; weight: [O, K] signed codes
+    """
+    codes, weight = (q.values + above).reshape(-1, parts.x.shape[-1]), weight.astype(np.float32)
     lost = np.zeros((len(codes), len(weight)), np.float32)
     for k in range(0, codes.shape[1] - 1, 2):
-        pair = codes[:, k : k + 2] @ weight[:, k : k + 2].astype(np.float32).T
+        pair = codes[:, k : k + 2] @ weight[:, k : k + 2].T
         lost += pair - pair.clip(-32768, 32767)
     sums = parts.sums(q) - lost.reshape(*parts.x.shape[:-1], -1)
-    return parts.finished(sums * (q.scale * parts.scale))
+    return parts.finished(sums * (q.scale * parts.scale)) if lost.any() else None
+
+
+def _saturated_pairs(parts: Parts, q: Quantized, zero: np.ndarray) -> np.ndarray | None:
+    weight = parts.inputs["weight"].values()
+    return saturated_pairs(parts, q, zero, weight) if weight.dtype == np.int8 else None
 
 
 _CODES: dict[str, Change] = {

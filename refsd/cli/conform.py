@@ -13,7 +13,7 @@ _ENGINES = typer.Argument(
     metavar="[ENGINE]...",
     help="gguf-py, torch[@DEVICE], ggml[:LIBRARY][@DEVICE], sdcpp[:SD_CLI][@DEVICE], exec:PROGRAM, "
     "dump:FOLDER[:PROFILE], a1111:URL, comfyui:URL, onnxruntime[@PROVIDER], onnx-reference, openvino, tvm, iree, "
-    "tinygrad, comfy-kitchen, refsd[:PROFILE]. None: all that are there. `refsd engines` lists devices.",
+    "tinygrad, comfy-kitchen, sdnq, refsd[:PROFILE]. None: all that are there. `refsd engines` lists devices.",
 )
 _GOLDEN = typer.Option("goldens", help="Store of goldens: a folder, a packed file, a URL; what it lacks is made.")
 _JSON = typer.Option(None, help="Write the report with every metric as JSON here too.")

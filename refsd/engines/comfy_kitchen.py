@@ -4,39 +4,17 @@ The process is `python -m refsd.engines.comfy_kitchen`. It keeps to the package'
 against which other back ends are tested.
 """
 
-import importlib.metadata
-import importlib.util
-from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 
-import numpy as np
-
-from refsd.engines.arrays.array_engine import Library, array_engines
-from refsd.engines.worker import Worker, serve
+from refsd.engines.arrays.array_engine import Library
+from refsd.engines.arrays.torch_package import FLOAT8, TYPES, answered, package_engines, serve_package, variants
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineSearch
-from refsd.golden.wording import how_to_install
-from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, TORCH_F32
-from refsd.numerics.tensor import StoredTensor, stored
-
-# What follows the engine's name -> the dtype of activations and results, and its rounding.
-_VARIANTS = {
-    "": ("float32", replace(TORCH_F32, name="comfy-kitchen-f32")),
-    "-f16": ("float16", replace(TORCH_F16, name="comfy-kitchen-f16")),
-    "-bf16": ("bfloat16", replace(TORCH_BF16, name="comfy-kitchen-bf16")),
-}
-_FLOAT8 = {"f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"}
-_TYPES = ("f32", "f16", "bf16", "i8", "u8", *_FLOAT8)
 
 
 def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
     """The installed comfy-kitchen."""
-    for package in ("torch", "comfy_kitchen"):
-        if importlib.util.find_spec(package) is None:
-            return [EngineSearch("comfy-kitchen", None, how_to_install("comfy-kitchen"))]
-    worker = Worker(["-m", "refsd.engines.comfy_kitchen"], timeout)
-    version = importlib.metadata.version("comfy-kitchen")
-    return array_engines(LIBRARY, "comfy-kitchen", version, _VARIANTS, worker, on_cpu=True)
+    return package_engines(LIBRARY, "comfy_kitchen", timeout, variants("comfy-kitchen"))
 
 
 def _rotated(x, group: int):
@@ -75,7 +53,7 @@ def _linear_fp8(torch, x, params):
     from comfy_kitchen.scaled_mm_v2 import scaled_mm_v2
     from comfy_kitchen.tensor import TensorCoreFP8Layout
 
-    kind = getattr(torch, _FLOAT8[params["activations"]])
+    kind = getattr(torch, FLOAT8[params["activations"]])
     rows = x["x"].reshape(-1, x["x"].shape[-1])
     given = x["x_scale"].reshape(()) if "x_scale" in x else None
     codes, layout = TensorCoreFP8Layout.quantize(rows, scale=given, dtype=kind)
@@ -134,38 +112,10 @@ LIBRARY = Library(
         "linear_nvfp4": "a CPU has no product of NVFP4, and widened factors are rounded to the dtype",
         "linear_svdquant": "a CPU has no product of 4 bits, and widened factors are rounded to the dtype",
     },
-    types=_TYPES,
+    types=TYPES,
 )
 
-
-def compute(torch, op: str, params, dtype: str, inputs: Mapping[str, StoredTensor]) -> np.ndarray:
-    """Answer one case. dtype: of activations, bias and result; codes and scales keep theirs"""
-    tensors = {name: _tensor(torch, name, tensor, getattr(torch, dtype)) for name, tensor in inputs.items()}
-    with torch.inference_mode():
-        return LIBRARY.functions[op](torch, tensors, params).float().numpy()
-
-
-def _tensor(torch, name: str, tensor: StoredTensor, dtype):
-    if tensor.type in ("i8", "u8"):
-        return torch.from_numpy(tensor.data.reshape(tensor.shape).copy())
-    if tensor.type in _FLOAT8:
-        codes = torch.from_numpy(tensor.data.reshape(tensor.shape).view(np.uint8).copy())
-        return codes.view(getattr(torch, _FLOAT8[tensor.type]))
-    wide = torch.from_numpy(tensor.values().astype(np.float32))
-    return wide if name.endswith(("_scale", "codebook")) else wide.to(dtype)
-
-
-def main() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-
-    def answer(header, inputs):
-        y = compute(torch, header["op"], header["params"], header["dtype"], inputs)
-        return {}, {"y": stored(y)}
-
-    serve(answer)
-
+compute = partial(answered, LIBRARY)
 
 if __name__ == "__main__":
-    main()
+    serve_package(LIBRARY)

@@ -9,7 +9,7 @@ from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.profiles import DTYPES, Float16Sums, Numerics
 from refsd.numerics.quantization import Int8Scores, Quantization
 from refsd.profiling import attention_codes
-from refsd.profiling.few_bits import RULES
+from refsd.profiling.few_bits import rule_named
 from refsd.profiling.functions import ABSOLUTE
 from refsd.profiling.profile import Answers, Key
 from refsd.profiling.stored_weights import BLOCKS
@@ -103,12 +103,12 @@ def _activations(found: Found, like: Numerics):
         return None
     kept = {weight: kind for weight, kind in like.activations.items() if weight not in asked}
     blocks = {name: length for length, name in BLOCKS.items()}
-    if plain in RULES:
-        kept["f32"] = RULES[plain]
+    rules = {weight: rule_named(words) for weight, words in {"f32": plain, **asked}.items()}
+    kept |= {weight: rule for weight, rule in rules.items() if rule}
     for weight, kind in asked.items():
-        if kind in RULES:
-            kept[weight] = RULES[kind]
-        elif kind in blocks:
+        if rules[weight]:
+            continue
+        if kind in blocks:
             own = DOTS[weight].activation if weight in DOTS else ""
             fits = own in BLOCK_TYPES and BLOCK_TYPES[own].block == blocks[kind]
             kept[weight] = own if fits else {32: "q8_0", 256: "q8_k"}.get(blocks[kind], "q8_0")

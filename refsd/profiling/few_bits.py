@@ -2,10 +2,12 @@
 
 The weight is the identity, so that each number of x comes back as it was multiplied. Rows differ in size, and a
 power of two maps the largest number of half of them to that of int8, torchao's int8 or FP8, or their span to 255:
-ties are ties. The
-answer is held against each rule: the one whose answer is nearest is named.
+ties are ties. The answer is held against each rule: the one whose answer is nearest is named, and with it whether
+quotients are rounded to the type of the answer. Then fewer rows are asked.
 """
 
+import re
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -25,11 +27,12 @@ Ask = Callable[[Questioner], list[Finding]]
 # Weights in few bits, of which an engine may round the input to few bits, too.
 TYPES = ("f8_e4m3", "f8_e5m2", "i8", "nvfp4_comfy", "mxfp8")
 _K = 64
-_SIZES = (0, -3, 2, -9, 0, -5, 2, 1)  # exponents of the rows' sizes
+_SIZES = (2, -3, 2, -9, 0, -5, 0, 1) * 4  # exponents of the rows' sizes
 _ENDS = {127.0: -127.0, 127.5: -127.5, 448.0: -448.0, 192.0: -63.0}
 # The error of a rule's answer, as a share of what the rule rounds off, that storing the answer may add.
 _SAME = 0.35
 _SHARE = 0.4  # of the rows of one set
+_NARROW = (ml_dtypes.bfloat16, np.float16)
 
 
 def _rules() -> Iterator[Quantization]:
@@ -42,13 +45,23 @@ def _rules() -> Iterator[Quantization]:
 
 
 RULES = {str(rule): rule for rule in _rules()}
+_FEWEST = re.compile(r", from (\d+) rows on$")
+_WIDE = ", x / scale in float32"
+
+
+def rule_named(words: str) -> Quantization | None:
+    """Return the rule that reports call so, with its quotients and its fewest rows; None if it is none of RULES."""
+    fewest, words = _FEWEST.search(words), _FEWEST.sub("", words)
+    rule = RULES.get(words.removesuffix(_WIDE))
+    wide = {"quotient": "wide"} if words.endswith(_WIDE) else {}
+    return rule and replace(rule, fewest=int(fewest[1]) if fewest else 0, **wide)
 
 
 def _probe(largest: float) -> np.ndarray:
     """Rows of numbers and of ties, the first of each row the largest, the second the least."""
     words = philox_successive(np.uint64(0), len(_SIZES) * _K, np.uint64(0), np.uint64(int(largest)))[:, 0]
     x = (words.astype(np.float64) / 2.0**31 - 1).reshape(len(_SIZES), _K) * largest
-    x[4] = np.rint(x[4] / 8) + 0.5  # ties of int8
+    x[4::8] = np.rint(x[4::8] / 8) + 0.5  # ties of int8
     x = np.maximum(x, _ENDS[largest])
     x[:, :2] = largest, _ENDS[largest]
     x[1::2] *= 0.6875  # rows that no power of two leads to
@@ -103,7 +116,25 @@ def _found(questioner: Questioner, weight_type: str) -> tuple[Quantization | Non
     evidence = f"numbers came back within {whole.max():.2g} of the largest"
     if same[best] < _SHARE:
         return None, evidence
-    return RULES[best], f"{evidence}, {apart[best].max():.2g} from this"
+    narrow = next((kind for kind in _NARROW if all((y == y.astype(kind)).all() for y in came.values())), np.float64)
+
+    def stored_as(y: np.ndarray) -> np.ndarray:
+        return y.astype(narrow).astype(y.dtype)
+
+    def error(how: Quantization) -> float:
+        return sum(np.square(came[n] - stored_as(rounded(x, how, stored_as))).sum() for n, x in given.items())
+
+    rule = RULES[best]
+    if rule.quotient == "storage" and not rule.block:
+        rule = min(rule, replace(rule, quotient="wide"), key=error)
+    x = given[max(_ENDS, key=lambda n: np.square(came[n] - given[n]).sum())]
+
+    def rounds(rows: int) -> bool:
+        y, few = questioner.ask("linear", (rows, _K), x=x[:rows], weight=weight), x[:rows]
+        return bool(np.square(y - stored_as(rounded(few, rule, stored_as))).sum() < np.square(y - few).sum())
+
+    fewest = 1 + bisect(range(1, len(x)), False, key=rounds)
+    return replace(rule, fewest=fewest if fewest > 1 else 0), f"{evidence}, {apart[best].max():.2g} from this"
 
 
 def activations(otherwise: Ask) -> Ask:

@@ -179,10 +179,11 @@ _FEW_BITS = {
     "rounding": tuple(ROUNDINGS),
     "largest": None,
     "rotation": (0, 4, 16, 64, 256, 1024),
-    "quotient": ("storage", "compute"),
+    "quotient": ("storage", "compute", "wide"),
     "zero_point": (False, True),
+    "fewest": None,
 }
-_MOST = {"largest": 65504}
+_MOST = {"largest": 65504, "fewest": 65504}
 _ONE_PASS = ("group_norm", "layer_norm")
 _SUMMED = ("linear", "conv", "attention")
 

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,18 @@ from refsd.cli import app
 from refsd.engines.exec.description import read_description
 from refsd.engines.reference import Reference
 from refsd.golden.engine import EngineFailure
-from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_BF16, TORCH_F16, Float16Sums
+from refsd.numerics.profiles import (
+    FLOAT32,
+    FLOAT64,
+    GGML_CPU,
+    INT8_ROWS,
+    PROFILES,
+    SDNQ_FP8,
+    SDNQ_ROWS,
+    TORCH_BF16,
+    TORCH_F16,
+    Float16Sums,
+)
 from refsd.profiling import few_bits
 from refsd.profiling.described import described
 from refsd.profiling.few_bits import RULES
@@ -217,21 +229,26 @@ def test_a_wrong_declaration_is_found(numerics, says, op, wrong):
     assert wrong in [(one.op, one.aspect, one.found, one.expected) for one in declaration.disagreements]
 
 
-@pytest.mark.parametrize("storage", [FLOAT32, TORCH_F16, TORCH_BF16], ids=lambda n: n.name)
-@pytest.mark.parametrize("rule", RULES)
+# Where results are narrow, their quotients show; fewest rows show in any storage.
+_TOLD = [*product(RULES.values(), (FLOAT32, TORCH_F16, TORCH_BF16)), (SDNQ_ROWS, TORCH_F16), (SDNQ_FP8, TORCH_BF16)]
+_TOLD += [(replace(SDNQ_ROWS, fewest=0), TORCH_BF16)]
+_TOLD += [(replace(INT8_ROWS, fewest=rows), FLOAT32) for rows in (2, 17, 32)]
+
+
+@pytest.mark.parametrize(("rule", "storage"), _TOLD, ids=lambda one: getattr(one, "name", str(one)))
 def test_activations_in_few_bits_are_told(rule, storage):
     """Type, scale and rounding; sum, weights and result are the storage's, though large numbers set scales."""
-    numerics = replace(storage, name="mine", activations={"f32": RULES[rule], "f16": RULES[rule]})
+    numerics = replace(storage, name="mine", activations={"f32": rule, "f16": rule})
     probes = [p for p in probes_of("linear") if p.name not in ("products", "q8_0 weights", "q4_1 weights")]
     answered = expected_of(numerics, probes)
     found, plain = values(answered), values(expected_of(storage, probes))
-    assert found["linear", "activations"] == found["linear", "activations, f16 weights"] == rule
+    assert found["linear", "activations"] == found["linear", "activations, f16 weights"] == str(rule)
     few = {key for key in found if key[1].startswith("activations")}
-    if RULES[rule].block:  # weights and sums are hidden
+    if rule.block:  # weights and sums are hidden
         plain = {key: plain[key] for key in found}
     assert {key: found[key] for key in found.keys() - few} == {key: plain[key] for key in found.keys() - few}
     numerics, fragment = described(answered, storage)
-    assert numerics.activations["f32"] == RULES[rule] and fragment["activations"]["f32"]["type"] == RULES[rule].type
+    assert numerics.activations["f32"] == rule and fragment["activations"]["f32"]["type"] == rule.type
     assert against(answered, numerics, probes) == []
 
 
