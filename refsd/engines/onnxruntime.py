@@ -127,11 +127,16 @@ def _no_tool_writes(case: Case) -> str | None:
     """Refuse what is no linear layer, and codes that no graph of QuantizeLinear or DynamicQuantizeLinear has."""
     if case.op == "linear" and case.inputs["weight"].type == "i8":
         return None
-    if case.op != "linear_int8":
+    if case.op not in ("linear_int8", "conv2d_int8"):
         return "it is no product of integers"
-    given = "x_scale" in case.inputs
-    dynamic = case.params.get("zero_point") and case.params.get("scales") == "tensor"
-    return None if given or dynamic else "DynamicQuantizeLinear has one scale and one zero point for the tensor"
+    if "x_scale" in case.inputs:
+        convolved = (
+            "between QuantizeLinear and DequantizeLinear it convolves floats, unless the result is rounded, too"
+        )
+        return convolved if case.op == "conv2d_int8" else None
+    of_all = case.op == "conv2d_int8" or case.params.get("scales") == "tensor"
+    dynamic = case.params.get("zero_point") and of_all
+    return None if dynamic else "DynamicQuantizeLinear has one scale and one zero point for the tensor"
 
 
 def onnxruntime_version() -> str:

@@ -50,12 +50,19 @@ def _im2col(b, x, params):
 
 
 def _conv2d_int8(b, x, params):
-    """QuantizeLinear to unsigned codes, around 128 or their zero point; ConvInteger; both scales in float."""
+    """QuantizeLinear to unsigned codes, around 128 or their zero point; ConvInteger; both scales in float.
+
+    Where onnxruntime's tool writes the graph, DynamicQuantizeLinear gives the codes, and filters stay signed.
+    """
     middle = b.constant(np.array(128, np.uint8))
-    scale, zero = scale_and_zero(b, x["x"], x, params)
-    zero = zero if params["zero_point"] else middle
-    codes = b.node("QuantizeLinear", x["x"], scale, zero)
-    weight, own = unsigned(b, x["weight"], x.get("weight_zero"))
+    weight, own = x["weight"], x.get("weight_zero")
+    if b.quantized:
+        codes, scale, zero = b.nodes(3, "DynamicQuantizeLinear", x["x"])
+    else:
+        scale, zero = scale_and_zero(b, x["x"], x, params)
+        zero = zero if params["zero_point"] else middle
+        codes = b.node("QuantizeLinear", x["x"], scale, zero)
+        weight, own = unsigned(b, weight, own)
     sides = {"pads": pads(params["padding"])}
     sides |= {"kernel_shape": list(weight.shape[2:]), "strides": _each(params["stride"], 2)}
     if own is None or own.shape in ((), (1,)):
