@@ -18,10 +18,12 @@ from refsd.numerics.quantization import (
     block_scales,
     given_zero,
     in_blocks,
+    kept_columns,
     quantize,
     rotated,
     scales,
     too_few,
+    without_outliers,
     zeros,
 )
 
@@ -137,6 +139,9 @@ def moved_to_few_bits(x: np.ndarray, how: Quantization, storage: str) -> np.ndar
     """Bound the error of rounding x to few bits and back. x: float64 [..., K]"""
     if too_few(x, how):
         return np.zeros_like(x)
+    if how.outliers:
+        moved = moved_to_few_bits(without_outliers(x, how), replace(how, outliers=0.0), storage)
+        return np.where(kept_columns(x, how), 0.0, moved)
     compute = "float64" if storage == "float64" else "float32"
     bits = moves(x, np.zeros_like(x), how, compute, storage)
     z = rotated(x, how.rotation) if how.rotation else x

@@ -217,6 +217,11 @@ NVFP4_W4A4 = replace(TORCH_BF16, name="nvfp4-w4a4", activations=_W4A4)
 TORCHAO_ROWS = Quantization("int8", "row", largest=127.5, quotient="compute")
 TORCHAO_INT8 = replace(TORCH_BF16, name="torchao-int8", activations=MappingProxyType({"i8": TORCHAO_ROWS}))
 
+# LLM.int8(): bitsandbytes 0.50.2, backends/default/ops.py, int8_vectorwise_quant and int8_mixed_scaled_mm; the
+# threshold is transformers'. Inputs pass through float16, whatever their type.
+LLM_ROWS = Quantization("int8", "row", quotient="wide", outliers=6.0)
+LLM_INT8 = replace(TORCH_F16, name="bitsandbytes-int8", activations=MappingProxyType({"i8": LLM_ROWS}))
+
 # SDNQ, SD.Next's quantiser, with use_quantized_matmul: sdnq 0.2.8, quant_utils.py, layers/linear. Codes and scales
 # are made in float32, whatever type the activations have; fewer rows than 32 meet the widened weight. FP8 on cards
 # that multiply it. Weights are multiplied so if both sides are multiples of 16, at least 32. Not described: uint8
@@ -240,7 +245,7 @@ PROFILES: dict[str, Numerics] = {
         *(ONNX_F32, ONNXRUNTIME_CPU, ONNXRUNTIME_Q8, ONNXRUNTIME_DYNAMIC, OPENVINO_BF16, OPENVINO_Q8),
         *(GGML_CPU, GGML_CPU_F16_SUMS, GGML_CPU_FLASH, WINOGRAD_F16),
         *(GGML_VULKAN, GGML_VULKAN_FLASH, GGML_VULKAN_F32, GGML_VULKAN_F32_FLASH),
-        *(COMFY_INT8, COMFY_FP8, NVFP4_W4A4, TORCHAO_INT8, SDNQ),
+        *(COMFY_INT8, COMFY_FP8, NVFP4_W4A4, TORCHAO_INT8, LLM_INT8, SDNQ),
         *(TORCH_F16_SAGE, TORCH_BF16_SAGE),
     )
 }

@@ -1,7 +1,7 @@
 """How a product rounds its activations to few bits: the value, and the rounding."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +37,7 @@ class Quantization:
               "compute" (without blocks): x times 1 / scale is not, but the scale is, for the products, too;
               "wide" (without blocks): neither x / scale nor the scale is
     fewest:   rows of x below which linear layers round nothing
+    outliers: columns with an |x| as large are not rounded, and such numbers set no scale; 0: none (scales of rows)
     """
 
     type: str
@@ -49,6 +50,7 @@ class Quantization:
     quotient: str = "storage"
     zero_point: bool = False
     fewest: int = 0
+    outliers: float = 0.0
 
     @property
     def grid(self) -> Grid:
@@ -82,7 +84,8 @@ class Quantization:
             self.quotient, ""
         )
         least = f", from {self.fewest} rows on" if self.fewest else ""
-        return f"{self.type}{reach}{under}{zero}{blocks}{turned}{ties}{wide}{least}"
+        kept = f", columns with numbers from {self.outliers:g} on as they are" if self.outliers else ""
+        return f"{self.type}{reach}{under}{zero}{blocks}{turned}{ties}{wide}{least}{kept}"
 
 
 @dataclass(frozen=True)
@@ -199,10 +202,22 @@ def too_few(x: np.ndarray, how: Quantization) -> bool:
     return x.size < how.fewest * x.shape[-1]
 
 
+def kept_columns(x: np.ndarray, how: Quantization) -> np.ndarray:
+    """Return which columns of x [..., K] are not rounded. -> bool [K]"""
+    return np.abs(x).reshape(-1, x.shape[-1]).max(axis=0, initial=0) >= how.outliers
+
+
+def without_outliers(x: np.ndarray, how: Quantization) -> np.ndarray:
+    return np.where(np.abs(x) < how.outliers, x, x.dtype.type(0))
+
+
 def rounded(x: np.ndarray, how: Quantization, settled: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Round activations to few bits and widen them again, without the rotation. -> the shape and dtype of x"""
     if too_few(x, how):
         return x
+    if how.outliers:
+        y = rounded(without_outliers(x, how), replace(how, outliers=0.0), settled)
+        return np.where(kept_columns(x, how), x, y)
     q = quantize(x, how, settled)
     y = q.values * q.scale
     return rotated(y, how.rotation) if how.rotation else y

@@ -34,6 +34,7 @@ PROFILES = (
     "comfy-fp8",
     "nvfp4-w4a4",
     "torchao-int8",
+    "bitsandbytes-int8",
     "sdnq",
     "torch-f16-sage",
     "torch-bf16-sage",

@@ -3,7 +3,8 @@
 The weight is the identity, so that each number of x comes back as it was multiplied. Rows differ in size, and a
 power of two maps the largest number of half of them to that of int8, torchao's int8 or FP8, or their span to 255:
 ties are ties. The answer is held against each rule: the one whose answer is nearest is named, and with it whether
-quotients are rounded to the type of the answer. Then fewer rows are asked.
+quotients are rounded to the type of the answer. Then fewer rows are asked. Where no rule fits, numbers are small,
+so that none is an outlier, and then one is made larger until its column is no longer rounded.
 """
 
 import re
@@ -32,6 +33,9 @@ _ENDS = {127.0: -127.0, 127.5: -127.5, 448.0: -448.0, 192.0: -63.0}
 # The error of a rule's answer, as a share of what the rule rounds off, that storing the answer may add.
 _SAME = 0.35
 _SHARE = 0.4  # of the rows of one set
+_SMALL = -9  # exponent of numbers none of which is an outlier
+# What may be the least outlier: the numbers of bfloat16 from 4 to 32768.
+_OUTLIERS = np.arange(0x4080, 0x4701, dtype=np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
 _NARROW = (ml_dtypes.bfloat16, np.float16)
 
 
@@ -46,15 +50,19 @@ def _rules() -> Iterator[Quantization]:
 
 RULES = {str(rule): rule for rule in _rules()}
 _FEWEST = re.compile(r", from (\d+) rows on$")
+_KEPT = re.compile(r", columns with numbers from ([\d.e+]+) on as they are$")
 _WIDE = ", x / scale in float32"
 
 
 def rule_named(words: str) -> Quantization | None:
     """Return the rule that reports call so, with its quotients and its fewest rows; None if it is none of RULES."""
-    fewest, words = _FEWEST.search(words), _FEWEST.sub("", words)
+    numbers = {}
+    for field, pattern in (("outliers", _KEPT), ("fewest", _FEWEST)):
+        if found := pattern.search(words):
+            numbers[field], words = type(getattr(Quantization, field))(found[1]), pattern.sub("", words)
     rule = RULES.get(words.removesuffix(_WIDE))
     wide = {"quotient": "wide"} if words.endswith(_WIDE) else {}
-    return rule and replace(rule, fewest=int(fewest[1]) if fewest else 0, **wide)
+    return rule and replace(rule, **numbers, **wide)
 
 
 def _probe(largest: float) -> np.ndarray:
@@ -69,8 +77,8 @@ def _probe(largest: float) -> np.ndarray:
 
 
 @lru_cache
-def _expected(rule: Quantization, largest: float) -> np.ndarray:
-    return rounded(_probe(largest).astype(np.float64), rule, lambda y: y)
+def _expected(rule: Quantization, largest: float, shift: int) -> np.ndarray:
+    return rounded(np.ldexp(_probe(largest).astype(np.float64), shift), rule, lambda y: y)
 
 
 def identity(weight_type: str) -> StoredTensor:
@@ -97,8 +105,16 @@ def rule_of(questioner: Questioner, weight_type: str = "f32") -> tuple[Quantizat
 
 
 def _found(questioner: Questioner, weight_type: str) -> tuple[Quantization | None, str]:
-    weight = identity(weight_type)
-    given = {largest: _probe(largest) for largest in _ENDS}
+    """Ask with large numbers, and with small ones if no rule is found."""
+    for shift in (0, _SMALL):
+        rule, evidence = _nearest(questioner, identity(weight_type), shift)
+        if rule is not None:
+            break
+    return rule, evidence
+
+
+def _nearest(questioner: Questioner, weight: StoredTensor, shift: int) -> tuple[Quantization | None, str]:
+    given = {largest: np.ldexp(_probe(largest), shift) for largest in _ENDS}
     came = {largest: questioner.ask("linear", x.shape, x=x, weight=weight) for largest, x in given.items()}
     if not all(np.isfinite(y).all() for y in came.values()):
         return None, "not finite"
@@ -109,7 +125,7 @@ def _found(questioner: Questioner, weight_type: str) -> tuple[Quantization | Non
         return np.sqrt(np.mean(np.square(apart), axis=2))
 
     whole = errors(lambda n: given[n])
-    apart = {name: errors(lambda n, rule=rule: _expected(rule, n)) for name, rule in RULES.items()}
+    apart = {name: errors(lambda n, rule=rule: _expected(rule, n, shift)) for name, rule in RULES.items()}
     # In half the rows of a set scales are powers of two: storing a scale or a quotient loses nothing there.
     same = {name: (error < _SAME * whole).mean(axis=1).max() for name, error in apart.items()}
     best = max(RULES, key=lambda name: (same[name], -np.square(apart[name]).sum()))
@@ -133,8 +149,16 @@ def _found(questioner: Questioner, weight_type: str) -> tuple[Quantization | Non
         y, few = questioner.ask("linear", (rows, _K), x=x[:rows], weight=weight), x[:rows]
         return bool(np.square(y - stored_as(rounded(few, rule, stored_as))).sum() < np.square(y - few).sum())
 
+    def keeps(number: float) -> bool:
+        """Whether a column is not rounded if its first row has this number."""
+        changed = x.copy()
+        changed[0, 2] = number
+        return bool((questioner.ask("linear", x.shape, x=changed, weight=weight)[1:, 2] == x[1:, 2]).all())
+
     fewest = 1 + bisect(range(1, len(x)), False, key=rounds)
-    return replace(rule, fewest=fewest if fewest > 1 else 0), f"{evidence}, {apart[best].max():.2g} from this"
+    outliers = bisect(_OUTLIERS, False, key=keeps) if shift else len(_OUTLIERS)
+    kept = {"fewest": fewest if fewest > 1 else 0, "outliers": float([*_OUTLIERS, 0][outliers])}
+    return replace(rule, **kept), f"{evidence}, {apart[best].max():.2g} from this"
 
 
 def activations(otherwise: Ask) -> Ask:

@@ -29,8 +29,10 @@ from refsd.numerics.profiles import (
     FP8_TENSOR,
     INT8_GROUPS,
     INT8_ROWS,
+    LLM_ROWS,
     MXFP8,
     NVFP4,
+    SDNQ_ROWS,
     TORCHAO_ROWS,
     UINT8_TENSOR,
 )
@@ -41,7 +43,7 @@ from refsd.numerics.tensor import Scaling, StoredTensor, stored
 _UINT8_ROWS = replace(UINT8_TENSOR, scale="row")
 _RULES = (
     *(INT8_ROWS, TORCHAO_ROWS, INT8_GROUPS, FP8_TENSOR, NVFP4, MXFP8, replace(INT8_ROWS, rotation=16)),
-    *(UINT8_TENSOR, _UINT8_ROWS),
+    *(UINT8_TENSOR, _UINT8_ROWS, replace(SDNQ_ROWS, fewest=8), replace(LLM_ROWS, outliers=2.5)),
 )
 
 
@@ -242,6 +244,27 @@ def test_profiles_round_the_input_of_scaled_weights_and_rotate_it_with_them():
     assert abs(y - direct).max() < 1e-5 * abs(direct).max()
     unrotated = a.linear(x, a.expand(turned), None, "i8")
     assert abs(unrotated - direct).max() > 1e-3 * abs(direct).max()
+
+
+def test_columns_of_outliers_are_kept_and_set_no_scale():
+    x = np.array([[[1, 2.54, 6]], [[0.3, -6, 1.27]]], np.float32)
+    y = rounded(x, LLM_ROWS, _same)
+    assert (y[..., 1:] == x[..., 1:]).all() and y[..., 0] == pytest.approx(np.array([[1.0], [0.3]]), abs=1e-6)
+    assert (y[1, 0, 0] != rounded(x, replace(LLM_ROWS, outliers=9), _same)[1, 0, 0]) and not np.isin(0, y)
+    assert not moved_to_few_bits(x.astype(np.float64), LLM_ROWS, "float32")[..., 1:].any()
+
+
+def test_fewer_rows_than_an_engine_rounds_are_kept():
+    x = np.random.default_rng(6).standard_normal((2, 16, 64)).astype(np.float32)
+    assert (rounded(x[:, :15], SDNQ_ROWS, _same) == x[:, :15]).all() and (rounded(x, SDNQ_ROWS, _same) != x).any()
+    assert not moved_to_few_bits(x[:, :15].astype(np.float64), SDNQ_ROWS, "bfloat16").any()
+
+
+def test_quotients_that_are_not_stored_make_other_codes():
+    x = np.random.default_rng(7).standard_normal((40, 64)).astype(np.float32)
+    settled = Rounding(COMFY_INT8).settled
+    wide, narrow = (quantize(x, how, settled).values for how in (SDNQ_ROWS, INT8_ROWS))
+    assert (wide == quantize(x, INT8_ROWS, _same).values).all() and 0.02 < (wide != narrow).mean() < 0.5
 
 
 def test_groups_that_do_not_divide_a_row_are_said():

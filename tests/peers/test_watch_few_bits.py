@@ -22,8 +22,8 @@ from torchao.quantization.quantize_.workflows.int8 import int8_tensor
 import refsd
 from refsd.engines.torch.state import StateDict
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import TORCHAO_ROWS
-from refsd.numerics.quantization import quantize
+from refsd.numerics.profiles import LLM_ROWS, TORCHAO_ROWS
+from refsd.numerics.quantization import kept_columns, quantize, rounded
 
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
 FIRST = "img_in"
@@ -95,6 +95,17 @@ def by_bitsandbytes(kind: str, nested: bool):
     return lambda model: each_linear(model, made)
 
 
+def by_llm_int8(threshold=6.0, **more):
+    def made(layer):
+        new = bitsandbytes.nn.Linear8bitLt(
+            layer.in_features, layer.out_features, has_fp16_weights=False, threshold=threshold
+        )
+        new.weight = bitsandbytes.nn.Int8Params(layer.weight.data, requires_grad=False, **more)
+        return new.to("cpu")
+
+    return lambda model: each_linear(model, made)
+
+
 def by_torchao(config):
     def changed(model):
         quantize_(model, config)
@@ -105,6 +116,9 @@ def by_torchao(config):
 
 TOOLS = {
     "torchao-int8": (torch.bfloat16, by_torchao(Int8DynamicActivationInt8WeightConfig())),
+    "llm-int8": (torch.bfloat16, lambda model: by_llm_int8()(model).eval()),
+    "llm-int8-outliers": (torch.bfloat16, lambda model: by_llm_int8(2.8)(model).eval()),
+    "llm-int8-training": (torch.bfloat16, lambda model: by_llm_int8()(model).train()),
     "torchao-weights": (torch.bfloat16, by_torchao(Int8WeightOnlyConfig())),
     "torchao-weights-f32": (torch.float32, by_torchao(Int8WeightOnlyConfig())),
     "gguf-q8_0": (torch.float16, by_gguf("Q8_0")),
@@ -157,6 +171,53 @@ def test_scales_of_the_row_before(monkeypatch):
     assert report.first is not None and report.first.place == FIRST, str(report)
 
 
+def _codes(change):
+    """LLM.int8() with codes, scales or columns of outliers that `change` gives back."""
+    right = bitsandbytes.functional.int8_vectorwise_quant
+    return lambda x, threshold=0.0: change(right, x, threshold)
+
+
+_LLM_BUGS = {
+    "outliers are left out": lambda right, x, threshold: (*right(x, threshold)[:2], None),
+    "columns of outliers are multiplied twice": lambda right, x, threshold: (
+        *right(torch.where(x.abs() < threshold, x, 0), 0.0)[:2],
+        right(x, threshold)[2],
+    ),
+    "the next row's scale": lambda right, x, threshold: (
+        right(x, threshold)[0],
+        right(x, threshold)[1].roll(-1),
+        right(x, threshold)[2],
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", _LLM_BUGS)
+def test_outliers_treated_otherwise(bug, monkeypatch):
+    """Every third column has a number of 2.8 or more."""
+    model = by_llm_int8(2.8)(flux()).eval()
+    monkeypatch.setattr(bitsandbytes.functional, "int8_vectorwise_quant", _codes(_LLM_BUGS[bug]))
+    with refsd.watch(model, show=None) as report:
+        called(model)
+    assert report.first is not None and report.first.place == FIRST, str(report)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_codes_are_those_of_llm_int8(dtype):
+    """They multiply by 127 / the largest, here x is divided by the largest / 127: ties alone may fall apart."""
+    torch.manual_seed(2)
+    x = (torch.randn(64, 320) * torch.logspace(-2, 0.4, 64)[:, None]).to(dtype)
+    x[6] = 0.25
+    codes, largest, columns = bitsandbytes.functional.int8_vectorwise_quant(x.half(), threshold=6.0)
+    wide = x.float().numpy()
+    kept = kept_columns(wide, LLM_ROWS)
+    assert np.array_equal(np.flatnonzero(kept), columns.numpy()) and 5 < kept.sum() < 300
+    read, steps = rounded(wide, LLM_ROWS, lambda y: y), 127 / largest.numpy().astype(np.float64)[:, None]
+    assert (read[:, kept] == wide[:, kept]).all()
+    apart = np.rint(read * steps)[:, ~kept] != codes.numpy()[:, ~kept]
+    quotients = (wide * steps)[:, ~kept][apart]
+    assert apart.mean() < 0.01 and (abs(quotients - np.floor(quotients) - 0.5) < 1e-5).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_codes_are_torchaos(dtype):
     torch.manual_seed(2)
@@ -194,7 +255,7 @@ def test_what_no_numerics_describe_is_refused_by_name():
     lopsided = by_torchao(Int8DynamicActivationInt8WeightConfig(act_mapping_type=MappingType.ASYMMETRIC))(flux())
     half = TOOLS["torchao-int8"][1](flux(torch.float16))
     for model, reason in (
-        (eight, "linear_1 multiplies as LLM.int8"),
+        (eight, "linear_1 rounds its weight to int8 as it multiplies"),
         (lopsided, "torchao's Int8Tensor rounds its input"),
         (half, "in torch.float16: one that falls"),
     ):

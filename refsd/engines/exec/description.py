@@ -182,8 +182,9 @@ _FEW_BITS = {
     "quotient": ("storage", "compute", "wide"),
     "zero_point": (False, True),
     "fewest": None,
+    "outliers": None,
 }
-_MOST = {"largest": 65504, "fewest": 65504}
+_MOST = {"largest": 65504, "fewest": 65504, "outliers": 65504}
 _ONE_PASS = ("group_norm", "layer_norm")
 _SUMMED = ("linear", "conv", "attention")
 

@@ -14,7 +14,7 @@ from refsd.files import gguf_types
 from refsd.files.scaled import find_scalings
 from refsd.files.stored import Header, Weights, shown
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import TORCHAO_ROWS
+from refsd.numerics.profiles import LLM_ROWS, TORCHAO_ROWS
 from refsd.numerics.quantization import Quantization
 from refsd.weights.checkpoint import component_of
 from refsd.weights.component import Component
@@ -116,11 +116,16 @@ def activations_of(module) -> dict[str, Quantization]:
 
     Raises BadInput for a way of multiplying in few bits that no numerics of refsd describe.
     """
+    import torch
+
     title = type(module).__name__
     rules = set()
     for name, layer in module.named_modules():
-        if type(layer).__name__ == "Linear8bitLt":  # outliers are kept, in float16
-            raise BadInput(f"{title}: {name} multiplies as LLM.int8() does, {_NOT_DESCRIBED}")
+        if type(layer).__name__ == "Linear8bitLt":  # bitsandbytes' LLM.int8()
+            if layer.weight.dtype != torch.int8:
+                raise BadInput(f"{title}: {name} rounds its weight to int8 as it multiplies, {_NOT_DESCRIBED}")
+            widens = layer.training and layer.weight.device.type in ("cpu", "xpu")
+            rules.add(None if widens else replace(LLM_ROWS, outliers=layer.state.threshold))
     for name, tensor in module.named_parameters():
         how = getattr(tensor, "act_quant_kwargs", None) or getattr(tensor, "activation_quantization", None)
         if how is not None:

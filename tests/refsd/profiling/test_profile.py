@@ -22,6 +22,7 @@ from refsd.numerics.profiles import (
     FLOAT64,
     GGML_CPU,
     INT8_ROWS,
+    LLM_ROWS,
     PROFILES,
     SDNQ_FP8,
     SDNQ_ROWS,
@@ -230,8 +231,13 @@ def test_a_wrong_declaration_is_found(numerics, says, op, wrong):
 
 
 # Where results are narrow, their quotients show; fewest rows show in any storage.
-_TOLD = [*product(RULES.values(), (FLOAT32, TORCH_F16, TORCH_BF16)), (SDNQ_ROWS, TORCH_F16), (SDNQ_FP8, TORCH_BF16)]
-_TOLD += [(replace(SDNQ_ROWS, fewest=0), TORCH_BF16)]
+_TOLD = [
+    *product(RULES.values(), (FLOAT32, TORCH_F16, TORCH_BF16)),
+    (SDNQ_ROWS, TORCH_F16),
+    (LLM_ROWS, TORCH_F16),
+    (SDNQ_FP8, TORCH_BF16),
+]
+_TOLD += [(replace(SDNQ_ROWS, fewest=0), TORCH_BF16), (replace(LLM_ROWS, outliers=7.5), TORCH_BF16)]
 _TOLD += [(replace(INT8_ROWS, fewest=rows), FLOAT32) for rows in (2, 17, 32)]
 
 
