@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 14_070,  # quotients as the engine declares them; signed codes made unsigned
+    "golden": 14_185,  # results in 8 bits; quotients as the engine declares them; signed codes made unsigned
     "kernels": 11_360,
     "numerics": 1_775,
     "refsd": 1_150,
@@ -50,7 +50,7 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_215,
     "refsd/disagreement": 1_130,
-    "refsd/engines": 11_445,  # SDNQ, on what it shares with comfy-kitchen
+    "refsd/engines": 11_450,  # SDNQ, on what it shares with comfy-kitchen
     "refsd/export": 350,
     "refsd/families": 2_320,
     "refsd/files": 4_025,
@@ -59,7 +59,7 @@ BUDGETS = {
     "refsd/judges": 2_206,
     "refsd/models": 21_530,
     "refsd/networks": 1_436,
-    "refsd/onnx": 3_930,
+    "refsd/onnx": 3_950,  # results in 8 bits
     "refsd/pipelines": 4_030,
     "refsd/profiling": 1_890,  # quotients, fewest rows, outliers
     "refsd/progress": 250,

@@ -18,7 +18,14 @@ from refsd.golden.operation import IMAGE, Mutant, Operation
 from refsd.golden.operations.convolution import channels_interleaved, padding_repeated, window_fits
 from refsd.golden.operations.few_bits import PRODUCT_INPUTS, ZERO_INPUTS, Parts, RowMutant, measured
 from refsd.golden.operations.im2col import IM2COL
-from refsd.golden.operations.linear_int8 import LINEAR_INT8, SEVEN_BITS, UNSIGNED, int8_rule, weight_in_codes
+from refsd.golden.operations.linear_int8 import (
+    LINEAR_INT8,
+    SEVEN_BITS,
+    UNSIGNED,
+    int8_rule,
+    weight_in_codes,
+    with_result,
+)
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound
 from refsd.kernels.convolution_geometry import each, positions
@@ -35,6 +42,8 @@ def _of_rows(params) -> dict:
 def _fits(shapes, params) -> bool:
     """Return whether the filters see every pixel, so that the scale of what they see is that of x."""
     if "x_zero" in shapes and not (params["zero_point"] and "x_scale" in shapes):
+        return False
+    if "y_zero" in shapes and "y_scale" not in shapes:
         return False
     if not window_fits(shapes, {**params, "dilation": 1, "groups": 1}):
         return False
@@ -117,13 +126,14 @@ def _each_picture(op, inputs, params):
 
 
 def _case(label: str, x, out: int, taps, stride: Any = 1, padding=None, bias=True, **more):
-    """more: static, zero, the weight's codes, the recipe of x, zero_point"""
+    """more: static, zero, result, the weight's codes, the recipe of x, zero_point"""
+    result = more.pop("result", ())
     params, given, weight = (
         {name: more.pop(name) for name in names if name in more}
         for names in (("zero_point",), ("static", "zero"), ("per_row", "codes", "kind", "weight_zero"))
     )
     inputs = {"x": Recipe(x, **{"data": more.pop("x_data", "bell"), "exponent": -18, **more})}
-    inputs |= weight_in_codes((out, x[1], *taps), **weight) | measured(**given)
+    inputs |= weight_in_codes((out, x[1], *taps), **weight) | measured(**given) | with_result(*result)
     if bias:
         inputs["bias"] = Recipe((out,))
     around = tuple(side for tap in taps for side in (tap // 2, tap // 2))
@@ -168,6 +178,18 @@ CONV2D_INT8 = Operation(
         _case("given-ties", (1, 8, 7, 6), 9, (3, 3), static=1, x_data="integers", exponent=0),
         _case("given-saturated", (2, 8, 6, 7), 12, (3, 3), static=-7, exponent=-15),
         _case("given-lowest", (1, 6, 7, 6), 12, (3, 3), static=-7, exponent=-15, codes=(-128.0, 2)),
+        _case("result", (2, 7, 9, 6), 12, (3, 3), static=-7, exponent=-15, bias=False, result=(-9,)),
+        _case(
+            *("zero-result", (1, 16, 8, 9), 9, (3, 3)),
+            stride=2,
+            zero_point=True,
+            codes=SEVEN_BITS,
+            bias=False,
+            static=-7,
+            zero=97,
+            exponent=-15,
+            result=(-8, 131),
+        ),
         _case("zero-same", (2, 7, 9, 6), 12, (3, 3), zero_point=True, **UNSIGNED),
         _case("zero-down", (1, 16, 8, 9), 9, (3, 3), stride=2, zero_point=True, codes=SEVEN_BITS, bias=False),
         _case(

@@ -15,7 +15,7 @@ from refsd.golden.operation import Inputs, Mutant, Params, Wrong, optional, valu
 from refsd.golden.operations.linear import read_as_transposed, shifted_rows, without_tail
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
-from refsd.kernels.quant.activation_codes import divided
+from refsd.kernels.quant.activation_codes import GRIDS, Grid, divided, less_zero, to_grid
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, Numerics
 from refsd.numerics.quantization import Quantization, Quantized, given_zero, quantize, rotated, zeros
@@ -56,7 +56,7 @@ def product(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Arithmet
         weight, scale = weight_of(inputs).astype(dtype), inputs["weight_scale"].values().astype(dtype)
         x, bias = values(a, inputs["x"]), optional(a, inputs, "bias")
         how = _as_declared(rule(params), a.numerics)
-        return a.linear_quantized(x, weight, scale, bias, how, *_static(inputs))
+        return in_codes(a.linear_quantized(x, weight, scale, bias, how, *_static(inputs)), inputs)
 
     return run
 
@@ -92,9 +92,33 @@ def product_bound(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Ru
         terms.add(db)
         if "bias" in run.inputs:
             terms.add(run.between(y) + run.u * (y + b))
-        return run.rounded(terms)
+        if "y_scale" not in run.inputs:
+            return run.rounded(terms)
+        plain = bits.scale * run.inputs["weight_scale"] * (bits.values @ W.T) + run.inputs.get("bias", 0.0)
+        return _bound_in_codes(run, plain, run.rounded(terms).limit)
 
     return bound
+
+
+def in_codes(y: np.ndarray, inputs: Inputs, rounding: str = "even") -> np.ndarray:
+    """Round a result to the 8 bits that the next layer takes, if there is a scale for it, and back."""
+    if "y_scale" not in inputs:
+        return y
+    scale = inputs["y_scale"].values().astype(y.dtype)
+    return to_grid(divided(y, scale), codes_of_result(inputs), rounding) * scale
+
+
+def codes_of_result(inputs: Inputs) -> Grid:
+    return less_zero(GRIDS["uint8"], float(inputs["y_zero"].values()[0])) if "y_zero" in inputs else GRIDS["int8"]
+
+
+def _bound_in_codes(run: Run, plain: np.ndarray, limit: np.ndarray) -> Bound:
+    """A result beside a tie may be either of two codes. plain: it, not rounded; limit: its error"""
+    scale, grid = float(run.inputs["y_scale"][0]), codes_of_result(run.stored)
+    v = plain / scale
+    doubt = limit / scale + gamma(3, run.u) * np.abs(v)
+    moved = scale * np.max([np.abs(to_grid(v + d, grid) - to_grid(v, grid)) for d in (-doubt, doubt)], axis=0)
+    return run.rounded(Terms().add(moved, moved).add(gamma(2, run.u) * np.abs(run.truth)))
 
 
 # The tensors of a product with one scale for the weight, or one a row.
@@ -105,7 +129,7 @@ PRODUCT_INPUTS = {
     "x_scale?": "[1]",
     "bias?": "[O]",
 }
-ZERO_INPUTS = {"x_zero?": "[1]", "weight_zero?": "[O or 1]"}
+ZERO_INPUTS = {"x_zero?": "[1]", "weight_zero?": "[O or 1]", "y_scale?": "[1]", "y_zero?": "[1]"}
 
 
 def measured(static: int | None = None, zero: int | None = None) -> dict[str, Recipe]:
@@ -161,8 +185,11 @@ class Parts:
     def result(self, q: Quantized) -> np.ndarray:
         return self.finished(self.sums(q) * (q.scale * self.scale))
 
-    def finished(self, y: np.ndarray) -> np.ndarray:
+    def plain(self, y: np.ndarray) -> np.ndarray:
         return (y if self.bias is None else y + self.bias).astype(np.float32)
+
+    def finished(self, y: np.ndarray) -> np.ndarray:
+        return in_codes(self.plain(y), self.inputs)
 
 
 def wrong(rule: Rule, change: Callable[[Parts], np.ndarray | None], weight_of: Weight = stored_weight) -> Wrong:

@@ -6,9 +6,12 @@ With zero points: y = s_x s_w sum_k (q_k - z_x) (w_k - z_w) + b, where s_x = (ma
 z_x = round(-min(x, 0) / s_x), q = clip(round(x / s_x) + z_x, 0, 255). Signed codes, and with them their zero point,
 are 128 less; the result is the same.
 
-Source: ONNX operators QuantizeLinear, DynamicQuantizeLinear and MatMulInteger.
+With a scale s_y of the result: s_y (clip(round(y / s_y) + z_y) - z_y), as the next layer takes it.
+
+Source: ONNX operators QuantizeLinear, DynamicQuantizeLinear, MatMulInteger and QLinearMatMul.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +26,7 @@ from refsd.golden.operations.few_bits import (
     RowMutant,
     Rule,
     Weight,
+    codes_of_result,
     product,
     product_bound,
     product_case,
@@ -35,7 +39,7 @@ from refsd.golden.operations.few_bits import (
 )
 from refsd.golden.operations.zero_points import saturated_pairs, zero_mutants
 from refsd.golden.recipe import Recipe
-from refsd.kernels.quant.activation_codes import divided
+from refsd.kernels.quant.activation_codes import GRIDS, divided, less_zero, to_grid
 from refsd.numerics.quantization import Quantization, Quantized, quantize, rotated
 
 
@@ -61,6 +65,8 @@ def _fits(shapes, params) -> bool:
     if (group and params["zero_point"]) or (
         "x_zero" in shapes and not (params["zero_point"] and "x_scale" in shapes)
     ):
+        return False
+    if "y_zero" in shapes and "y_scale" not in shapes:
         return False
     return params["scales"] in ("row", "tensor") and (not group or fits_rotation(group, shapes["x"][-1]))
 
@@ -151,6 +157,40 @@ def _saturated_pairs_128(parts: Parts) -> np.ndarray | None:
     return saturated_pairs(parts, parts.quantized(), 128.0, parts.weight)
 
 
+def _result(change: Callable[[np.ndarray, Parts], np.ndarray | None]) -> Wrong:
+    """The result rounded otherwise. change: the result in steps of its scale -> other steps"""
+
+    def wrong_result(parts: Parts) -> np.ndarray | None:
+        if "y_scale" not in parts.inputs:
+            return None
+        q, scale = parts.quantized(), parts.inputs["y_scale"].values()
+        steps = change(parts.plain(parts.sums(q) * (q.scale * parts.scale)) / scale, parts)
+        return None if steps is None else (steps * scale).astype(np.float32)
+
+    return wrong(int8_rule, wrong_result, _weight)
+
+
+def _wrapped_result(steps: np.ndarray, parts: Parts) -> np.ndarray:
+    lowest = codes_of_result(parts.inputs).lowest
+    return (np.rint(steps) - lowest) % 256 + lowest
+
+
+_OF_RESULTS: dict[str, Callable[[np.ndarray, Parts], np.ndarray | None]] = {
+    "result not rounded to codes": lambda v, parts: v,
+    "result's codes cut toward zero": lambda v, parts: to_grid(v, codes_of_result(parts.inputs), "zero"),
+    "result's codes wrap": _wrapped_result,
+    "result's zero point missing": lambda v, parts: (
+        to_grid(v, GRIDS["uint8"]) if "y_zero" in parts.inputs else None
+    ),
+    "result's zero point that of the activations": lambda v, parts: (
+        to_grid(v, less_zero(GRIDS["uint8"], float(parts.zero[0]))) if parts.zero is not None else None
+    ),
+    "result's lowest code -127, not -128": lambda v, parts: (
+        None if "y_zero" in parts.inputs else to_grid(v, GRIDS["int8"]).clip(-127)
+    ),
+}
+
+
 def int8_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
     """Return the known bugs of activations in int8, and of their rotation. given: as in product_mutants"""
 
@@ -184,12 +224,20 @@ def weight_in_codes(shape, per_row=True, codes=(-127.0, 255), kind="i8", weight_
     return weight
 
 
+def with_result(exponent: int | None = None, zero: int | None = None) -> dict[str, Recipe]:
+    """Return the scale of a result, 2^exponent, and its zero point."""
+    if exponent is None:
+        return {}
+    scale = {"y_scale": Recipe((1,), data="constant", offset=2.0**exponent)}
+    return scale if zero is None else {**scale, "y_zero": Recipe((1,), "u8", "constant", 0, offset=float(zero))}
+
+
 def _case(label: str, x, out: int, **more):
     params, weight = (
         {name: more.pop(name) for name in names if name in more}
         for names in (("scales", "rotation", "zero_point"), ("per_row", "codes", "kind", "weight_zero"))
     )
-    weight = weight_in_codes((out, x[-1]), **weight)
+    weight = weight_in_codes((out, x[-1]), **weight) | with_result(*more.pop("result", ()))
     return product_case("linear_int8", label, x, out, weight, params, **more)
 
 
@@ -217,6 +265,7 @@ LINEAR_INT8 = Operation(
         ),
         Mutant("sums of two products wrap at 16 bits: 2 (-128) (-128)", wrong(int8_rule, _wrapped_pairs, _weight)),
         *zero_mutants(int8_rule, _weight),
+        *(Mutant(name, _result(change)) for name, change in _OF_RESULTS.items()),
     ),
     cases=(
         _case("tokens", (77, 320), 33),
@@ -257,6 +306,18 @@ LINEAR_INT8 = Operation(
         _case(
             *("zero-given-saturated", (20, 128), 33),
             **UNSIGNED | {"zero_point": True, "static": -7, "zero": 97, "exponent": -15, "per_row": False},
+        ),
+        # Results in 8 bits, some beyond both ends.
+        _case("result-batch", (2, 9, 96), 20, static=-7, exponent=-15, result=(-6,)),
+        _case(
+            *("zero-result", (33, 128), 40),
+            zero_point=True,
+            codes=SEVEN_BITS,
+            bias=False,
+            static=-7,
+            zero=97,
+            exponent=-15,
+            result=(-8, 131),
         ),
         # The least of every row is 0. Pairs of products of unsigned and signed codes saturate at 16 bits in AVX2.
         _case(

@@ -17,7 +17,7 @@ from refsd.onnx.weights import is_said, weight
 WEIGHTS = frozenset(
     (
         *("weight", "bias", "mean", "var", "sinks", "up", "down", "w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b"),
-        *("weight_scale", "weight_zero", "x_scale", "x_zero"),
+        *("weight_scale", "weight_zero", "x_scale", "x_zero", "y_scale", "y_zero"),
     )
 )
 # A linear layer that is quantised dynamically, as parameters of linear_int8.

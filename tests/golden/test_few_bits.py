@@ -132,7 +132,27 @@ def test_a_convolution_in_int8_is_its_sums_of_whole_numbers(case):
         scales = inputs["weight_scale"].values().astype(np.float64)
         expected = total * scale * scales[k % len(scales)]
         expected += inputs["bias"].values()[k] if "bias" in inputs else 0.0
+        if "y_scale" in inputs:
+            expected = _in_codes(expected, inputs)
         assert abs(actual - expected) <= 1e-12 * np.abs(y).max(), (n, k, p, q)
+
+
+def _in_codes(y, inputs):
+    """Divide by the scale, round, add the zero point, clip, and back."""
+    step = float(inputs["y_scale"].values()[0])
+    zero, ends = (int(inputs["y_zero"].values()[0]), (0, 255)) if "y_zero" in inputs else (0, (-128, 127))
+    return step * (np.clip(np.rint(y / step) + zero, *ends) - zero)
+
+
+@pytest.mark.parametrize("label", ["result-batch", "zero-result"])
+def test_results_in_8_bits_are_the_product_rounded(label):
+    case = _case("linear_int8", label)
+    inputs = case.realize()
+    plain = {name: tensor for name, tensor in inputs.items() if not name.startswith("y_")}
+    y, before = (run(case.op, Arithmetic(FLOAT64), given, case.params)["y"] for given in (inputs, plain))
+    assert (y == _in_codes(before, inputs)).all() and (y != before).mean() > 0.9
+    moved = bound(case.op, FLOAT32, inputs, case.params, y).limit
+    assert np.median(moved) < 1e-6 < 0.5 * float(inputs["y_scale"].values()[0])
 
 
 def test_a_convolution_in_int8_whose_filters_miss_a_pixel_has_no_scale():

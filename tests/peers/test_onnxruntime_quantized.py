@@ -70,6 +70,9 @@ def test_its_graphs_are_fused(tmp_path):
     assert _nodes(dynamic, tmp_path) == ["DynamicQuantizeMatMul"]
     apart = {"disabled_optimizers": ["MatMulAddFusion"]}
     assert _nodes(given, tmp_path, **apart) == ["QuantizeLinear", "MatMulIntegerToFloat", "Add"]
+    result = [case for case in _ZERO if "y_scale" in case.inputs]
+    fused = [{*_nodes(case, tmp_path, **apart)} & {"QLinearMatMul", "QLinearConv"} for case in result]
+    assert fused == [{"QLinearMatMul"}, {"QLinearConv"}]
     # Where this fails, a bias no longer makes it multiply floats: give up _INTEGERS.
     assert "Gemm" in _nodes(given, tmp_path)
 
@@ -144,6 +147,7 @@ BUGS = {
     "next zero point": (_initializer("weight_zero", lambda z: np.roll(z, -1)), "zero point of the next row"),
     "first zero point": (_initializer("weight_zero", lambda z: np.full_like(z, z[0])), "first zero point used"),
     "given zero point": (_initializer("x_zero", np.zeros_like), "given zero point ignored"),
+    "no zero point of the result": (_initializer("y_zero", np.zeros_like), "result's zero point missing"),
     "next scale": (_initializer("weight_scale", lambda s: np.roll(s, -1)), "scale of the next row"),
     "no bias": (_initializer("bias", np.zeros_like), "bias missing"),
     "float16 scale": (

@@ -3,7 +3,7 @@
 import numpy as np
 
 from refsd.onnx.operations.function import Function
-from refsd.onnx.operations.products import scale_and_zero, unsigned
+from refsd.onnx.operations.products import around, in_codes, scale_and_zero, unsigned, zero_of_weight
 
 
 def _each(number, axes: int) -> list[int]:
@@ -54,6 +54,12 @@ def _conv2d_int8(b, x, params):
 
     Where onnxruntime's tool writes the graph, DynamicQuantizeLinear gives the codes, and filters stay signed.
     """
+    if b.quantized and "x_scale" in x:  # QLinearConv
+        scale, zero = scale_and_zero(b, x["x"], x, params)
+        own = zero_of_weight(b, x)
+        weight = b.node("DequantizeLinear", x["weight"], b.reshape(x["weight_scale"], own.shape), own, axis=0)
+        y = convolve(b, around(b, x["x"], scale, zero), weight, x.get("bias"), params["stride"], params["padding"])
+        return in_codes(b, y, x)
     middle = b.constant(np.array(128, np.uint8))
     weight, own = x["weight"], x.get("weight_zero")
     if b.quantized:
@@ -74,7 +80,7 @@ def _conv2d_int8(b, x, params):
         y = b.node("Sub", b.node("ConvInteger", codes, weight, zero, **sides), less)
     y = b.cast(y, b.dtype)
     y = b.node("Mul", y, b.node("Mul", scale, b.reshape(x["weight_scale"], (-1, 1, 1))))
-    return y if x.get("bias") is None else b.node("Add", y, b.reshape(x["bias"], (-1, 1, 1)))
+    return in_codes(b, y if x.get("bias") is None else b.node("Add", y, b.reshape(x["bias"], (-1, 1, 1))), x)
 
 
 FUNCTIONS: dict[str, Function] = {

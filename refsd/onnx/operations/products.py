@@ -28,7 +28,7 @@ def _linear_int8(b, x, params):
         rows = b.reshape(b.node("MatMul", b.reshape(rows, (-1, group)), b.constant(hadamard)), rows.shape)
     scale, zero = scale_and_zero(b, rows, x, params)
     codes = b.node("QuantizeLinear", rows, scale, zero, axis=0)
-    weight, own = b.transpose(x["weight"], (1, 0)), _zero_of_weight(b, x) if "weight_zero" in x else None
+    weight, own = b.transpose(x["weight"], (1, 0)), zero_of_weight(b, x) if "weight_zero" in x else None
     if params["zero_point"]:
         weight, own = unsigned(b, weight, own)
     if params["zero_point"] and zero.shape:  # onnxruntime's MatMulInteger has no zero point of each row
@@ -43,7 +43,19 @@ def _linear_int8(b, x, params):
     y = b.node("Mul", b.cast(y, b.dtype), b.reshape(scale, (-1, 1)))
     y = b.node("Mul", y, x["weight_scale"])
     y = y if x.get("bias") is None else b.node("Add", y, x["bias"])
-    return b.reshape(y, (*outer, y.shape[1]))
+    return in_codes(b, b.reshape(y, (*outer, y.shape[1])), x)
+
+
+def in_codes(b, y, x):
+    """A result in 8 bits, if there is a scale for it."""
+    if "y_scale" not in x:
+        return y
+    zero = b.reshape(x["y_zero"], ()) if "y_zero" in x else b.constant(np.zeros((), np.int8))
+    return around(b, y, b.reshape(x["y_scale"], ()), zero)
+
+
+def around(b, x, scale, zero):
+    return b.node("DequantizeLinear", b.node("QuantizeLinear", x, scale, zero), scale, zero)
 
 
 def unsigned(b, codes, zero):
@@ -78,7 +90,7 @@ def scale_and_zero(b, rows, x, params):
     return scale, b.cast(b.node("Round", b.node("Div", b.node("Neg", least), scale)), np.uint8)
 
 
-def _zero_of_weight(b, x):
+def zero_of_weight(b, x):
     """Scalar or [O], as many as scales."""
     many = () if x["weight_scale"].shape == (1,) else x["weight_scale"].shape
     zero = x.get("weight_zero")
@@ -91,17 +103,18 @@ def _quantized(b, x, params):
     With a given scale QuantizeLinear and DequantizeLinear stand around a product of floats; otherwise
     DynamicQuantizeLinear leads to MatMulInteger.
     """
-    weight, own = b.transpose(x["weight"], (1, 0)), _zero_of_weight(b, x)
+    weight, own = b.transpose(x["weight"], (1, 0)), zero_of_weight(b, x)
     factor = b.reshape(x["weight_scale"], own.shape)
     if "x_scale" in x:
         scale, zero = scale_and_zero(b, x["x"], x, params)
-        rounded = b.node("DequantizeLinear", b.node("QuantizeLinear", x["x"], scale, zero), scale, zero)
-        y = b.node("MatMul", rounded, b.node("DequantizeLinear", weight, factor, own, axis=1))
+        y = b.node(
+            "MatMul", around(b, x["x"], scale, zero), b.node("DequantizeLinear", weight, factor, own, axis=1)
+        )
     else:
         codes, scale, zero = b.nodes(3, "DynamicQuantizeLinear", x["x"])
         y = b.cast(b.node("MatMulInteger", codes, weight, zero, own), b.dtype)
         y = b.node("Mul", y, b.node("Mul", scale, factor))
-    return y if x.get("bias") is None else b.node("Add", y, x["bias"])
+    return in_codes(b, y if x.get("bias") is None else b.node("Add", y, x["bias"]), x)
 
 
 FUNCTIONS: dict[str, Function] = {

@@ -101,7 +101,7 @@ QUANTIZED = [
 CONVOLVED = [
     case.name
     for case in OPERATIONS["conv2d_int8"].cases
-    if case.params.get("zero_point") and "x_scale" not in case.inputs
+    if (case.params.get("zero_point") and "x_scale" not in case.inputs) or "y_scale" in case.inputs
 ]
 
 

@@ -73,6 +73,8 @@ def refuses(case: Case, storage: str, device: str) -> str | None:
         return f"scales would be rounded to {storage}" if device == "cpu" else "only tried on the CPU"
     if case.inputs["weight"].type not in ("i8", "f8_e4m3", "f8_e5m2"):
         return f"torch has no such product of {case.inputs['weight'].type}"
+    if "y_scale" in case.inputs:
+        return "torch's product of int8 has no codes of results"
     if case.params.get("zero_point"):
         return "torch's product of int8 has no zero points"
     return "torch rotates no activations" if case.params.get("rotation") else None
