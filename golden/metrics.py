@@ -61,7 +61,7 @@ class Metrics(msgspec.Struct, frozen=True):
     error, truth, found_value, limit: at the worst element
     relative_l2: |y - truth| / |truth| of the engine; honest_relative_l2: of the honest run
     place:       the first wrong item, in words, where the axes have names: "token 7 is 320, truth 345"
-    along:       of a tap: its error projected on a gain, a bias and known changes
+    along:       of a tap: its error projected on a gain, a bias and known changes; else on the bound's patterns
     """
 
     output: str
@@ -150,7 +150,20 @@ def measure(
         limit=_finite(limit[at]) if truth.size else 0.0,
         relative_l2=relative,
         honest_relative_l2=honest_relative,
+        along=_along(bound, e, near) if bound is not None else (),
     )
+
+
+def _along(bound: Bound, error: np.ndarray, honest: np.ndarray) -> tuple[Projection, ...]:
+    """Project an error on the bound's patterns: from the truth and from the honest run, the lesser size.
+
+    Numbers that repeat have errors that are not independent, but these are the honest run's, too.
+    """
+    found = []
+    for change, along, deviation in bound.patterns:
+        sizes = (float(np.einsum("i,i->", along.ravel(), e.ravel())) for e in (error, error - honest))
+        found.append(Projection(change, max(min(sizes), 0.0), deviation, 0.0, 0.0))
+    return tuple(found)
 
 
 def not_asked_for(actual: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarray]) -> list[Metrics]:

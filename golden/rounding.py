@@ -133,17 +133,32 @@ def alike(error: Any, spread: Any) -> bool:
     return rows > 1 and bool(abs(np.mean(error)) * math.sqrt(rows) > math.sqrt(np.mean(np.square(spread))))
 
 
+class Pattern(NamedTuple):
+    """What a known bug adds to an output on average, where no single element shows it.
+
+    change: the bug
+    along:  weights of the elements' errors, whose sum is the size: 1 where the bug is there
+    error:  the standard deviation of this sum in honest engines
+    """
+
+    change: str
+    along: np.ndarray
+    error: float
+
+
 class Bound(NamedTuple):
     """The error bound of an output.
 
     limit:  worst case of |engine - truth|, float64, the output's shape
     spread: its standard deviation if roundings are independent, the same shape
     groups: the least number of independent errors; 0: that of rows or of channels, whichever are fewer
+    patterns: of bugs that stay inside the limits
     """
 
     limit: np.ndarray
     spread: np.ndarray
     groups: int = 0
+    patterns: tuple[Pattern, ...] = ()
 
 
 class Terms:

@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 14_185,  # results in 8 bits; quotients as the engine declares them; signed codes made unsigned
+    "golden": 14_460,  # results in 8 bits, activations in blocks, cases asked twice, known bugs of a trial
     "kernels": 11_360,
     "numerics": 1_775,
     "refsd": 1_150,
@@ -56,7 +56,7 @@ BUDGETS = {
     "refsd/files": 4_025,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
-    "refsd/judges": 2_206,
+    "refsd/judges": 2_235,
     "refsd/models": 21_530,
     "refsd/networks": 1_436,
     "refsd/onnx": 3_950,  # results in 8 bits

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from refsd.golden.block_activations import OTHERWISE, block_of, moved_otherwise, patterns, steps
 from refsd.golden.block_mutants import block_mutants
 from refsd.golden.bounds import Run, bias_of, sums
 from refsd.golden.case import Case
@@ -13,6 +14,7 @@ from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, largest, serial_error
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.quant.dot_q8_1 import minimums
+from refsd.numerics.profiles import GGML_CPU
 from refsd.numerics.tensor import StoredTensor, stored
 
 
@@ -53,7 +55,11 @@ def _bound(run: Run) -> Bound:
     squares = (x + dx) ** 2 @ ((W + dW) ** 2).T + b**2
     limit, spread = sums(run, "linear", W.shape[1], absolute, squares, run.truth, through)
     terms.add(limit, np.maximum(spread, _serial(run.inputs["x"], run.inputs["weight"], run.u)))
-    return run.rounded(terms)
+    bound, block = run.rounded(terms), block_of(through)
+    if not block or x.shape[-1] % block:
+        return bound
+    other = np.sqrt(np.maximum(bound.spread**2 - dx**2 @ (W**2).T / 3, 0))
+    return bound._replace(patterns=patterns(bound, run.inputs["x"], run.inputs["weight"], block, other))
 
 
 def _serial(x: np.ndarray, W: np.ndarray, u: float) -> np.ndarray:
@@ -137,6 +143,23 @@ def without_faint_scales(op, inputs, params):
     return answer(op, {**inputs, "weight": stored(kept.reshape(weight.shape))}, params)
 
 
+def rounded_otherwise(bug: str):
+    """Round activations in blocks otherwise than to the nearest code: what the engine errs beyond that."""
+
+    def wrong(op, inputs, params):
+        x, weight = inputs["x"].values(), inputs["weight"]
+        block = block_of(GGML_CPU.input_of(weight.product_type))
+        if weight.type not in BLOCK_TYPES or not block or x.shape[-1] % block:
+            return None
+        wide = x.astype(np.float64)
+        step = steps(wide, block)
+        codes = np.rint(np.divide(wide, step, out=np.zeros_like(wide), where=step > 0))
+        moved = dict(moved_otherwise(x, block))[bug] - codes * step
+        return answer(op, {**inputs, "x": stored((x + moved).astype(np.float32))}, params)
+
+    return wrong
+
+
 _SCALAR = ("f32", "f16", "bf16")
 
 _BLOCK32 = ("q4_0", "q8_0")
@@ -197,6 +220,7 @@ LINEAR = Operation(
         F16_INPUT,
         F16_WEIGHT,
         *block_mutants("weight"),
+        *(Mutant(bug, rounded_otherwise(bug)) for bug in OTHERWISE),
     ),
     cases=(
         *(_case("awkward", t, (2, 33, 77), 20) for t in _SCALAR),

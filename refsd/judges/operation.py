@@ -1,6 +1,7 @@
 """Judge operations: their pages compute the answers and derive the bounds."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from refsd.causes.operation.precisions import broken_requests, in_precisions
 from refsd.causes.operation.steps import stepwise
 from refsd.causes.operation.unlisted import explaining, unlisted
 from refsd.golden import operations
+from refsd.golden.block_activations import block_of, moved_otherwise
 from refsd.golden.case import Case
 from refsd.golden.cause_kinds import tails, tails_of
 from refsd.golden.explanation import Explanation, Nearest, Scene
@@ -27,6 +29,7 @@ from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.machine import one_answer
 from refsd.numerics.profiles import Numerics
+from refsd.numerics.tensor import stored
 
 # An engine that ignores a request errs at least so many times as much as an honest one, at most so many times as
 # much as one that rounds each sum, and no less than this share of it, as kernels that round only the sums of tiles.
@@ -35,6 +38,8 @@ _MORE, _TILES = 2.0, 1 / 8
 _FLIPPED = 0.02
 # Standard deviations that no honest rounding is from the truth.
 _FAR = 6.0
+# How many times nearer to an engine's answer than truth and honest run one with other codes is.
+_NEARER = 3.0
 
 
 class OperationJudge(Judge):
@@ -106,7 +111,7 @@ class OperationJudge(Judge):
             )
 
         tried: dict[str, np.ndarray] = {}
-        if ignored := _ignored_requests(standard, y):
+        if ignored := _ignored_requests(standard, y) or _rounded_otherwise(standard, actual, scene):
             return ignored, []
         listed = explaining(of_shape(self._wrong_answers(case, inputs, numerics)), explains, tried)
         if listed:
@@ -231,6 +236,27 @@ def _ignored_requests(standard: Standard, y: np.ndarray) -> list[str]:
         if of_engine > _MORE * of_honest and _TILES * of_other < of_engine < _MORE * of_other:
             sizes[words] = abs(np.log(of_engine / of_other))
     return sorted(sizes, key=sizes.__getitem__)[:1]
+
+
+def _rounded_otherwise(standard: Standard, actual: Answer, scene: Scene) -> list[str]:
+    """Name another rounding of activations in blocks whose answer is clearly nearer than truth and honest run.
+
+    A scale's last bit decides the code of a block's largest number, so that no answer need be the same.
+    """
+    inputs, numerics = standard.inputs, standard.numerics
+    if standard.case.op != "linear":
+        return []
+    weight, x = inputs["weight"], inputs["x"].values()
+    block = block_of(numerics.input_of(weight.product_type))
+    if not block or x.shape[-1] % block:
+        return []
+    wide, apart = Arithmetic(replace(numerics, activations={}, products=None)), {}
+    for name, moved in moved_otherwise(x, block):
+        given = {**inputs, "x": stored(moved.astype(np.float32))}
+        y = OPERATIONS["linear"].answer(wide, given, standard.case.params)
+        apart[name] = scene.distance({"y": y.astype(np.float64)})
+    least = min(scene.distance(standard.truth), scene.distance(standard.honest))
+    return [name for name in sorted(apart, key=apart.__getitem__) if _NEARER * apart[name] <= least][:1]
 
 
 def _bound(standard: Standard) -> Bound:
