@@ -1,9 +1,9 @@
 """Activations in blocks of 8-bit codes: the step of each, engines that round otherwise, and how they show.
 
 An honest code is the nearest: its error is within half a step, and of either sign. Codes that are all truncated
-shrink every number by half a step on average, which is as large as what the bound of an element allows. So the error of
-the answer is projected on the effect of the bug, as projections.py does it for taps, and the size that honest
-roundings may have follows from the steps:
+shrink every number by half a step on average, which is as large as what the bound of an element allows. So the
+error of the answer is projected on the effect of the bug, as projections.py does it for taps, and the size that
+honest roundings may have follows from the steps:
 
     y = W x:  size = sum_ro p_ro e_ro,  p = d / s^2 / sum (d / s)^2,  variance = sum_rk (p W)_rk^2 step_rk^2 / 12
 """

@@ -12,7 +12,7 @@ from refsd.profiling import attention_codes
 from refsd.profiling.few_bits import rule_named
 from refsd.profiling.functions import ABSOLUTE
 from refsd.profiling.profile import Answers, Key
-from refsd.profiling.stored_weights import BLOCKS
+from refsd.profiling.stored_weights import BLOCKS, OF_128, TOWARD_ZERO
 from refsd.profiling.sums import float16_sums
 from refsd.profiling.types import FLOAT16, FLOAT32, FLOAT64, SHORT
 
@@ -105,7 +105,8 @@ def _activations(found: Found, like: Numerics):
     blocks = {name: length for length, name in BLOCKS.items()}
     rules = {weight: rule_named(words) for weight, words in {"f32": plain, **asked}.items()}
     kept |= {weight: rule for weight, rule in rules.items() if rule}
-    for weight, kind in asked.items():
+    for weight, value in asked.items():
+        kind = value.removesuffix(OF_128).removesuffix(TOWARD_ZERO)
         if rules[weight]:
             continue
         if kind in blocks:

@@ -36,6 +36,9 @@ _O, _K = 16, 768
 _POWERS = np.arange(1, 23)
 # How far from 0.4 the 127 stands that drowns it -> what that says of the input.
 BLOCKS = {32: "8 bits in blocks of 32", 256: "8 bits in blocks of 256", _K: "8 bits in rows"}
+# Codes between two whole numbers, beside a 127 whose scale is 1, and how the other roundings of them are called.
+_BETWEEN = (5.7, 5.3, -5.7)
+TOWARD_ZERO, OF_128 = ", rounded toward zero", ", a scale of max |x| / 128"
 # The last one's 127th is no float16, so that it comes back changed if a scale is stored as one.
 _UNEVEN = 100.37
 _ALONE = np.concatenate([1 + 2.0**-_POWERS, [1, 2.0**17, _UNEVEN]])
@@ -56,17 +59,20 @@ def beside(weight_type: str) -> Ask:
             kind, worst = _weight(_read(questioner, weight, rule), w[:, _READ])
             return _findings(weight_type, str(rule), evidence, kind, worst)
         row, term, faint = _terms(w)
-        x = np.zeros((len(BLOCKS) + len(_ALONE) + len(_READ), _K), np.float32)
-        pairs, alone, single = np.split(x, [len(BLOCKS), len(BLOCKS) + len(_ALONE)])
+        parts = np.cumsum([len(BLOCKS), len(_ALONE), len(_READ)])
+        x = np.zeros((parts[-1] + len(_BETWEEN), _K), np.float32)
+        pairs, alone, single, between = np.split(x, parts)
         pairs[:, term] = 0.4
         pairs[range(len(faint)), faint] = 127
         alone[:, term] = _ALONE
         single[range(len(_READ)), _READ] = 127  # a whole number of steps of 8 bits
+        between[:, term], between[:, faint[0]] = _BETWEEN, 127
 
         y = questioner.ask("linear", (len(x), _O), x=x, weight=weight)
-        y_pairs, y_alone, y_single = np.split(y, [len(BLOCKS), len(BLOCKS) + len(_ALONE)])
+        y_pairs, y_alone, y_single, y_between = np.split(y, parts)
         small = (y_pairs[:, row] - 127 * w[row, faint]) / w[row, term]
-        value, evidence = _activation(small, y_alone[:, row] / w[row, term])
+        codes = (y_between[:, row] - 127 * w[row, faint[0]]) / w[row, term]
+        value, evidence = _activation(small, y_alone[:, row] / w[row, term], codes)
         kind, worst = _weight(y_single.T / 127, w[:, _READ])
         return _findings(weight_type, value, evidence, kind, worst)
 
@@ -103,14 +109,20 @@ def _terms(w: np.ndarray) -> tuple[int, int, list[int]]:
     return int(row), int(term), [int(size[a:b].argmin()) + a for a, b in itertools.pairwise(bounds)]
 
 
-def _activation(small: np.ndarray, alone: np.ndarray) -> tuple[str, str]:
-    """Name the type of the input. small: 0.4 as it came back; alone: _ALONE as it came back"""
+def _activation(small: np.ndarray, alone: np.ndarray, codes: np.ndarray) -> tuple[str, str]:
+    """Name the type of the input. small: 0.4 as it came back; alone: _ALONE, and codes: _BETWEEN, likewise"""
     lost = [length for length, seen in zip(BLOCKS, small, strict=True) if abs(seen) < 0.2]
     *powers, one, large, uneven = alone
     if lost:
         wide = lost[-1] == INT8_GROUPS.block and bool(np.isclose(uneven, _UNEVEN, rtol=2.0**-15))
         kind = str(INT8_GROUPS) if wide else BLOCKS[lost[-1]]
-        return kind, f"0.4 came back as 0 beside 127, up to {lost[-1]} terms apart; {_UNEVEN} as {uneven:.6g}"
+        evidence = f"0.4 came back as 0 beside 127, up to {lost[-1]} terms apart; {_UNEVEN} as {uneven:.6g}"
+        if np.isclose(one, 127 / 128, rtol=2.0**-9):
+            return kind + OF_128, f"{evidence}; 1 alone as {one:.5g}"
+        if np.allclose(codes, np.trunc(_BETWEEN), atol=0.1):
+            came = ", ".join(f"{code:.3g}" for code in codes)
+            return kind + TOWARD_ZERO, f"{evidence}; {', '.join(map(str, _BETWEEN))} beside 127 as {came}"
+        return kind, evidence
     bits = significand(np.array(powers) != one)
     wide = bool(np.isclose(large, 2.0**17, rtol=1e-2))
     if bits > len(_POWERS):

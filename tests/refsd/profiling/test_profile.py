@@ -16,6 +16,7 @@ import refsd
 from refsd.cli import app
 from refsd.engines.exec.description import read_description
 from refsd.engines.reference import Reference
+from refsd.golden.block_activations import OTHERWISE, block_of, moved_otherwise
 from refsd.golden.engine import EngineFailure
 from refsd.numerics.profiles import (
     FLOAT32,
@@ -30,6 +31,7 @@ from refsd.numerics.profiles import (
     TORCH_F16,
     Float16Sums,
 )
+from refsd.numerics.tensor import stored
 from refsd.profiling import few_bits
 from refsd.profiling.described import described
 from refsd.profiling.few_bits import RULES
@@ -228,6 +230,40 @@ def test_a_wrong_declaration_is_found(numerics, says, op, wrong):
     declaration = against_declaration(engine, ask_all(engine, probes_of(op)), probes_of(op))
     assert declaration.numerics == [says.name]
     assert wrong in [(one.op, one.aspect, one.found, one.expected) for one in declaration.disagreements]
+
+
+class _OtherCodes(Reference):
+    """Computes as ggml's CPU backend, but for the codes of activations in blocks of 8 bits.
+
+    bug: a key of golden/block_activations.py
+    """
+
+    def __init__(self, bug: str):
+        super().__init__(GGML_CPU)
+        self.bug = bug
+
+    def run(self, case, inputs):
+        x = inputs["x"].values()
+        block = block_of(GGML_CPU.input_of(inputs["weight"].product_type))
+        if not block or x.shape[-1] % block:
+            return super().run(case, inputs)
+        moved = dict(moved_otherwise(x, block))[self.bug].astype(np.float32)
+        return Reference(FLOAT32).run(case, {**inputs, "x": stored(moved)})
+
+
+@pytest.mark.parametrize(
+    ("bug", "suffix"), [*zip(OTHERWISE, (", rounded toward zero", ", a scale of max |x| / 128"), strict=True)]
+)
+def test_other_codes_of_activations_in_blocks_are_told(bug, suffix):
+    probes = [probe for probe in FEW if probe.name in ("q8_0 weights", "q4_1 weights", "q4_k weights")]
+    engine = _OtherCodes(bug)
+    answered = ask_all(engine, probes)
+    blocks = {"q8_0": 32, "q4_1": 32, "q4_k": 256}
+    for kind, block in blocks.items():
+        found = values(answered)["linear", f"activations, {kind} weights"]
+        assert found == f"8 bits in blocks of {block}{suffix}"
+    wrong = against_declaration(engine, answered, probes).disagreements
+    assert {one.aspect for one in wrong} >= {f"activations, {kind} weights" for kind in blocks}
 
 
 # Where results are narrow, their quotients show; fewest rows show in any storage.
