@@ -39,6 +39,7 @@ BLOCKS = {32: "8 bits in blocks of 32", 256: "8 bits in blocks of 256", _K: "8 b
 # Codes between two whole numbers, beside a 127 whose scale is 1, and how the other roundings of them are called.
 _BETWEEN = (5.7, 5.3, -5.7)
 TOWARD_ZERO, OF_128 = ", rounded toward zero", ", a scale of max |x| / 128"
+_CUT = 127 / 128  # of the largest number is left where its code would be 128
 # The last one's 127th is no float16, so that it comes back changed if a scale is stored as one.
 _UNEVEN = 100.37
 _ALONE = np.concatenate([1 + 2.0**-_POWERS, [1, 2.0**17, _UNEVEN]])
@@ -70,9 +71,11 @@ def beside(weight_type: str) -> Ask:
 
         y = questioner.ask("linear", (len(x), _O), x=x, weight=weight)
         y_pairs, y_alone, y_single, y_between = np.split(y, parts)
-        small = (y_pairs[:, row] - 127 * w[row, faint]) / w[row, term]
-        codes = (y_between[:, row] - 127 * w[row, faint[0]]) / w[row, term]
-        value, evidence = _activation(small, y_alone[:, row] / w[row, term], codes)
+        came = y_alone[:, row] / w[row, term]
+        held = 127 * (_CUT if np.isclose(came[len(_POWERS)], _CUT, rtol=2.0**-9) else 1)
+        small = (y_pairs[:, row] - held * w[row, faint]) / w[row, term]
+        codes = (y_between[:, row] - held * w[row, faint[0]]) / w[row, term]
+        value, evidence = _activation(small, came, codes)
         kind, worst = _weight(y_single.T / 127, w[:, _READ])
         return _findings(weight_type, value, evidence, kind, worst)
 
@@ -117,7 +120,7 @@ def _activation(small: np.ndarray, alone: np.ndarray, codes: np.ndarray) -> tupl
         wide = lost[-1] == INT8_GROUPS.block and bool(np.isclose(uneven, _UNEVEN, rtol=2.0**-15))
         kind = str(INT8_GROUPS) if wide else BLOCKS[lost[-1]]
         evidence = f"0.4 came back as 0 beside 127, up to {lost[-1]} terms apart; {_UNEVEN} as {uneven:.6g}"
-        if np.isclose(one, 127 / 128, rtol=2.0**-9):
+        if np.isclose(one, _CUT, rtol=2.0**-9):
             return kind + OF_128, f"{evidence}; 1 alone as {one:.5g}"
         if np.allclose(codes, np.trunc(_BETWEEN), atol=0.1):
             came = ", ".join(f"{code:.3g}" for code in codes)
