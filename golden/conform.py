@@ -64,6 +64,7 @@ class Runner(NamedTuple):
     wanted:   engine, case -> whether to run this pair
     taps:     a glob of the taps to judge; models of full size are asked for taps only where it is not "*"
     explains: whether to search for the cause of a failure
+    twice:    whether to ask every case again whose answer conforms, and fail it if the answer changes
     waiting:  engine, case -> a context for one request of the engine
     itself:   names of engines that are the reference itself: their answer is the honest run, and computed once
     """
@@ -77,6 +78,7 @@ class Runner(NamedTuple):
     wanted: Callable[[str, str], bool] = lambda engine, case: True
     taps: str = "*"
     explains: bool = True
+    twice: bool = False
     waiting: Callable[[Engine, Case], AbstractContextManager] = lambda engine, case: nullcontext()
     itself: Collection[str] = ()
 
@@ -217,14 +219,16 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
         failed = {"margin": verdict.INFINITE, "criterion": "output"}
         return result(verdict.FAIL, reason=engine.gap, **{**rest, **failed})
     if judged.passed:
-        return result(verdict.PASS, **rest)
+        changed = _changed(runner, engine, judge, answered) if runner.twice else {}
+        return result(verdict.FAIL if changed else verdict.PASS, **{**rest, **changed})
     wrong = {*examined.wrong[:_TAPS]}
     rest |= {"place": examined.place, "way": _way(examined)}
     rest |= {"taps": [m for m in examined.trace.taps if m.output in wrong]}
     explaining = _explain(standard, actual, taps, honest, declared)
     if not (explaining or runner.explains):
         reason = "; ".join(filter(None, [judged.reason, examined.way]))
-        return result(verdict.FAIL, reason=reason, **rest)
+        failed = result(verdict.FAIL, reason=reason, **rest)
+        return failed if failed.conforms else runner.keep(failed, answered)
     if explaining:
         names = tuple(d.name for d in explaining)
         waived, waiver_text = apply(runner.waivers, names, engine.name, case.name, today_of(runner))
@@ -238,6 +242,19 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
             causes["reason"] = "; ".join(filter(None, [causes["reason"], *again]))
         outcome = result(verdict.FAIL, **rest, **causes)
     return outcome if outcome.conforms else runner.keep(outcome, answered)
+
+
+def _changed(runner: Runner, engine: Engine, judge: Judge, answered: Answered) -> dict[str, Any]:
+    """Ask a case that conforms again -> the Result fields if its answer changes."""
+    _, standard, actual, taps, examined = answered
+    if engine.name in runner.itself:
+        return {}
+    with runner.waiting(engine, standard.case):
+        change = changes(engine, judge, standard, {**taps, **actual}, bool(taps), examined, times=2)
+    if not change:
+        return {}
+    causes = causes_of_changes(engine, judge, standard, bool(taps))
+    return {"margin": verdict.INFINITE, "criterion": "output", "reason": change, "causes": causes}
 
 
 def _of_requests(runner: Runner, engine: Engine, judge: Judge, answered: Answered) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
 """Repeat a request: an engine must give the same answer each time, and in a fresh process, up to rounding.
 
-A failing request runs twice more; answers that change are a race, or state that earlier requests leave behind. In
-engines that answer many requests in one process, a failing case also runs alone in a fresh process, and the first
-case that was answered runs again as the last.
+A failing request runs twice more, and with `conform --twice` every other once more; answers that change are a race,
+or state that earlier requests leave behind. In engines that answer many requests in one process, a failing case also
+runs alone in a fresh process, and the first case that was answered runs again as the last.
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,21 @@ _TIMES = 3
 _FAR = 8.0
 
 
-def changes(engine: Engine, judge: Judge, standard: Standard, first: Answer, tapped: bool, of: Examination) -> str:
-    """Ask a request twice more and say in a phrase how its answer changes; "" if it does not.
+def changes(
+    engine: Engine,
+    judge: Judge,
+    standard: Standard,
+    first: Answer,
+    tapped: bool,
+    of: Examination,
+    times: int = _TIMES,
+) -> str:
+    """Ask a request again and say in a phrase how its answer changes; "" if it does not.
 
     first: the first answer, outputs and taps together; tapped: whether taps were asked for
-    of:    its measurements
+    of:    its measurements; times: how often it is asked in all
     """
-    for _ in range(_TIMES - 1):
+    for _ in range(times - 1):
         try:
             answer = _ask(engine, standard, tapped)
         except EngineFailure as error:
@@ -68,8 +76,12 @@ def asked_last(
 
 
 def causes_of_changes(engine: Engine, judge: Judge, standard: Standard, tapped: bool) -> tuple[str, ...]:
-    """Return the causes of an answer that changes; one is state left behind if fresh ones are right and alike."""
-    if not isinstance(engine, ServingEngine):
+    """Return the causes of an answer that changes.
+
+    One is state left behind if fresh processes are right and alike, and the one that has answered is never right
+    again: a race, too, may spare a few processes.
+    """
+    if not isinstance(engine, ServingEngine) or any(_right(engine, judge, standard) for _ in range(_TIMES)):
         return (CHANGING,)
     answers: list[Answer] = []
     for _ in range(_TIMES):
@@ -78,6 +90,14 @@ def causes_of_changes(engine: Engine, judge: Judge, standard: Standard, tapped: 
             return (CHANGING,)
         answers.append(answer)
     return CHANGING, LEFT_OVER
+
+
+def _right(engine: Engine, judge: Judge, standard: Standard) -> bool:
+    """Ask again -> whether the answer conforms."""
+    try:
+        return examine(judge, standard, _ask(engine, standard, False), {}).verdict.passed
+    except EngineFailure:
+        return False
 
 
 def conforms_alone(engine: ServingEngine, judge: Judge, standard: Standard, tapped: bool) -> bool:

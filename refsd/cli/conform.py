@@ -60,6 +60,12 @@ _NAMES = typer.Option(
 _TIMEOUT = typer.Option(
     None, min=0.1, metavar="SECONDS", help="Give up on an answer after this time.", show_default="600 for exec:"
 )
+_TWICE = typer.Option(
+    False, "--twice", help="Ask every case twice: a race or memory that is not written shows only now and then."
+)
+_CAUSES = typer.Option(
+    True, "--causes/--no-causes", help="Search for what explains a failure; without, verdicts and places alone."
+)
 _MIN_CASES = typer.Option(None, min=0, help="Fail if an engine runs fewer cases than this.")
 
 
@@ -88,6 +94,8 @@ def conform(
     processes: int = _PROCESSES,
     timeout: float = _TIMEOUT,
     names: list[str] = _NAMES,
+    twice: bool = _TWICE,
+    causes: bool = _CAUSES,
 ) -> None:
     """Judge engines on every case, each under the numerics that it declares.
 
@@ -130,6 +138,8 @@ def conform(
         processes,
         timeout,
         names or (),
+        twice,
+        causes,
     )
     ended = run(request)
     if isinstance(ended, NothingFailed):

@@ -44,6 +44,8 @@ class Plan(NamedTuple):
     waivers: Sequence[Waiver]
     today: datetime.date
     taps: str
+    explains: bool = True
+    twice: bool = False
 
 
 class Judged(NamedTuple):
@@ -65,7 +67,8 @@ class _Run:
         self._plan = plan
         self._engines: dict[str, Engine] = {}
         waivers = applicable(plan.waivers, cpu_features())
-        self._runner = runner(lambda case: self.store.get(case.name).outputs, waivers, plan.taps, plan.today)
+        judging = runner(lambda case: self.store.get(case.name).outputs, waivers, plan.taps, plan.today)
+        self._runner = judging._replace(explains=plan.explains, twice=plan.twice)
 
     def engine(self, name: str) -> Engine:
         """Return an engine of this worker; find it at the first call. Raises BadInput if it is not there."""
@@ -161,7 +164,8 @@ def judge_on(
              read a golden when the runner has its case's truth
     """
     arguments = {engine.name: engine.argument for engine in engines}
-    plan = Plan(uuid.uuid4().hex, arguments, address, list(runner.waivers), conform.today_of(runner), runner.taps)
+    today, how = conform.today_of(runner), (runner.taps, runner.explains, runner.twice)
+    plan = Plan(uuid.uuid4().hex, arguments, address, list(runner.waivers), today, *how)
     jobs = _Jobs(spread, plan, runner, engines, apart)
     order = {engine.name: i for i, engine in enumerate(engines)}
 

@@ -30,6 +30,7 @@ from refsd.golden.shared_traits import shared_traits
 from refsd.golden.shortages import shortages, unjudged
 from refsd.golden.store import Store
 from refsd.golden.usual_cases import notes
+from refsd.golden.verdict import FAIL
 from refsd.golden.waivers import Waiver
 from refsd.goldens.judging import references, runner
 from refsd.goldens.making import answerable
@@ -76,6 +77,8 @@ class ConformRequest(NamedTuple):
     processes: int | None = None
     timeout: float | None = None
     names: Sequence[str] = ()
+    twice: bool = False
+    causes: bool = True
 
     @property
     def names_no_cases(self) -> bool:
@@ -280,6 +283,8 @@ def judge(
             return kept.keep(result, answered)
 
         judging = runner(truth_of, accepted, request.taps)._replace(
+            explains=request.causes,
+            twice=request.twice,
             itself=references(found),
             keep=keep_tensors,
             waiting=_waiting,
@@ -347,11 +352,21 @@ def report_of(
     argument_of = {engine.name: argument for argument, group in engines.groups.items() for engine in group}
     report = Report(__version__, versions, [*engines.missing], results, short, shared, partial)
     report.notes = [*refused, *judged.notes, *modest_declarations(results, argument_of)]
+    report.notes += _unsought(request, results, argument_of)
     report.date, report.profile = datetime.date.today().isoformat(), request.profile or ""
     report.devices = {engine.name: request.device or device_of(engine) for engine in found}
     if request.profile and not partial:
         report.shortage += unmet(report, [case.name for case in requested])
     return report
+
+
+def _unsought(request: ConformRequest, results: Sequence[Result], argument_of: Mapping[str, str]) -> list[str]:
+    """Say that causes were not searched for, and how to have one case's."""
+    failed = next((result for result in results if result.status == FAIL), None)
+    if request.causes or failed is None:
+        return []
+    again = f"refsd conform {argument_of[failed.engine]} --cases {failed.case}"
+    return [f"--no-causes: what explains a failure was not searched for; of one case: {again}"]
 
 
 def _unjudged(

@@ -388,6 +388,29 @@ def test_an_engine_that_answers_right_or_fails_when_asked_again_is_no_determinis
     )
 
 
+def test_a_race_that_spares_the_first_answer_shows_where_every_case_is_asked_twice():
+    """Of two cases the second one's second answer differs."""
+
+    def engine():
+        times = iter(range(99))
+        return Engine(lambda y, i: y + (next(times) == 3))
+
+    cases = [_GELU, _NORM]
+    assert [r.status for r in run(_runner(), [engine()], cases)] == [verdict.PASS] * 2
+    first, second = run(_runner()._replace(twice=True), [engine()], cases)
+    assert (first.status, second.status, second.causes) == (verdict.PASS, verdict.FAIL, (CHANGING,))
+    assert second.reason.startswith("not the same answer twice: 3840 of 3840 elements of y differ, first at [0, ")
+    assert second.margin == verdict.INFINITE
+
+
+def test_without_a_search_for_causes_the_place_and_the_numbers_are_kept():
+    kept = []
+    runner = _runner()._replace(explains=False, keep=lambda result, answered: kept.append(answered) or result)
+    (result,) = run(runner, [Engine(lambda y, i: y * 2)], [_GELU])
+    assert (result.status, result.causes, result.place) == (verdict.FAIL, (), "y")
+    assert "the reference agrees" not in result.reason and len(kept) == 1
+
+
 def test_last_bits_that_change_hide_no_cause():
     rng = np.random.default_rng(0)
     noisy = Engine(lambda y, i: 2.5 * y * (1 + rng.uniform(-1, 1, y.shape) * 2**-22))

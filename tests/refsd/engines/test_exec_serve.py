@@ -332,6 +332,13 @@ def test_a_race_is_not_what_earlier_requests_leave_behind(engine):
     assert {r.causes for r in conformed(engine(race))} == {(CHANGING,)}
 
 
+def test_a_race_that_spares_fresh_processes_is_no_leftover(engine):
+    """The process that erred is right again at its fifth request, as none is behind which something is left."""
+    served = engine("save([v + n * (n in (2, 3)) for v in right]); done()")
+    results = conformed(served)
+    assert results[1].causes == (CHANGING,) and LEFT_OVER not in results[1].reason
+
+
 def test_a_race_that_shows_when_asked_last_is_no_leftover(engine):
     race = "import random; save([v + (n > 3) * random.random() for v in right] if n > 3 else right); done()"
     first, *others = conformed(engine(race))
