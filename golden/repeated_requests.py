@@ -1,8 +1,8 @@
 """Repeat a request: an engine must give the same answer each time, and in a fresh process, up to rounding.
 
-A failing request runs twice more, and with `conform --twice` every other once more; answers that change are a race, or
-state that earlier requests leave behind. In engines that answer many requests in one process, a failing case also runs
-alone in a fresh process, and the first case that was answered runs again as the last.
+A failing request runs twice more, and with `conform --twice` every other once more; answers that change are a race,
+or state that earlier requests leave behind. In engines that answer many requests in one process, a failing case
+also runs alone, in a fresh process, and the first case that was answered runs again as the last.
 """
 
 from collections.abc import Sequence

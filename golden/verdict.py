@@ -164,7 +164,8 @@ def _describe(c: Criterion, m: Metrics, e: Errors) -> str:
         return element
     match c.name:
         case "element" if m.place:
-            return f"{element}; the largest error {m.error:.3g} is {times} ({unit} there: {m.limit:.3g})"
+            largest = f"the largest error {m.error:.3g}, at {list(e.at)},"
+            return f"{element}; {largest} is {times} ({unit} there: {m.limit:.3g})"
         case "element":
             return f"{element}: error {m.error:.3g} is {times} ({unit} there: {m.limit:.3g})"
         case "channel":

@@ -241,6 +241,12 @@ def tokens_for_heads(x: np.ndarray) -> np.ndarray | None:
     return x.swapaxes(1, 2) if x.shape[1] == x.shape[2] > 1 else None
 
 
+def hiding_nothing(mask: np.ndarray) -> np.ndarray | None:
+    """Add 0 for -inf; None where this leaves no mask at all."""
+    seen = np.where(np.isneginf(mask), 0, mask)
+    return seen if seen.any() else None
+
+
 def inverted(empty: str) -> Wrong:
     """Hide the keys that the mask shows, show those that it hides. empty: what a query gets that sees none then"""
 
@@ -262,6 +268,7 @@ ATTENTION_BUGS = (
     Mutant("each key has the same weight", lambda op, i, p: answer(op, i, {**p, "scale": 1e-30})),
     Mutant("given scale ignored", lambda op, i, p: scale_by(-0.5)(op, i, p) if p["scale"] else None),
     Mutant("mask ignored", without("mask")),
+    Mutant("hidden keys are seen: -inf in the mask adds nothing", other_input("mask", hiding_nothing)),
     Mutant("mask scaled too", scaled_too("mask")),
     Mutant("mask transposed", other_input("mask", transposed)),
     Mutant("mask subtracted", other_input("mask", np.negative)),

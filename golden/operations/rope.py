@@ -5,7 +5,7 @@ import numpy as np
 
 from refsd.golden.bounds import FUNCTION, Run
 from refsd.golden.case import Case
-from refsd.golden.mutations import Wrong, answer, other_input, other_params
+from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, other_params
 from refsd.golden.operation import REQUIRED, Mutant, Operation, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms
@@ -190,6 +190,7 @@ ROPE = Operation(
         Mutant("frequencies over the whole head", lambda op, i, p: turned_by(_of_one_axis(i, p), op, i, p)),
         Mutant("pairs half the whole head apart", pairs_of_the_whole_head(_angles)),
         Mutant("pairs half the whole head apart, and frequencies over it", pairs_of_the_whole_head(_of_one_axis)),
+        Mutant("positions of the first item for all items", other_input("ids", first_of_batch)),
         Mutant("every token at the first position", other_input("ids", lambda ids: ids[:, :1] + 0 * ids)),
         Mutant("heads and tokens mixed", other_input("x", heads_as_tokens)),
         Mutant("angles in bfloat16", angles_in(ml_dtypes.bfloat16)),

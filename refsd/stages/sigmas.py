@@ -1,7 +1,7 @@
 """The noise levels of a run and the timesteps that the network receives: levels, schedule, img2img truncation."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ from refsd.samplers.schedules.flow import (
     qwen_image_mu,
 )
 from refsd.stages.sigma_cases import CASES, LOWEST, ZERO
-from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, param, part
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, Tensors, param, part
 
 # flow-10000: FLUX.1's and Qwen-Image's in ComfyUI
 _LEVELS = "sd", "sd-zero-snr", "flow", "flow-10000", "flux", "flux-schnell", "flux2", "qwen-image", "edm"
@@ -144,6 +144,27 @@ def timestep_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     if kind.startswith("sd"):
         return np.maximum(np.abs(truth), 300 * (1 + (truth > 900) * 300 * (kind == "sd-zero-snr")))
     return np.abs(truth) + (kind == "edm")
+
+
+def _other_range(inputs: StageInputs, actual: Tensors, truth: Tensors, bounds: Mapping[str, float]) -> list[str]:
+    """Name the range of a schedule between its own highest and lowest level, if these two give all others."""
+    params, found, right = inputs.params, actual.get("sigmas"), truth["sigmas"]
+    if not params["levels"].startswith("sd") or found is None or found.shape != right.shape:
+        return []
+    ends = [sigmas[sigmas > 0][[0, -1]] for sigmas in (found, right) if (sigmas > 0).sum() > 2]
+    if len(ends) < 2 or params["strength"] != 1 or not np.isfinite(found).all() or ends[0][0] <= ends[0][1]:
+        return []
+    (high, low), (right_high, right_low) = ends
+    card = CARDS[params["engine"]]
+    other = _spacing(params, card, card.levels(np.geomspace(low, high, 1000)))(params["steps"])
+    near = 4 * bounds["sigmas"] * max(1.0, high / right_high)
+    if (
+        other.shape != found.shape
+        or (np.abs(other - found)[other > 0] > near).any()
+        or (found[other == 0] > 0).any()
+    ):
+        return []
+    return [f"the sigmas range from {high:.6g} to {low:.6g}, not from {right_high:.6g} to {right_low:.6g}"]
 
 
 # --- what engines got wrong --------------------------------------------------------------------------------------
@@ -353,5 +374,6 @@ STAGES = (
         run=_run,
         known=_KNOWN,
         cases=CASES,
+        blames=_other_range,
     ),
 )

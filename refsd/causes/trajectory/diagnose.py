@@ -1,9 +1,11 @@
 """Find the known bug of an engine's trajectory: apply each bug to the reference and see whether both then agree."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from refsd.causes.generic.formula_variants import Text
+from refsd.causes.generic.running_code import apart, executed, in_time, swapped
 from refsd.causes.stage.causes import known_causes, searched_causes
 from refsd.causes.stage.draws import normals
 from refsd.causes.stage.scene import Scene
@@ -31,6 +33,10 @@ from refsd.trajectory.run import (
     solver_of,
 )
 
+# CPU seconds for changed formulas of the model, and for one of them; causes named at most.
+_SECONDS, _ONE = 3.0, 0.2
+_MOST = 3
+
 
 def diagnose(
     case: Case, inputs: Mapping[str, StoredTensor], actual: Mapping[str, np.ndarray], numerics: Numerics
@@ -57,10 +63,10 @@ def diagnose(
     if solver.flow:
         y = y._replace(sigmas=from_one(y.sigmas))
     form = forms(solver, y.sigmas)
-    if len(form.rows) != len(y.x) + 1:
-        return []
     noise = np.asarray(inputs["noise"].values(), np.float64)
     slopes = sensitivities(solver, y.sigmas)
+    if len(form.rows) != len(y.x) + 1:
+        return _other_calls(form, y, noise, u, slopes)
     right_sigmas = _near(case, y.sigmas, sigmas_of(case), u)
     named = []
     for name, change in MUTANTS:
@@ -73,6 +79,7 @@ def diagnose(
             continue
         if _explains(case, form, y, noise, u, slopes, change):
             named.append(name)
+    named = named or (_of_the_model(case, form, y, noise, u, slopes) if right_sigmas else [])
     if named := named or (_at_the_end(form, y, noise, u, slopes) if right_sigmas else []):
         return named
     explains = lambda form: _explains(case, form, y, noise, u, slopes, Change())
@@ -103,6 +110,48 @@ def _other_stream(form: Forms, expected: np.ndarray, y: Dump, noise: np.ndarray,
     j = int(np.argmax(np.abs(new)))
     found = noise[1 + j] + ([*y.x, y.latent][k] - expected[k]) / new[j]
     return f"the noise of x[{k}] is of another stream, not draw {j + 1}" if normals(found, noise[1 + j]) else ""
+
+
+def _other_calls(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> list[str]:
+    """Say how many calls of the model are too many or too few, and the first that is no call of the solver's."""
+    right, found = len(form.rows) - 1, len(y.x)
+    if not right or not found:
+        return []
+    fill = lambda t: t[[min(k, found - 1) for k in range(right)]]
+    same = y._replace(x=fill(y.x), denoised=fill(y.denoised), uncond=None if y.uncond is None else fill(y.uncond))
+    expected, limits = forced(form, same, noise, u, slopes)
+    far = np.any(np.abs(same.x - expected[:-1]) > 4 * limits[:-1], axis=tuple(range(1, same.x.ndim)))
+    shared = min(right, found)
+    first = int(np.argmax(far[:shared])) if far[:shared].any() else shared
+    many = f"the model is called {found} times, not {right}"
+    if first < shared:
+        return [f"{many}: call {first} is the first that is not the solver's"]
+    if found < right:
+        return [f"{many}: the last {right - found} are missing"]
+    return [f"{many}: the last step calls it once more" if found == right + 1 else f"{many}: the last are too many"]
+
+
+def _of_the_model(case: Case, form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> list[str]:
+    """Name changes of the model's formula, or blame its first answer, where every step of the solver is right."""
+    expected, limits = forced(form, y, noise, u, slopes)
+    steps = np.abs(np.concatenate([y.x, y.latent[None]]) - expected) <= 4 * limits
+    if not steps.all() or _answers_agree(case, form, y, u, Change()):
+        return []
+    named = [phrase for (phrase,) in apart(_model_variants, _SECONDS, case, form, y, u)][:_MOST]
+    if named or _answers_agree(case, form, y, u, Change(), 1):
+        return named
+    return ["the model's formula, not the solver: its first answer is wrong, where x and sigma are right"]
+
+
+def _model_variants(case: Case, form: Forms, y: Dump, u: float) -> Iterator[list]:
+    """Yield the changes of the model's formula with which it gives the engine's answer at every call."""
+    agree = lambda: _answers_agree(case, form, y, u, Change())
+    for function in executed(agree, lambda module: module == analytic.__name__):
+        for variant in Text(function).variants() if function.__name__ in ("cond", "uncond", "denoised") else ():
+            with swapped(function, variant.code):
+                explains = in_time(agree, _ONE)
+            if explains:
+                yield [f"the model: {variant.phrase}"]
 
 
 def _not_finite(y: Dump, right_sigmas: bool) -> list[str]:

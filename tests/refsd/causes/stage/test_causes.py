@@ -344,3 +344,25 @@ def test_a_setting_may_be_rounded_to_a_smaller_type():
     assert change is not None and change({"sigma": 0.73}) == {"sigma": 187 / 256}
     assert not [m for m in settings(STAGES["stage/noising"], {"seed": 200}) if "bfloat16" in m.name]
     assert [*settings(STAGES["stage/noising"], {"seed": (1 << 40) + 5})]
+
+
+@pytest.mark.parametrize("schedule", ["karras", "exponential", "simple"])
+def test_another_range_of_sigmas_is_solved_from_its_own_ends(schedule):
+    """Of rules that space levels between their ends; one that takes trained levels has none."""
+    name = next(
+        n for n, c in CASES.items() if c.op == "stage/sigmas" and n.startswith(f"stage/sigmas/sd-{schedule}")
+    )
+
+    def change(case, values, y):
+        n = case.params["steps"]
+        if schedule == "karras":
+            return {"sigmas": np.append(np.linspace(10 ** (1 / 7), 0.1 ** (1 / 7), n) ** 7, 0)}
+        if schedule == "exponential":
+            return {"sigmas": np.append(np.geomspace(10, 0.1, n), 0)}
+        return {"sigmas": np.append(np.linspace(10, 0.1, n) + 0.3 * (np.arange(n) % 2), 0)}
+
+    causes = _causes(name, change)
+    told = [
+        cause for cause in causes if cause.startswith("the sigmas range from 10 to 0.1, not from 14.6146 to 0.02")
+    ]
+    assert len(told) == (schedule != "simple")
