@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 14_460,  # results in 8 bits, activations in blocks, cases asked twice, known bugs of a trial
+    "golden": 14_470,  # results in 8 bits, activations in blocks, cases asked twice, known bugs of a trial
     "kernels": 11_360,
     "numerics": 1_775,
     "refsd": 1_150,
@@ -41,10 +41,10 @@ BUDGETS = {
     "refsd/bench": 1_960,
     "refsd/caches": 750,
     "refsd/cases": 550,
-    "refsd/causes": 9_420,
-    "refsd/cli": 4_645,
+    "refsd/causes": 9_590,  # approximate exponentials, small types by tiles
+    "refsd/cli": 4_655,  # conform --twice, --no-causes
     "refsd/cluster": 1_300,
-    "refsd/commands": 1_350,
+    "refsd/commands": 1_360,
     "refsd/components": 520,
     "refsd/conventions": 1_150,
     "refsd/corpus": 350,
@@ -56,12 +56,12 @@ BUDGETS = {
     "refsd/files": 4_025,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
-    "refsd/judges": 2_235,
+    "refsd/judges": 2_250,  # an answer of which few elements are rounded the other way
     "refsd/models": 21_530,
     "refsd/networks": 1_436,
-    "refsd/onnx": 3_950,  # results in 8 bits
+    "refsd/onnx": 3_965,  # results in 8 bits, codes made unsigned
     "refsd/pipelines": 4_030,
-    "refsd/profiling": 1_890,  # quotients, fewest rows, outliers
+    "refsd/profiling": 1_905,  # quotients, fewest rows, outliers, truncated codes
     "refsd/progress": 250,
     "refsd/reports": 2_060,
     "refsd/requests": 210,
