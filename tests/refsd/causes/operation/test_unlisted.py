@@ -461,14 +461,14 @@ def test_every_bug_is_tried_on_every_case_of_an_operation():
 @pytest.mark.parametrize(
     "name", ["attention_softcap/f32/masked-b2-l33-j33-h3-d32", "conv2d/f16/tiles-n1-c33-k34-h33-w38"]
 )
-def test_at_most_700_bugs_are_made_of_one_case(name):
+def test_at_most_750_bugs_are_made_of_one_case(name):
     case = CASES[name]
     op, inputs = OPERATIONS[case.op], case.realize()
     params = op.complete(inputs, case.params)
     found = answer(op, inputs, params)
     found = found + np.random.default_rng(1).standard_normal(found.shape).astype(found.dtype)
     made = sum(1 for _ in _all(op, inputs, params, found, gap=False, stepped=False))
-    assert 300 < made <= 700 < most_bugs(op, inputs, params)
+    assert 300 < made <= 750 < most_bugs(op, inputs, params)
 
 
 def test_as_many_unlisted_bugs_as_the_work_allows(monkeypatch):
