@@ -15,8 +15,16 @@ def counted(n: int, noun: str) -> str:
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return ' (did you mean "conv2d"?)' for a name that is like a known one, else nothing."""
     names = {one.lower(): one for one in known}
+    same = [one for one in names.values() if _spelled_alike(one) == _spelled_alike(str(name))]
+    if same:
+        return f' (did you mean "{same[0]}"?)'
     near = difflib.get_close_matches(str(name).lower(), names, n=1)
     return f' (did you mean "{names[near[0]]}"?)' if near else ""
+
+
+def _spelled_alike(name: str) -> str:
+    """Return a name without what spellings differ in: "dpm++_2m" and "dpmpp2m" are one."""
+    return "".join(letter for letter in name.lower().replace("+", "p") if letter.isalnum())
 
 
 def how_to_install(extra: str) -> str:

@@ -10,6 +10,7 @@ from refsd.cli.find_case import complete_case, unknown_case
 from refsd.cli.json_output import JSON, print_json
 from refsd.cli.mutants import redundant, show_mutants
 from refsd.cli.numba_threads import import_numba_for
+from refsd.cli.show_operation import show_operation, show_trajectory
 from refsd.cli.sketch import bound, sketch
 from refsd.cli.thresholds import thresholds
 from refsd.golden.wording import counted
@@ -106,9 +107,11 @@ def _check_there(store: str) -> None:
 
 
 def show(
-    name: str = typer.Argument(
+    names: list[str] = typer.Argument(
         None,
-        help="The name of a case, of an operation or of a model's component (model/unet); or a folder of adopt.",
+        metavar="[NAME]...",
+        help="The name of a case, of an operation, of a model's component (model/unet) or trajectory; or a "
+        "folder of adopt. Several are shown in turn.",
         autocompletion=complete_case,
     ),
     store: str = _STORE_OPTION,
@@ -134,11 +137,19 @@ def show(
     from refsd.stages import STAGES
     from refsd.weights.model_files import open_store
 
+    if names and len(names) > 1:
+        for one in names:
+            show([one], store, mutants, taps, json)
+        return
+    name = names[0] if names else None
     if mutants:
         show_mutants(name, json)
         return
+    if name == "trajectory":
+        show_trajectory(json)
+        return
     if name in OPERATIONS or name in STAGES:
-        _show_operation(name, json)
+        show_operation(name, json)
         return
     if name is not None and adopted.is_pipeline(Path(name)):
         _show_pipeline(name, json)
@@ -225,30 +236,6 @@ def _show_taps(case: "Case", glob: str, json: bool) -> None:
             of.setdefault(one, []).append(f"{parts.get(one, '')}{steps[i].name}")
         text = ", ".join(f"{one} = {' and '.join(names)}" for one, names in of.items())
         typer.echo(f"{step.name:{wide}}  {[*step.shape]!s:18}  {text}".rstrip())
-
-
-def _show_operation(name: str, json: bool) -> None:
-    from refsd.golden.operations import OPERATIONS, REQUIRED
-    from refsd.stages import STAGES
-
-    stage = STAGES.get(name)
-    entry = OPERATIONS[name] if stage is None else stage
-    params = {key: "required" if value is REQUIRED else value for key, value in entry.params.items()}
-    if stage is None:
-        outputs = {"y": OPERATIONS[name].output}
-    else:
-        outputs = {output: of.shape for output, of in stage.outputs.items()}
-    if json:
-        shown = {"op": name, "what": entry.what, "inputs": dict(entry.inputs), "params": params}
-        print_json(shown | {"outputs": outputs})
-        return
-    typer.echo(f"{name}: {entry.what}")
-    for argument, shape in entry.inputs.items():
-        typer.echo(f"  {argument:8} {shape}")
-    for parameter, default in params.items():
-        typer.echo(f"  {parameter} = {default}")
-    for output, shape in outputs.items():
-        typer.echo(f"  -> {output:5} {shape}")
 
 
 def _show_pipeline(folder: str, json: bool) -> None:

@@ -75,6 +75,8 @@ def verdict_line(report: Report) -> str:
     if short and not bad and not report.conforms:
         return f"does not conform: too few answers: {short}. Those given conform: {line}"
     end = short and f"; too few: {short}"
+    if report.conforms and ran and all(r.status in (verdict.WAIVED, verdict.REFUSED) for r in report.results):
+        return f"conforms by waivers alone: {line}{end}"
     return f"{'conforms' if report.conforms and report.engines else 'does not conform'}: {line}{end}"
 
 

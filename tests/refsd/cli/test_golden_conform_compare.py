@@ -51,6 +51,10 @@ def test_make_list_show_verify(tmp_path):
     assert "3 cases, 3 of them in goldens" in _ok("golden", "list", "--cases", "silu/*")
     assert "sha256" in _ok("golden", "show", _CASE)
     assert "num_groups = 32" in _ok("golden", "show", "group_norm")
+    both = _ok("golden", "show", "group_norm", "silu")
+    assert "num_groups = 32" in both and "\nsilu: x * sigmoid(x)\n" in both
+    assert "  sampler = euler, heun, " in _ok("golden", "show", "trajectory")
+    assert "dpm++2m" in json.loads(_ok("golden", "show", "trajectory", "--json"))["params"]["sampler"]
     assert "; noisy latent, scaled as the sampler scales it\n" in _ok("golden", "show", "sd15/unet/between")
     assert "; [..., D]\n" in _ok("golden", "show", "rms_norm/f32/tiny-x33x320")
     component = _ok("golden", "show", "model/tae-decoder")
