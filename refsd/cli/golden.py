@@ -106,14 +106,17 @@ def _check_there(store: str) -> None:
     raise BadInput(f"no store of goldens {store!r}{meant}")
 
 
+_SHOWN = typer.Argument(
+    None,
+    metavar="[NAME]...",
+    help="The name of a case, of an operation, of a model's component (model/unet) or trajectory; or a folder of "
+    "adopt. Several are shown in turn.",
+    autocompletion=complete_case,
+)
+
+
 def show(
-    names: list[str] = typer.Argument(
-        None,
-        metavar="[NAME]...",
-        help="The name of a case, of an operation, of a model's component (model/unet) or trajectory; or a "
-        "folder of adopt. Several are shown in turn.",
-        autocompletion=complete_case,
-    ),
+    names: list[str] = _SHOWN,
     store: str = _STORE_OPTION,
     mutants: bool = typer.Option(
         False, "--mutants", help="Show which known bugs each case detects, for all operations or one."
