@@ -46,3 +46,4 @@ def show_trajectory(json: bool) -> None:
     typer.echo("  noise    [1 + draws, N, C, H, W]")
     for parameter, of in shown.items():
         typer.echo(f"  {parameter} = {', '.join(map(str, of))}")
+    typer.echo("  cases: `refsd golden list --cases 'trajectory/*'`")
