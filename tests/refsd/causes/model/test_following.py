@@ -132,12 +132,16 @@ BUGS = {
 }
 
 
+# Two names of one bug: which is nearer depends on the last bits, and so on the CPU.
+_ALIKE = {"scale missing": ("attention's scores are multiplied by 1 for 1/sqrt(D), or the reverse",)}
+
+
 @pytest.mark.parametrize("numerics", [FLOAT32, GGML_CPU], ids=lambda n: n.name)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_is_wrong_where_it_stands_and_named(model_files, bug, numerics):
     name, op, call, wrong, place, cause = BUGS[bug]
     _, places, causes = traced(model_files, name, broken(numerics, op, call, wrong), numerics)
-    assert (places, causes[:1]) == ([place], [cause])
+    assert places == [place] and causes[0] in (cause, *_ALIKE.get(cause, ()))
 
 
 @pytest.mark.parametrize(
