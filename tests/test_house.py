@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 14_475,  # results in 8 bits, activations in blocks, cases asked twice, known bugs of a trial
+    "golden": 14_485,  # results in 8 bits, activations in blocks, cases asked twice, known bugs of a trial
     "kernels": 11_360,
     "numerics": 1_775,
     "refsd": 1_150,

@@ -1,29 +1,21 @@
-"""What the linear layers in few bits share: the reference, the bound and the known bugs."""
+"""What the linear layers in few bits share: the reference and the bound."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from refsd.golden.bounds import Run, bias_of, sums
 from refsd.golden.case import Case
 from refsd.golden.few_bits import moves
-from refsd.golden.mutations import BATCH, F16_INPUT, NO_BIAS, other_input, widened
-from refsd.golden.operation import Inputs, Mutant, Params, Wrong, optional, values
-from refsd.golden.operations.linear import read_as_transposed, shifted_rows, without_tail
+from refsd.golden.operation import Inputs, Params, optional, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
 from refsd.kernels.quant.activation_codes import GRIDS, Grid, divided, less_zero, to_grid
 from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.profiles import FLOAT32, Numerics
-from refsd.numerics.quantization import Quantization, Quantized, given_zero, quantize, rotated, zeros
-
-
-class RowMutant(Mutant[Wrong]):
-    """A known bug of rows, or of their rotation: not of a convolution that is computed by rows."""
-
+from refsd.numerics.profiles import Numerics
+from refsd.numerics.quantization import Quantization
 
 # The parameters of a case -> how its activations are rounded.
 Rule = Callable[[Params], Quantization]
@@ -35,7 +27,7 @@ def stored_weight(inputs: Inputs) -> np.ndarray:
     return inputs["weight"].values()
 
 
-def _static(inputs: Inputs) -> tuple[np.ndarray | None, np.ndarray | None]:
+def static_numbers(inputs: Inputs) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return the scale of x and its zero point that were measured beforehand."""
     scale, zero = (inputs[name].values() if name in inputs else None for name in ("x_scale", "x_zero"))
     return scale, zero
@@ -56,7 +48,7 @@ def product(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Arithmet
         weight, scale = weight_of(inputs).astype(dtype), inputs["weight_scale"].values().astype(dtype)
         x, bias = values(a, inputs["x"]), optional(a, inputs, "bias")
         how = _as_declared(rule(params), a.numerics)
-        return in_codes(a.linear_quantized(x, weight, scale, bias, how, *_static(inputs)), inputs)
+        return in_codes(a.linear_quantized(x, weight, scale, bias, how, *static_numbers(inputs)), inputs)
 
     return run
 
@@ -72,7 +64,7 @@ def product_bound(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Ru
         n = run.numerics
         how = _as_declared(rule(run.params), n)
         x = run.inputs["x"].astype(n.storage_dtype).astype(np.float64)
-        bits = moves(x, run.moved("x"), how, n.compute, n.storage, *_static(run.stored))
+        bits = moves(x, run.moved("x"), how, n.compute, n.storage, *static_numbers(run.stored))
         W, K = weight_of(run.stored).astype(np.float64), x.shape[-1]
         scale = np.abs(bits.scale * run.inputs["weight_scale"])
         s = np.abs(bits.values @ W.T)
@@ -158,252 +150,3 @@ def product_case(
         inputs["bias"] = Recipe((out,))
     name = f"{op}/{label}-x{'x'.join(map(str, x))}-o{out}"
     return Case(name, op, inputs | measured(static, zero), params)
-
-
-class Parts:
-    """The steps of a product in float32, of which a bug replaces one."""
-
-    def __init__(self, rule: Rule, inputs: Inputs, params: Params, weight_of: Weight = stored_weight):
-        self.inputs, self.how = inputs, rule(params)
-        self.a = Arithmetic(FLOAT32)
-        self.x = np.asarray(inputs["x"].values(), np.float32)
-        self.weight = weight_of(inputs).astype(np.float32)
-        self.scale = inputs["weight_scale"].values()
-        self.bias = inputs["bias"].values() if "bias" in inputs else None
-        self.static, self.zero = _static(inputs)
-
-    def quantized(self, how: Quantization | None = None) -> Quantized:
-        return quantize(self.x, how or self.how, lambda y: y, self.static, self.zero)
-
-    def zeros(self, q: Quantized) -> np.ndarray:
-        """The zero points of x, [..., 1]."""
-        return given_zero(self.zero, self.x) if self.static is not None else zeros(self.x, self.how, q.scale)
-
-    def sums(self, q: Quantized) -> np.ndarray:
-        return (q.values.astype(np.float64) @ self.weight.astype(np.float64).T).astype(np.float32)
-
-    def result(self, q: Quantized) -> np.ndarray:
-        return self.finished(self.sums(q) * (q.scale * self.scale))
-
-    def plain(self, y: np.ndarray) -> np.ndarray:
-        return (y if self.bias is None else y + self.bias).astype(np.float32)
-
-    def finished(self, y: np.ndarray) -> np.ndarray:
-        return in_codes(self.plain(y), self.inputs)
-
-
-def wrong(rule: Rule, change: Callable[[Parts], np.ndarray | None], weight_of: Weight = stored_weight) -> Wrong:
-    return lambda op, inputs, params: change(Parts(rule, inputs, params, weight_of))
-
-
-def with_rule(**changes) -> Callable[[Parts], np.ndarray | None]:
-    """Other fields of the Quantization; None where nothing changes."""
-
-    def change(parts: Parts) -> np.ndarray | None:
-        how = replace(parts.how, **changes)
-        return None if how == parts.how else parts.result(parts.quantized(how))
-
-    return change
-
-
-def _other_sharing(parts: Parts) -> np.ndarray | None:
-    if parts.static is not None or parts.how.scale == "none":
-        return None
-    return with_rule(scale={"row": "tensor", "tensor": "row"}[parts.how.scale])(parts)
-
-
-def _scale_of_the_row_before(parts: Parts) -> np.ndarray | None:
-    q = parts.quantized()
-    rows = q.scale.reshape(-1, 1)
-    if len(rows) < 2:
-        return None
-    return parts.result(q._replace(scale=np.roll(rows, 1, axis=0).reshape(q.scale.shape)))
-
-
-def _divided_scale(parts: Parts) -> np.ndarray:
-    q = parts.quantized()
-    return parts.finished(divided(parts.sums(q) * parts.scale, q.scale))
-
-
-def _scale_through(dtype) -> Callable[[Parts], np.ndarray]:
-    def change(parts: Parts) -> np.ndarray:
-        q = parts.quantized()
-        return parts.result(q._replace(scale=q.scale.astype(dtype).astype(np.float32)))
-
-    return change
-
-
-def _scale_of_power(parts: Parts) -> np.ndarray | None:
-    """Activations are divided by their scale; the product is multiplied by the next power of two."""
-    if parts.static is not None or parts.how.scale == "none":
-        return None
-    q = parts.quantized()
-    with np.errstate(divide="ignore"):
-        return parts.result(q._replace(scale=np.exp2(np.ceil(np.log2(q.scale)))))
-
-
-def _not_rounded(parts: Parts) -> np.ndarray:
-    x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
-    return parts.result(Quantized(x, np.ones((1,) * x.ndim, np.float32)))
-
-
-def _of_other_largest(
-    largest: Callable[[np.ndarray, int | None], np.ndarray | None],
-) -> Callable[[Parts], np.ndarray | None]:
-    """The scale of another largest number; what is beyond it is clipped. largest: x, axis (None: all) -> number"""
-
-    def change(parts: Parts) -> np.ndarray | None:
-        if parts.static is not None or parts.how.zero_point:
-            return None
-        x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
-        found = largest(x, -1 if parts.how.scale == "row" else None)
-        if found is None:
-            return None
-        scale = np.maximum(found, 1e-30) / parts.how.reach
-        v = quantize(divided(x, scale), replace(parts.how, rotation=0, scale="none"), lambda y: y)
-        return parts.result(Quantized(v.values, scale.astype(np.float32)))
-
-    return change
-
-
-def scale_of_the_first(*counts: int) -> dict[str, Callable[[Parts], np.ndarray | None]]:
-    """One block of threads looks for the largest number of a tensor or of a row, in as many as it has."""
-
-    def among(n: int):
-        def largest(x: np.ndarray, axis: int | None) -> np.ndarray | None:
-            x = x if axis == -1 else x.reshape((1,) * (x.ndim - 1) + (-1,))
-            return np.abs(x[..., :n]).max(-1, keepdims=True) if x.shape[-1] > n else None
-
-        return _of_other_largest(largest)
-
-    return {f"activations' scale from the first {n} numbers alone": among(n) for n in counts}
-
-
-def _scale_along(axis: int, fewest: int) -> Callable[[Parts], np.ndarray | None]:
-    """One scale for all numbers along another axis than the last. fewest: axes that x has at the least"""
-
-    def change(parts: Parts) -> np.ndarray | None:
-        if parts.static is not None or parts.x.ndim < fewest:
-            return None
-        if parts.x.shape[axis] == 1:  # each number would have a scale of its own: nothing is rounded
-            return None
-        x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
-        q = quantize(np.moveaxis(x, axis, -1), replace(parts.how, rotation=0, scale="row"), lambda y: y)
-        return parts.finished(np.moveaxis(q.values * q.scale, -1, axis) @ parts.weight.T * parts.scale)
-
-    return change
-
-
-def _nan_of_zero_rows(parts: Parts) -> np.ndarray | None:
-    zero = ~parts.x.any(axis=-1, keepdims=True)
-    return np.where(zero, np.float32(np.nan), parts.result(parts.quantized())) if zero.any() else None
-
-
-def _scaled_bias(parts: Parts) -> np.ndarray | None:
-    if parts.bias is None:
-        return None
-    q = parts.quantized()
-    return (parts.sums(q) + parts.bias) * (q.scale * parts.scale)
-
-
-def _bias_in_steps(parts: Parts) -> np.ndarray | None:
-    """The bias is a whole number of both scales' product, and is added as that number."""
-    if parts.bias is None:
-        return None
-    q = parts.quantized()
-    steps = q.scale * parts.scale
-    return (parts.sums(q) * steps + np.rint(divided(parts.bias, steps))).astype(np.float32)
-
-
-def _float16_sums(parts: Parts) -> np.ndarray:
-    q = parts.quantized()
-    sums = parts.sums(q).astype(np.float16).astype(np.float32)
-    return parts.finished(sums * (q.scale * parts.scale))
-
-
-def _static_ignored(parts: Parts) -> np.ndarray | None:
-    if parts.static is None:
-        return None
-    parts.static = None
-    return parts.result(parts.quantized())
-
-
-def _next_scale(scale: np.ndarray) -> np.ndarray | None:
-    return np.roll(scale, -1) if len(scale) > 1 else None
-
-
-def _first_scale(scale: np.ndarray) -> np.ndarray | None:
-    return np.full_like(scale, scale[0]) if len(scale) > 1 else None
-
-
-_OF_ROWS = {
-    "scale of the whole tensor taken for each row's, or the reverse": _other_sharing,
-    "NaN where a row of x is zero": _nan_of_zero_rows,
-}
-
-
-def read_on(rule: Rule, weight_of: Weight = stored_weight) -> tuple[Mutant[Wrong], ...]:
-    """Return the bugs of blocks that rows do not fill: behind a row lies the next, of x and of the weight."""
-
-    def bug(block: int) -> Mutant[Wrong]:
-        def change(parts: Parts) -> np.ndarray | None:
-            by = -parts.x.shape[-1] % block
-            if not by or parts.how.rotation:
-                return None
-            parts.x, parts.weight = widened(parts.x, by), widened(parts.weight, by)
-            return parts.result(parts.quantized())
-
-        return Mutant(f"rows are read on to whole {block}s of numbers", wrong(rule, change, weight_of))
-
-    return tuple(bug(block) for block in (32, 64, 128))
-
-
-def product_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
-    """Return the known bugs that every page has. given: False where x has no scale that was measured beforehand"""
-    changes = {
-        "result divided by the activations' scale": _divided_scale,
-        "activations rounded toward zero": with_rule(rounding="zero"),
-        "activations not rounded: the weight was widened instead": _not_rounded,
-        "activations' scale rounded to float16": _scale_through(np.float16),
-        "activations' scale rounded to bfloat16": _scale_through(ml_dtypes.bfloat16),
-        "activations' scale rounded up to a power of two once they are divided by it": _scale_of_power,
-        **({"activations' given scale ignored": _static_ignored} if given else {}),
-        "bias added before the scales are multiplied in": _scaled_bias,
-        "bias in units of both scales' product, and not multiplied by it": _bias_in_steps,
-        "sum of products stored in float16": _float16_sums,
-    }
-    return (
-        *(Mutant(name, wrong(rule, change, weight_of)) for name, change in changes.items()),
-        *(RowMutant(name, wrong(rule, change, weight_of)) for name, change in _OF_ROWS.items()),
-        Mutant("weight's scale missing", other_input("weight_scale", np.ones_like)),
-        Mutant("weight's scale inverted", other_input("weight_scale", lambda scale: 1 / scale)),
-        RowMutant("weight read as its transpose", other_input("weight", read_as_transposed)),
-        RowMutant("last columns left out", other_input("x", without_tail)),
-        RowMutant("row i read from number i on, not from i K", other_input("x", shifted_rows)),
-        NO_BIAS,
-        BATCH,
-        F16_INPUT,
-    )
-
-
-def row_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
-    """Return the known bugs of formats without blocks: scales of rows, ties, and the sign of the largest number.
-
-    given: as in product_mutants; a row's own scale puts no number on a tie that the two rules round differently
-    """
-    along = {
-        "each row has the scale of the row before": _scale_of_the_row_before,
-        "activations' scale of each channel, not of each row": _scale_along(-2, 2),
-        "activations' scale taken over the items, not over the channels": _scale_along(0, 3),
-    }
-    changes = {
-        **({"activations' ties rounded away from zero": with_rule(rounding="away")} if given else {}),
-        "activations' scale from max x, not max |x|": _of_other_largest(lambda x, axis: x.max(axis, keepdims=True)),
-        **scale_of_the_first(128),
-    }
-    return (
-        *(RowMutant(name, wrong(rule, change, weight_of)) for name, change in along.items()),
-        *(Mutant(name, wrong(rule, change, weight_of)) for name, change in changes.items()),
-        Mutant("weight's scale of the next row", other_input("weight_scale", _next_scale)),
-        Mutant("weight's first scale used for all rows", other_input("weight_scale", _first_scale)),
-    )

@@ -7,12 +7,9 @@ import numpy as np
 
 from refsd.golden.mutations import Wrong
 from refsd.golden.operation import Mutant, Operation
-from refsd.golden.operations.few_bits import (
-    PRODUCT_INPUTS,
+from refsd.golden.operations.few_bits import PRODUCT_INPUTS, product, product_bound, product_case
+from refsd.golden.operations.few_bits_bugs import (
     Parts,
-    product,
-    product_bound,
-    product_case,
     product_mutants,
     read_on,
     row_mutants,

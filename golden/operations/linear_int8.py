@@ -22,18 +22,20 @@ from refsd.golden.operation import Inputs, Mutant, Operation
 from refsd.golden.operations.few_bits import (
     PRODUCT_INPUTS,
     ZERO_INPUTS,
-    Parts,
-    RowMutant,
     Rule,
     Weight,
     codes_of_result,
     product,
     product_bound,
     product_case,
+    stored_weight,
+)
+from refsd.golden.operations.few_bits_bugs import (
+    Parts,
+    RowMutant,
     product_mutants,
     read_on,
     row_mutants,
-    stored_weight,
     with_rule,
     wrong,
 )

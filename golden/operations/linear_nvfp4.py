@@ -7,16 +7,8 @@ import numpy as np
 
 from refsd.golden.mutations import Wrong, other_input
 from refsd.golden.operation import Inputs, Mutant, Operation
-from refsd.golden.operations.few_bits import (
-    Parts,
-    product,
-    product_bound,
-    product_case,
-    product_mutants,
-    read_on,
-    with_rule,
-    wrong,
-)
+from refsd.golden.operations.few_bits import product, product_bound, product_case
+from refsd.golden.operations.few_bits_bugs import Parts, product_mutants, read_on, with_rule, wrong
 from refsd.golden.recipe import Recipe
 from refsd.kernels.quant.activation_codes import divided
 from refsd.kernels.quant.grouped import TABLES

@@ -7,7 +7,8 @@ import numpy as np
 
 from refsd.golden.mutations import Wrong, other_input
 from refsd.golden.operation import Inputs, Mutant, Operation
-from refsd.golden.operations.few_bits import Parts, product, product_bound, product_case, product_mutants, wrong
+from refsd.golden.operations.few_bits import product, product_bound, product_case
+from refsd.golden.operations.few_bits_bugs import Parts, product_mutants, wrong
 from refsd.golden.operations.linear_int8 import fits_rotation, int8_mutants
 from refsd.golden.recipe import Recipe
 from refsd.kernels.quant import w4a8

@@ -6,7 +6,8 @@ import numpy as np
 
 from refsd.golden.mutations import Wrong, other_input
 from refsd.golden.operation import Mutant
-from refsd.golden.operations.few_bits import Parts, RowMutant, Rule, Weight, with_rule, wrong
+from refsd.golden.operations.few_bits import Rule, Weight
+from refsd.golden.operations.few_bits_bugs import Parts, RowMutant, with_rule, wrong
 from refsd.kernels.quant.activation_codes import divided, less_zero, to_grid, zero_point
 from refsd.numerics.quantization import Quantized
 
