@@ -65,10 +65,8 @@ def unsigned(b, codes, zero):
     """
     if codes.dtype == np.uint8:
         return codes, zero
-    codes, zero = (
-        b.cast(b.node("Add", b.cast(t, b.dtype), 128.0), np.uint8) if t is not None else None for t in (codes, zero)
-    )
-    return codes, b.constant(np.array(128, np.uint8)) if zero is None else zero
+    higher = lambda t: b.cast(b.node("Add", b.cast(t, b.dtype), 128.0), np.uint8)
+    return higher(codes), b.constant(np.array(128, np.uint8)) if zero is None else higher(zero)
 
 
 def scale_and_zero(b, rows, x, params):
