@@ -20,6 +20,7 @@ from refsd.golden.operations.few_bits import PRODUCT_INPUTS, ZERO_INPUTS, measur
 from refsd.golden.operations.few_bits_bugs import Parts, RowMutant
 from refsd.golden.operations.im2col import IM2COL
 from refsd.golden.operations.linear_int8 import (
+    IN_CODES,
     LINEAR_INT8,
     SEVEN_BITS,
     UNSIGNED,
@@ -180,17 +181,7 @@ CONV2D_INT8 = Operation(
         _case("given-saturated", (2, 8, 6, 7), 12, (3, 3), static=-7, exponent=-15),
         _case("given-lowest", (1, 6, 7, 6), 12, (3, 3), static=-7, exponent=-15, codes=(-128.0, 2)),
         _case("result", (2, 7, 9, 6), 12, (3, 3), static=-7, exponent=-15, bias=False, result=(-9,)),
-        _case(
-            *("zero-result", (1, 16, 8, 9), 9, (3, 3)),
-            stride=2,
-            zero_point=True,
-            codes=SEVEN_BITS,
-            bias=False,
-            static=-7,
-            zero=97,
-            exponent=-15,
-            result=(-8, 131),
-        ),
+        _case("zero-result", (1, 16, 8, 9), 9, (3, 3), stride=2, **IN_CODES),
         _case("zero-same", (2, 7, 9, 6), 12, (3, 3), zero_point=True, **UNSIGNED),
         _case("zero-down", (1, 16, 8, 9), 9, (3, 3), stride=2, zero_point=True, codes=SEVEN_BITS, bias=False),
         _case(

@@ -244,6 +244,9 @@ def _case(label: str, x, out: int, **more):
 
 
 SEVEN_BITS = (-64.0, 128)
+# Activations and results with a given scale and zero point.
+IN_CODES = {"zero_point": True, "codes": SEVEN_BITS, "bias": False, "static": -7, "zero": 97, "exponent": -15}
+IN_CODES |= {"result": (-8, 131)}
 UNSIGNED: dict[str, Any] = {"kind": "u8", "codes": (0.0, 256), "weight_zero": (100.0, 60)}
 
 LINEAR_INT8 = Operation(
@@ -311,16 +314,7 @@ LINEAR_INT8 = Operation(
         ),
         # Results in 8 bits, some beyond both ends.
         _case("result-batch", (2, 9, 96), 20, static=-7, exponent=-15, result=(-6,)),
-        _case(
-            *("zero-result", (33, 128), 40),
-            zero_point=True,
-            codes=SEVEN_BITS,
-            bias=False,
-            static=-7,
-            zero=97,
-            exponent=-15,
-            result=(-8, 131),
-        ),
+        _case("zero-result", (33, 128), 40, **IN_CODES),
         # The least of every row is 0. Pairs of products of unsigned and signed codes saturate at 16 bits in AVX2.
         _case(
             "zero-pairs",

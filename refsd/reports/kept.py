@@ -1,8 +1,9 @@
 """Save the tensors of failing answers: the engine's, the truth and the honest run's.
 
-    <folder>/kept.json                         index of the saved answers, and the tensors left out
-    <folder>/<engine>/<case>/found.safetensors the engine's outputs and taps
-                             truth.safetensors, honest.safetensors
+    <folder>/kept.json        index of the saved answers and their folders, and the tensors left out
+    <folder>/<engine>/<a folder of the case>/
+        found.safetensors     the engine's outputs and taps
+        truth.safetensors, honest.safetensors
 
 `refsd compare found.safetensors CASE` judges them again.
 """
