@@ -1,5 +1,6 @@
 """The example of docs/verdict.md gives what the page shows."""
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -19,11 +20,15 @@ def test_the_washed_out_picture(tmp_path, monkeypatch):
     program = f"exec:{sys.executable} {shlex.quote(str(ROOT / 'examples' / 'exec' / 'black_picture.py'))}"
     done = CliRunner().invoke(app, ["conform", program, "--cases", "sd15/vae-decoder/outliers"])
     assert done.exit_code == 1
-    page = " ".join((ROOT / "docs" / "verdict.md").read_text(encoding="utf-8").split())
+    # How many of the weaker taps exceed their limit, one more or less, lies in the last bits of the engine's BLAS.
+    page, output = (
+        re.sub(r"\b2[89] of 140 taps", "29 of 140 taps", " ".join(text.split()))
+        for text in ((ROOT / "docs" / "verdict.md").read_text(encoding="utf-8"), done.output)
+    )
     for phrase in (
         "black-picture, 1 case: squares summed in float16",
         "decoder.mid.block_1.norm1: gain of the tile at [0, 0]: 0.000566 +- 1e-05",
         "29 of 140 taps wrong by itself, each after group_norm; the reference agrees if squares summed in float16",
     ):
-        assert phrase in " ".join(done.output.split())
+        assert phrase in output
         assert phrase in page
