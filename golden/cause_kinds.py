@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 
-BLOCKS = (8, 16, 32, 64, 128, 256)
+BLOCKS = (4, 8, 16, 32, 64, 128, 256)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 # What a formula of sizes comes to in one case: "scale is 1/sqrt(L) = 0.2236, not 0.1768".
 IN_A_CASE = re.compile(r"(sqrt\([^)]*\)|\^\([^)]*\)|1/\([^)]*\)) = [^ ]+, not [^ ]+$")

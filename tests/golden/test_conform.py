@@ -669,6 +669,11 @@ def _rows_unread(block):
             _columns_lost(64),
             "nothing is computed: zeros, in the slices of an axis after the last whole block of 64",
         ),
+        (
+            "linear",
+            _columns_lost(4),
+            "nothing is computed: zeros, in the slices of an axis after the last whole block of 4",
+        ),
         ("layer_norm", _rows_unread(16), "x: rows after the last whole block of 16, not read"),
     ],
 )

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.golden.cause_kinds import BLOCKS
 from refsd.golden.evidence import Evidence
 
 # A slice is wrong above this multiple of the honest run's error in its worst slice, and right below half of that.
@@ -12,8 +13,6 @@ _WRONG = 4.0
 # A slice is also right if the smallest error of the wrong slices is this many times as large.
 _APART = 16.0
 _BORDER = 3.0
-_BLOCKS = (8, 16, 32, 64, 128, 256)
-_VECTOR = 4
 _LISTED = 4
 _RIGHT = 8
 # Fill patterns of memory that no code has written, as float32.
@@ -132,7 +131,7 @@ def _flat_rest(evidence: Evidence) -> tuple[tuple[str, ...], np.ndarray]:
     N, first = wrong.size, int(np.argmax(wrong))
     # The truth may be zero, too, where zeros stand.
     lost = wrong | (actual == actual[first])
-    starts = {b: N - N % b for b in (_VECTOR, *_BLOCKS) if b < N and N % b}
+    starts = {b: N - N % b for b in BLOCKS if b < N and N % b}
     fitting = sorted({s for s in starts.values() if s <= first and wrong.any() and lost[s:].all()}, reverse=True)
     phrases = tuple(
         f"the last {N - start} of {N} along the flat data, after the last whole block of "
@@ -241,14 +240,14 @@ def _leading(flags: np.ndarray) -> int:
 
 def _tail_block(first: int, n: int) -> str:
     """Name the block sizes that leave this tail over, or the multiple at which it starts."""
-    blocks = [b for b in _BLOCKS if n % b and first == n - n % b and first]
+    blocks = [b for b in BLOCKS if n % b and first == n - n % b and first]
     if blocks:
         return f", after the last whole block of {joined(blocks, 'or')}"
     return f", from {first} on, {_multiple(first)}" if _multiple(first) else ""
 
 
 def _multiple(n: int) -> str:
-    largest = max((b for b in _BLOCKS if n and n % b == 0), default=0)
+    largest = max((b for b in BLOCKS[1:] if n and n % b == 0), default=0)
     return f"a multiple of {largest}" if largest else ""
 
 
