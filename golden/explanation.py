@@ -37,6 +37,8 @@ _ENOUGH = 32
 _WORTH = 0.5
 # Name it in a headline only from this share on.
 _TELLING = 0.8
+# Put the case beside others that it explains wholly from this share on.
+_NEARLY = 0.95
 
 Answer = Mapping[str, np.ndarray]
 
@@ -62,6 +64,11 @@ class Nearest(msgspec.Struct, frozen=True):
     def telling(self) -> bool:
         """Return True if it explains so much of the error that a headline may name it."""
         return self.share >= _TELLING
+
+    @property
+    def is_nearly_all(self) -> bool:
+        """Return True if the bug itself, no multiple of it, is nearly all of the error."""
+        return self.share >= _NEARLY and abs(self.times - 1) <= _AWAY
 
     @property
     def phrase(self) -> str:

@@ -13,6 +13,7 @@ Source: ONNX operators QuantizeLinear, DynamicQuantizeLinear, MatMulInteger and 
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -130,15 +131,15 @@ def _scales_of_columns(parts: Parts) -> np.ndarray | None:
     return parts.result(parts.quantized())
 
 
-def _wrapped_pairs(parts: Parts) -> np.ndarray | None:
-    """Each two products are added up in 16 bits, where 2 (-128) (-128) does not fit."""
+def _small_pairs(parts: Parts, lost_by: float) -> np.ndarray | None:
+    """Each two products are added up in 16 bits, where 2 (-128) (-128) does not fit. lost_by: 65536 if it wraps"""
     if parts.how.zero_point or "weight_zero" in parts.inputs:
         return None
     q, pairs = parts.quantized(), parts.x.shape[-1] // 2 * 2
     x, w = (t.astype(np.float64) for t in (q.values, parts.weight))
-    # Only two pairs of the lowest codes wrap: by 2^16.
+    # Of signed codes only two pairs of the lowest reach 32768.
     lowest = [(t[..., :pairs:2] == -128) & (t[..., 1:pairs:2] == -128) for t in (x, w)]
-    lost = 65536 * (lowest[0].astype(np.float64) @ lowest[1].astype(np.float64).T)
+    lost = lost_by * (lowest[0].astype(np.float64) @ lowest[1].astype(np.float64).T)
     return parts.finished((parts.sums(q) - lost.astype(np.float32)) * (q.scale * parts.scale))
 
 
@@ -268,7 +269,13 @@ LINEAR_INT8 = Operation(
             "weight's codes read as unsigned, or as signed where they are not",
             wrong(int8_rule, _other_sign, _weight),
         ),
-        Mutant("sums of two products wrap at 16 bits: 2 (-128) (-128)", wrong(int8_rule, _wrapped_pairs, _weight)),
+        *(
+            Mutant(
+                f"sums of two products {how} at 16 bits: 2 (-128) (-128)",
+                wrong(int8_rule, partial(_small_pairs, lost_by=lost_by), _weight),
+            )
+            for how, lost_by in (("wrap", 65536.0), ("saturate", 1.0))
+        ),
         *zero_mutants(int8_rule, _weight),
         *(Mutant(name, _result(change)) for name, change in _OF_RESULTS.items()),
     ),

@@ -63,8 +63,12 @@ def groups(report: Report) -> list[Group]:
         odd.sort(key=lambda r: (ORDER.index(r.status), -r.margin, r.case))
         explained = list(filter(_is_explained, odd))
         failing = sum(not r.conforms for r in odd)
-        found += [Group(engine, CAUSE, cause, results, failing) for _, cause, results in _by_cause(explained)]
         rest = [r for r in odd if r.status == verdict.FAIL and not r.causes]
+        for kind, cause, results in _by_cause(explained):
+            near = [r for r in rest if _nearly(r, kind, results)]
+            rest = [r for r in rest if r not in near]
+            title = f"{cause}; in {len(near)} of them nearly all of the error" if near else cause
+            found.append(Group(engine, CAUSE, title, [*results, *near], failing))
         found += _grouped(engine, UNEXPLAINED, rest, lambda r: r.title)
         for status, kind, title in (
             (verdict.DEVIATES, DEVIATION, lambda r: "deviates by " + " and ".join(r.deviations)),
@@ -95,6 +99,13 @@ def shared_causes_first(results: Sequence[Result]) -> list[Result]:
         for kind, _, own in _by_cause([r for r in results if r.engine == engine and _is_explained(r)]):
             led |= {(engine, r.case): next(text for text in r.causes if kind in kinds(text)) for r in own}
     return [r.led_by(led[r.engine, r.case]) if (r.engine, r.case) in led else r for r in results]
+
+
+def _nearly(r: Result, kind: str, explained: Sequence[Result]) -> bool:
+    """Return True if the cause of other cases of the operation is nearly all of an unexplained error."""
+    near = r.nearest
+    same = near is not None and near.is_nearly_all and kind in kinds(near.cause)
+    return same and any(other.op == r.op for other in explained)
 
 
 def _is_explained(r: Result) -> bool:

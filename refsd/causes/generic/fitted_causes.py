@@ -23,6 +23,8 @@ _NEARLY_ALL = 0.8
 # Rows and half their elements, at the least, for factors of rows.
 _ROWS = 8
 _VECTOR = 16
+# By how much a factor of a row may be off 1 where its statistic is of this type: above, up to.
+_TYPES_OF_STATISTICS = (("float16", 0.0, 2.0**-7), ("bfloat16", 2.0**-9, 2.0**-5))
 # Scattered wrong elements, at the least, and their share, at the most, that may have a cause of their own.
 _SCATTERED, _MOST = 16, 0.75
 # What may become of right numbers in one place.
@@ -90,7 +92,7 @@ def fitted_causes(
         return [f"{text}, as if nothing is written{place}"]
     factors = _factors_of_rows(part)
     if factors:
-        return [f"{factors}{place}"]
+        return [f"{text}{place}" for text in factors]
     block = _block_of_scales(part)
     if block:
         return [f"each block of {block} has a factor of its own{place}"]
@@ -216,26 +218,27 @@ def _beginning_of_rows(where: Places, shape: tuple[int, ...]) -> bool:
     return wrong[0] == 0 and wrong.size == wrong[-1] + 1 < _VECTOR and 2 * rows >= int(np.prod(shape[:-1]))
 
 
-def _factors_of_rows(part: Evidence) -> str | None:
-    """Describe an answer whose rows are each the truth times their own number; else return None.
+def _factors_of_rows(part: Evidence) -> list[str]:
+    """Describe an answer whose rows are each the truth times their own number; else return nothing.
 
     Such a number is a statistic of the row: its mean square, a sum of its exponentials; near 1 it has too few bits.
+    A sum that is rounded after each term loses more: up to the fourfold may be either small type.
     """
     n = part.truth.shape[-1]
     if part.truth.ndim < 2 or n < 2 * _ROWS or part.truth.size < _ROWS * n:
-        return None
+        return []
     factor = _factors(part, n)
     if factor is None:
-        return None
+        return []
     off = float(np.abs(factor - 1).max())
-    kind = "float16" if off <= 2.0**-9 else "bfloat16" if off <= 2.0**-5 else ""
+    kinds = [f" in {kind}" for kind, least, most in _TYPES_OF_STATISTICS if least < off <= most]
     # Most factors must be off: a single one is a wrong row, which has another cause.
     if np.mean(np.abs(factor - 1) > off / 16) < 0.5:
-        return None
+        return []
     if np.ptp(factor) < off / 64:
-        return f"{shown(float(factor.mean()))} times the right answer"
+        return [f"{shown(float(factor.mean()))} times the right answer"]
     range_ = f"{float(factor.min()):.5g} to {float(factor.max()):.5g}"
-    return f"each row has a factor of its own, {range_}: a statistic of the row{kind and f' in {kind}'}"
+    return [f"each row has a factor of its own, {range_}: a statistic of the row{kind}" for kind in kinds or [""]]
 
 
 def _block_of_scales(part: Evidence) -> int | None:

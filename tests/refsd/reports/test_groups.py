@@ -7,6 +7,7 @@ import pytest
 from sample_reports import EPS, NEAR, SCALE, fails, report, result
 
 from refsd.golden import verdict
+from refsd.golden.explanation import Nearest
 from refsd.golden.report import Baseline, Result
 from refsd.golden.waivers import Waiver, waive
 from refsd.reports.groups import (
@@ -97,6 +98,16 @@ def test_what_is_measured_in_each_case_is_one_cause_told_as_a_range():
     assert _titles(*fits) == [(CAUSE, 2, "eps is 1e-12")], "a number that fits all cases is told"
     lanes = [fails(f"l/{n}", f"sums of lanes that the last of {n} do not fill are lost") for n in (4, 8)]
     assert len(_titles(*lanes)) == 2, "a number of the code, not of the case"
+
+
+def test_a_case_that_a_cause_of_others_nearly_explains_stands_with_them():
+    def near(share, times=1.0, cause=EPS, case="a/2"):
+        return fails(case, nearest=Nearest(cause, times, share))
+
+    both = [(CAUSE, 2, f"{EPS}; in 1 of them nearly all of the error")]
+    assert _titles(fails("a/1", EPS), near(0.99)) == both
+    for other in (near(0.9), near(0.99, times=0.01), near(0.99, cause=SCALE), near(0.99, case="b/2")):
+        assert [(kind, n) for kind, n, _ in _titles(fails("a/1", EPS), other)] == [(CAUSE, 1), (UNEXPLAINED, 1)]
 
 
 def test_what_whole_blocks_leave_is_one_cause_however_long_it_is_in_each_case():

@@ -114,6 +114,22 @@ def test_one_factor_for_all_is_no_statistic(factors, says):
     assert fitted_causes(factors * truth, truth, truth, -1, {}) == [says]
 
 
+@pytest.mark.parametrize(
+    ("off", "types"),
+    [
+        (2.0**-10, [" in float16"]),
+        (2.0**-8, [" in float16", " in bfloat16"]),
+        (2.0**-6, [" in bfloat16"]),
+        (0.5, [""]),
+    ],
+)
+def test_the_types_of_a_statistic_are_told_by_how_far_its_factors_are_off(off, types):
+    truth = RNG.standard_normal((8, 64))
+    factors = 1 + off * np.linspace(-1, 1, 8)[:, None]
+    said = fitted_causes(factors * truth, truth, truth, -1, {})
+    assert [text.partition("a statistic of the row")[2] for text in said] == types
+
+
 def test_the_longest_blocks_that_have_a_factor_are_told():
     truth = RNG.standard_normal((8, 256))
     found = (truth.reshape(8, 2, 128) * RNG.uniform(0.5, 2, (8, 2, 1))).reshape(truth.shape)
