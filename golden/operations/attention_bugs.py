@@ -100,6 +100,21 @@ def nan_where_nothing_is_seen(op, inputs, params):
     return np.where(unseen, np.float32(np.nan), y) if unseen.any() else None
 
 
+def nan_where_any_key_is_hidden(op, inputs, params):
+    """exp(-inf) is NaN, and with it the sum: a polynomial for 2^f multiplies -inf - floor(-inf)."""
+    y = answer(op, inputs, params).copy()
+    N, L, H, _ = y.shape
+    hidden = np.zeros((N, L, H), bool)
+    if "mask" in inputs:
+        mask = np.broadcast_to(inputs["mask"].values(), (N, H, L, inputs["k"].shape[1]))
+        hidden |= np.isneginf(mask).any(axis=-1).swapaxes(1, 2)
+    if params["causal"]:
+        last_seen = np.arange(L) + params["diagonal"]
+        hidden |= (last_seen < inputs["k"].shape[1] - 1)[:, None]
+    y[hidden] = np.nan
+    return y if hidden.any() else None
+
+
 def nan_where_first_keys_are_hidden(block: int) -> Wrong:
     """A query that sees none of the first `block` keys gives NaN, by exp(-inf + inf) of a running maximum."""
 
@@ -281,6 +296,7 @@ ATTENTION_BUGS = (
     Mutant(NO_MAXIMUM, without_maximum),
     Mutant("the maximum is sought from -50000 on, not from -inf", maximum_from(-5e4)),
     Mutant("NaN where nothing is seen", nan_where_nothing_is_seen),
+    Mutant("exp(-inf) is NaN, and with it all that sees a hidden key", nan_where_any_key_is_hidden),
     Mutant("future not hidden", lambda op, i, p: answer(op, i, {**p, "causal": False}) if p["causal"] else None),
     Mutant("one future key seen", causal_with(lambda diagonal, later: diagonal + 1)),
     Mutant("causal from the other corner", causal_with(lambda diagonal, later: later - diagonal)),

@@ -1,6 +1,6 @@
 """Judge operations: their pages compute the answers and derive the bounds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -127,7 +127,8 @@ class OperationJudge(Judge):
             near = scene.nearest({name: {"y": wrong + error} for name, wrong in suspects.items()})
             names = [name for name in suspects if name in near]
             return ([], names) if inside else (names, [])
-        return ([] if inside else fitted_causes(y, truth["y"], honest["y"], op.channel, tried)), []
+        fitted = [] if inside else fitted_causes(y, truth["y"], honest["y"], op.channel, tried)
+        return fitted, [] if fitted else _not_finite_alike(y, tried)
 
     def _lost(self, standard: Standard, y: np.ndarray) -> list[str]:
         """Name what loops over whole blocks leave if it is all of an input or of the answer, and that is lost."""
@@ -281,6 +282,12 @@ def _room(limits: Bound, wrong: np.ndarray, truth: np.ndarray, numerics: Numeric
     # A bug that makes numbers larger makes the roundings before it larger, too.
     times = max(1.0, _rms(wrong) / (_rms(truth) or 1.0))
     return Bound(times * limits.limit + more, times * limits.spread + more / 8)
+
+
+def _not_finite_alike(y: np.ndarray, tried: Mapping[str, np.ndarray]) -> list[str]:
+    """List the bugs that give NaN or infinities in the same elements as an answer, which is wrong in others, too."""
+    odd = ~np.isfinite(y)
+    return [name for name, wrong in tried.items() if np.array_equal(~np.isfinite(wrong), odd)] if odd.any() else []
 
 
 def _without_flips(y: np.ndarray, wrong: np.ndarray, truth: np.ndarray, room: Bound) -> np.ndarray:

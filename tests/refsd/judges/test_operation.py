@@ -192,6 +192,26 @@ def test_a_hypothesis_that_has_no_answer_does_not_hide_the_cause(op):
     assert _named(case, inputs, found, truth, honest, FLOAT32)[0] == "bias missing"
 
 
+@pytest.mark.parametrize(
+    ("name", "gaps"),
+    [
+        ("attention/f32/causal-b1-l77-j77-h2-d64", "exp(-inf) is NaN, and with it all that sees a hidden key"),
+        ("attention/f32/unseen-b2-l20-j77-h2-d40", "NaN where nothing is seen"),
+    ],
+)
+def test_what_is_nan_is_possibly_a_bugs_though_the_rest_is_wrong_otherwise(name, gaps):
+    case = CASES[name]
+    inputs = case.realize()
+    params, truth, honest = _answers(case, inputs, FLOAT32)
+    op = OPERATIONS[case.op]
+    (bug,) = (mutant for mutant in op.mutants if mutant.name == gaps)
+    y = bug.change(op, inputs, params)
+    assert np.isfinite(y).any() and np.isnan(y).any()
+    y = y * np.random.default_rng(3).uniform(0.9, 1.1, y.shape)
+    explanation = OperationJudge().explain(Standard(case, inputs, truth, honest, FLOAT32), {"y": y})
+    assert (explanation.causes, gaps in explanation.possible) == ([], True)
+
+
 @pytest.mark.parametrize(("name", "numerics"), _PLACES)
 def test_what_nobody_knows_has_no_name(name, numerics):
     case = CASES[name]
