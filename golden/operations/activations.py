@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -228,12 +229,11 @@ def overflowing(
 
 SILU_OVERFLOWING = overflowing(lambda x, e: x * e / (1 + e))
 
-SILU = Operation(
+_activation = partial(Operation, family="activations", inputs={"x": "[...]"}, output="[...]")
+
+SILU = _activation(
     "silu",
     "x * sigmoid(x)",
-    family="activations",
-    inputs={"x": "[...]"},
-    output="[...]",
     run=_silu,
     bound=_silu_bound,
     mutants=(
@@ -244,12 +244,9 @@ SILU = Operation(
     cases=(*_cases("silu"), _far("silu")),
 )
 
-GELU = Operation(
+GELU = _activation(
     "gelu",
     "x * Phi(x), Phi by erf",
-    family="activations",
-    inputs={"x": "[...]"},
-    output="[...]",
     run=_gelu,
     bound=activation_bound(*GELU_ERROR),
     mutants=(
@@ -260,12 +257,9 @@ GELU = Operation(
     cases=_cases("gelu"),
 )
 
-GELU_TANH = Operation(
+GELU_TANH = _activation(
     "gelu_tanh",
     "GELU by its tanh approximation",
-    family="activations",
-    inputs={"x": "[...]"},
-    output="[...]",
     run=_gelu_tanh,
     bound=activation_bound(*_GELU_TANH_ERROR),
     mutants=(
@@ -285,12 +279,9 @@ GELU_TANH = Operation(
     cases=(*_cases("gelu_tanh"), _far("gelu_tanh")),
 )
 
-QUICK_GELU = Operation(
+QUICK_GELU = _activation(
     "quick_gelu",
     "x * sigmoid(1.702 x)",
-    family="activations",
-    inputs={"x": "[...]"},
-    output="[...]",
     run=_quick_gelu,
     bound=_quick_gelu_bound,
     mutants=(
@@ -302,12 +293,9 @@ QUICK_GELU = Operation(
     cases=(*_cases("quick_gelu"), _far("quick_gelu")),
 )
 
-SIGMOID = Operation(
+SIGMOID = _activation(
     "sigmoid",
     "1 / (1 + exp(-x))",
-    family="activations",
-    inputs={"x": "[...]"},
-    output="[...]",
     run=_sigmoid,
     bound=_sigmoid_bound,
     mutants=(
@@ -319,12 +307,9 @@ SIGMOID = Operation(
     cases=(*_cases("sigmoid"), _far("sigmoid")),
 )
 
-TANH = Operation(
+TANH = _activation(
     "tanh",
     "tanh(x)",
-    family="activations",
-    inputs={"x": "[...]"},
-    output="[...]",
     run=_kernel(tanh),
     bound=_tanh_bound,
     mutants=(
@@ -338,12 +323,9 @@ TANH = Operation(
     cases=(*_cases("tanh"), _far("tanh")),
 )
 
-RELU = Operation(
+RELU = _activation(
     "relu",
     "max(x, 0)",
-    family="activations",
-    inputs={"x": "[...]"},
-    output="[...]",
     run=_kernel(relu),
     bound=movement,
     mutants=(
@@ -355,12 +337,9 @@ RELU = Operation(
     cases=_cases("relu"),
 )
 
-LEAKY_RELU = Operation(
+LEAKY_RELU = _activation(
     "leaky_relu",
     "x, or slope * x below zero",
-    family="activations",
-    inputs={"x": "[...]"},
-    output="[...]",
     params={"slope": 0.2},
     run=_kernel(leaky_relu),
     bound=_leaky_relu_bound,

@@ -107,7 +107,7 @@ def nan_where_any_key_is_hidden(op, inputs, params):
     hidden = np.zeros((N, L, H), bool)
     if "mask" in inputs:
         mask = np.broadcast_to(inputs["mask"].values(), (N, H, L, inputs["k"].shape[1]))
-        hidden |= np.isneginf(mask).any(axis=-1).swapaxes(1, 2)
+        hidden |= np.asarray(np.isneginf(mask).any(axis=-1)).swapaxes(1, 2)
     if params["causal"]:
         last_seen = np.arange(L) + params["diagonal"]
         hidden |= (last_seen < inputs["k"].shape[1] - 1)[:, None]

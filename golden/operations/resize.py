@@ -1,6 +1,7 @@
 """Resampling to any size: nearest, bilinear and bicubic."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -235,15 +236,13 @@ def _cases(kind: str) -> tuple[Case, ...]:
     )
 
 
-RESIZE_NEAREST = Operation(
+_resize = partial(Operation, inputs={"x": IMAGE}, output="[N, C, height, width]", channel=1, fits=_fits)
+
+RESIZE_NEAREST = _resize(
     "resize_nearest",
     "Take the pixel at floor(p H / height), floor(q W / width).",
-    inputs={"x": IMAGE},
-    output="[N, C, height, width]",
-    channel=1,
     params={**_NEW_SIZE},
     run=_run_nearest,
-    fits=_fits,
     bound=movement,
     mutants=(
         *_NEAREST,
@@ -258,15 +257,11 @@ RESIZE_NEAREST = Operation(
     ),
 )
 
-RESIZE_NEAREST_EXACT = Operation(
+RESIZE_NEAREST_EXACT = _resize(
     "resize_nearest_exact",
     "Take the pixel under the new one's centre: floor((p + 1/2) H / height), floor((q + 1/2) W / width).",
-    inputs={"x": IMAGE},
-    output="[N, C, height, width]",
-    channel=1,
     params={**_NEW_SIZE},
     run=_run_nearest_exact,
-    fits=_fits,
     bound=movement,
     mutants=(
         Mutant("no half pixels: nearest, not nearest-exact", other_run(_run_nearest)),
@@ -282,15 +277,11 @@ RESIZE_NEAREST_EXACT = Operation(
     ),
 )
 
-RESIZE_BILINEAR = Operation(
+RESIZE_BILINEAR = _resize(
     "resize_bilinear",
     "Interpolate between the two nearest of each axis.",
-    inputs={"x": IMAGE},
-    output="[N, C, height, width]",
-    channel=1,
     params={**_NEW_SIZE, **_CONVENTION},
     run=_run("bilinear"),
-    fits=_fits,
     bound=_bound(
         {(False, False): taps.linear, (True, False): taps.linear_corners, (False, True): taps.triangle}, _LINEAR
     ),
@@ -310,15 +301,11 @@ RESIZE_BILINEAR = Operation(
     cases=_cases("bilinear"),
 )
 
-RESIZE_BICUBIC = Operation(
+RESIZE_BICUBIC = _resize(
     "resize_bicubic",
     "Keys' cubic over the four nearest of each axis: a = -3/4, with antialias -1/2.",
-    inputs={"x": IMAGE},
-    output="[N, C, height, width]",
-    channel=1,
     params={**_NEW_SIZE, **_CONVENTION},
     run=_run("bicubic"),
-    fits=_fits,
     bound=_bound(
         {(False, False): taps.cubic, (True, False): taps.cubic_corners, (False, True): taps.wide_cubic}, _CUBIC
     ),
