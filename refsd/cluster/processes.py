@@ -4,6 +4,7 @@ A process, `python -m refsd.cluster.processes`, reads pickled calls on its stdin
 """
 
 import contextlib
+import copyreg
 import os
 import pickle
 import signal
@@ -13,6 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 import numba
@@ -23,6 +25,14 @@ from refsd.numerics.processor import usable_cores
 
 # Outcomes that are not yet taken, for each process: enough that none is idle where another's call is long.
 _AHEAD = 16
+
+
+def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(mapping)
+
+
+# What a measurement lacks is an empty mapping that cannot be written to; Python does not pickle these by itself.
+copyreg.pickle(MappingProxyType, lambda mapping: (_read_only, (dict(mapping),)))
 
 
 class _Value(NamedTuple):
@@ -182,12 +192,12 @@ def _answer(calls: IO[bytes], answers: IO[bytes]) -> None:
         except EOFError:
             return
         try:
-            outcome = _Value(function(*arguments))
+            outcome = pickle.dumps(_Value(function(*arguments)))
         except BadInput as error:
-            outcome = _Raised(str(error), "")
+            outcome = pickle.dumps(_Raised(str(error), ""))
         except Exception as error:
-            outcome = _Raised(f"{type(error).__name__}: {error}", traceback.format_exc())
-        pickle.dump(outcome, answers)
+            outcome = pickle.dumps(_Raised(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        answers.write(outcome)
         answers.flush()
 
 

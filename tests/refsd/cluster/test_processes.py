@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -57,6 +59,12 @@ def test_bad_input_is_bad_input_and_another_error_comes_with_its_traceback():
         run(jobs.refused, (0,))
 
 
+def test_what_cannot_be_handed_over_is_an_error_with_its_traceback():
+    with pytest.raises(RuntimeError, match="Can't pickle"):
+        run(jobs.not_for_others, (1,))
+    assert run(jobs.unwritable, (1,)) == [[{"x": 1}]]
+
+
 def test_what_still_runs_ends_with_the_block():
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt), Processes(2) as processes:
@@ -73,18 +81,32 @@ def test_kernels_share_the_threads_and_blas_keeps_its_own(monkeypatch):
         assert set(processes.on_every_worker(jobs.environment, "OPENBLAS_NUM_THREADS").values()) == {""}
 
 
-def results(folder, *more):
-    cases = ["--cases", "silu/*", "--cases", "clip-l/*", "--cases", "conv2d/f32/*", "--golden", "goldens"]
-    run = CliRunner().invoke(app, ["conform", "refsd:ggml-cpu", "refsd", *cases, "--report", folder, *more])
-    assert run.exit_code == 0, run.output
+def results(folder, engines, globs, *more, code=0):
+    cases = [word for glob in globs for word in ("--cases", glob)]
+    arguments = ["conform", *engines, *cases, "--golden", "goldens", "--report", folder, *more]
+    run = CliRunner().invoke(app, arguments)
+    assert run.exit_code == code, run.output
     said = json.loads(Path(folder, "conform.json").read_text())
-    return [{k: v for k, v in result.items() if k != "seconds"} for result in said["results"]]
+    own = ("seconds", "kept")  # of the run
+    return [{k: v for k, v in result.items() if k not in own} for result in said["results"]]
 
 
 @pytest.mark.jitted
 def test_the_report_is_that_of_one_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert results("three", "--processes", "3") == results("one", "--processes", "1")
+    of = ["refsd:ggml-cpu", "refsd"], ["silu/*", "clip-l/*", "conv2d/f32/*"]
+    assert results("three", *of, "--processes", "3") == results("one", *of, "--processes", "1")
+
+
+@pytest.mark.jitted
+@pytest.mark.parametrize("more", [(), ("--no-causes",)])
+def test_failures_come_from_other_processes_as_from_this_one(tmp_path, monkeypatch, more):
+    monkeypatch.chdir(tmp_path)
+    program = Path(__file__).parents[3] / "examples" / "exec" / "engine.py"
+    of = [f"exec:{sys.executable} {shlex.quote(str(program))} --bug"], ["gelu_tanh/*"]
+    two = results("two", *of, "--processes", "2", *more, code=1)
+    assert two == results("one", *of, "--processes", "1", *more, code=1)
+    assert {result["status"] for result in two} == {"fail"}
 
 
 def test_processes_beside_a_cluster_are_refused(tmp_path, monkeypatch):
