@@ -29,7 +29,7 @@ from refsd.golden.forcing import wrong_alone
 from refsd.golden.fusions import wrong_fusion
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
 from refsd.golden.repeated_requests import LEFT_OVER, asked_last, causes_of_changes, changes, conforms_alone, copied
-from refsd.golden.report import RIGHT, UNSEEN, WRONG, Result, Step
+from refsd.golden.report import NOT_SOUGHT, RIGHT, UNSEEN, WRONG, Result, Step
 from refsd.golden.unwritten_memory import foreign_outputs
 from refsd.golden.waivers import Waiver, apply, waive
 from refsd.numerics.arithmetic import Arithmetic
@@ -227,7 +227,7 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     explaining = _explain(standard, actual, taps, honest, declared)
     if not (explaining or runner.explains):
         reason = "; ".join(filter(None, [judged.reason, examined.way]))
-        failed = result(verdict.FAIL, reason=reason, **rest)
+        failed = result(verdict.FAIL, reason=reason, cut=NOT_SOUGHT, **rest)
         return failed if failed.conforms else runner.keep(failed, answered)
     if explaining:
         names = tuple(d.name for d in explaining)

@@ -7,6 +7,7 @@ from refsd.golden.explanation import Explanation, Nearest
 from refsd.golden.metrics import Metrics
 
 RIGHT, WRONG, UNSEEN = "right", "wrong", "unseen"
+NOT_SOUGHT = "no cause was sought"
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -34,7 +35,7 @@ class Result(msgspec.Struct, frozen=True):
     looks:      phrases that describe the answer, where no bug explains it
     nearest:    the known bug that comes nearest, where none explains it
     log:        the last lines that an engine printed which died
-    cut:        a phrase that the search for a cause was cut by its time limit; empty if it was not
+    cut:        a phrase that the search for a cause was cut by its time limit, or NOT_SOUGHT; else empty
     deviations: those that explain the engine's answer
     outputs:    the metrics, from which the verdict can be computed again
     way:        every tap that the engine gave, in the order of computation, where one is wrong
@@ -86,11 +87,9 @@ class Result(msgspec.Struct, frozen=True):
             return f"{self.op}: unexplained; {near}"
         if self.looks:
             return f"{self.op}: unexplained; {self.looks[0]}"
-        return (
-            f"{self.op}: {self.reason.partition('; ')[0]}"
-            if self.criterion == "output"
-            else f"{self.op}: unexplained ({self.criterion})"
-        )
+        if self.criterion == "output":
+            return f"{self.op}: {self.reason.partition('; ')[0]}"
+        return f"{self.op}: {'wrong' if self.cut == NOT_SOUGHT else 'unexplained'} ({self.criterion})"
 
 
 class Missing(msgspec.Struct, frozen=True):

@@ -409,6 +409,7 @@ def test_without_a_search_for_causes_the_place_and_the_numbers_are_kept():
     (result,) = run(runner, [Engine(lambda y, i: y * 2)], [_GELU])
     assert (result.status, result.causes, result.place) == (verdict.FAIL, (), "y")
     assert "the reference agrees" not in result.reason and len(kept) == 1
+    assert result.title == "gelu: wrong (element)", "what was not sought is not unexplained"
 
 
 def test_last_bits_that_change_hide_no_cause():
