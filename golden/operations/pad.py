@@ -55,6 +55,14 @@ def symmetric(op, inputs, params):
     return np.pad(inputs["x"].values(), ((0, 0), (0, 0), (top, bottom), (left, right)), "symmetric")
 
 
+def before_one_off(op, inputs, params):
+    """Repeat what lies one pixel earlier in a circle in the border before: -1 is n - 2 by (n - 1 + i) % n."""
+    x, padding = inputs["x"].values(), params["padding"]
+    places = (np.arange(-padding[2 * i], n + padding[2 * i + 1]) for i, n in enumerate(x.shape[2:]))
+    rows, columns = ((at - (at < 0)) % n for at, n in zip(places, x.shape[2:], strict=True))
+    return x[:, :, rows[:, None], columns] if params["mode"] == "circular" else None
+
+
 _PICTURE = Recipe((2, 5, 6, 8))
 
 _SIDES = {"padding": (2, 1, 1, 2)}
@@ -75,6 +83,7 @@ PAD = Operation(
         Mutant("mirrored", bordered("reflect")),
         Mutant("the other side", bordered("circular")),
         Mutant("mirrored, the outermost pixel too", symmetric),
+        Mutant("one pixel further round the circle, before the picture", before_one_off),
         Mutant("sides exchanged", other_sides),
         Mutant("rows and columns exchanged", turned_sides),
         SIDES_SWAPPED,

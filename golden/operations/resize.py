@@ -103,18 +103,23 @@ def weighted_by(rows, columns) -> Wrong:
     return wrong
 
 
-def _steep(size, new):
-    """Return the taps of Keys' cubic with a = -1/2."""
+def _window(size, new) -> tuple[np.ndarray, np.ndarray]:
+    """Return the four pixels around each position, those outside too, and how far they are from it."""
     at = (np.arange(new) + 0.5) * size / new - 0.5
     index = np.floor(at).astype(np.int64)[:, None] + np.arange(-1, 3)
-    return taps.Taps(np.clip(index, 0, size - 1), taps.keys(index - at[:, None], -0.5))
+    return index, index - at[:, None]
+
+
+def _steep(size, new):
+    """Return the taps of Keys' cubic with a = -1/2."""
+    index, apart = _window(size, new)
+    return taps.Taps(np.clip(index, 0, size - 1), taps.keys(apart, -0.5))
 
 
 def _inside(size, new, a=-0.75, renormalised=True):
     """Return the taps of Keys' cubic without those outside the picture, where the border pixel belongs."""
-    at = (np.arange(new) + 0.5) * size / new - 0.5
-    index = np.floor(at).astype(np.int64)[:, None] + np.arange(-1, 3)
-    weight = taps.keys(index - at[:, None], a) * ((index >= 0) & (index < size))
+    index, apart = _window(size, new)
+    weight = taps.keys(apart, a) * ((index >= 0) & (index < size))
     if renormalised:
         weight = weight / weight.sum(axis=1, keepdims=True)
     return taps.Taps(np.clip(index, 0, size - 1), weight)
@@ -126,9 +131,8 @@ def _zeros_outside(size, new):
 
 def _mirrored(size, new):
     """Return the taps of Keys' cubic with the picture mirrored at its border."""
-    at = (np.arange(new) + 0.5) * size / new - 0.5
-    index = np.floor(at).astype(np.int64)[:, None] + np.arange(-1, 3)
-    weight = taps.keys(index - at[:, None], -0.75)
+    index, apart = _window(size, new)
+    weight = taps.keys(apart, -0.75)
     index = np.where(index < 0, -1 - index, index)
     return taps.Taps(np.clip(np.where(index >= size, 2 * size - 1 - index, index), 0, size - 1), weight)
 
@@ -153,17 +157,16 @@ def pixels_at_most(make: Callable[[int, int], taps.Taps], most: int) -> Wrong:
     return lambda op, inputs, params: weighted_by(few, few)(op, inputs, params) if params["antialias"] else None
 
 
-def stretched(op, inputs, params):
-    """Take pixel p at p H / P, without half pixels."""
-    x = inputs["x"].values()
+def linear_at(place: Callable[[np.ndarray, float], np.ndarray]) -> Wrong:
+    """Interpolate at other positions. place: p, H/P -> the position"""
 
     def make(size, new):
-        at = np.minimum(np.arange(new) * size / new, size - 1)
+        at = place(np.arange(new), size / new).clip(0, size - 1)
         first = np.floor(at).astype(np.int64)
         t = at - first
         return taps.Taps(np.minimum(first[:, None] + [0, 1], size - 1), np.stack([1 - t, t], axis=1))
 
-    return weighted(x, make(x.shape[2], params["height"]), make(x.shape[3], params["width"]))
+    return weighted_by(make, make)
 
 
 def taken_at(place: Callable[[np.ndarray, float], np.ndarray]) -> Wrong:
@@ -208,7 +211,15 @@ _ENDS = (
     Mutant("last row never read", _never_read(2)),
     Mutant("last column never read", _never_read(3)),
 )
+_WHOLE_STEP = "the ratio of the sides rounded down to a whole number, where it is above 1"
+
+
+def _whole(step: float) -> float:
+    return step // 1 or step
+
+
 _NEAREST = (
+    Mutant(_WHOLE_STEP, taken_at(lambda p, step: np.floor(p * _whole(step)))),
     Mutant("rounded", taken_at(lambda p, step: np.rint(p * step))),
     Mutant("half-pixel centres", taken_at(lambda p, step: np.floor((p + 0.5) * step))),
     Mutant("corners on corners", taken_at(lambda p, step: np.floor(p * (step + (step - 1) / max(len(p) - 1, 1))))),
@@ -288,7 +299,8 @@ RESIZE_BILINEAR = _resize(
     mutants=(
         Mutant("the other corners", toggled("align_corners")),
         Mutant("the other antialias", toggled("antialias")),
-        Mutant("no half pixels", stretched),
+        Mutant("no half pixels", linear_at(lambda p, step: p * step)),
+        Mutant(_WHOLE_STEP, linear_at(lambda p, step: (p + 0.5) * _whole(step) - 0.5)),
         Mutant("nearest", other_run(_run_nearest)),
         Mutant("bicubic", other_run(_run("bicubic"))),
         Mutant("rows not interpolated: the upper one alone", _along_one(1)),

@@ -285,7 +285,7 @@ def _room(limits: Bound, wrong: np.ndarray, truth: np.ndarray, numerics: Numeric
 
 
 def _not_finite_alike(y: np.ndarray, tried: Mapping[str, np.ndarray]) -> list[str]:
-    """List the bugs that give NaN or infinities in the same elements as an answer, which is wrong in others, too."""
+    """List the bugs that give NaN or infinities where an answer has them, which is wrong elsewhere, too."""
     odd = ~np.isfinite(y)
     return [name for name, wrong in tried.items() if np.array_equal(~np.isfinite(wrong), odd)] if odd.any() else []
 

@@ -1,6 +1,6 @@
 """The orders in which bugs read an axis: reversed, the first tile for all; and rules by which they find entries."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations, product
 
 import numpy as np
@@ -97,17 +97,19 @@ _RULES: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
     "that of the first of each {k} along {axis}": lambda i, n, k: i // k * k,
     "that of the last of each {k} along {axis}": lambda i, n, k: i // k * k + k - 1,
     "one for each {k} along {axis}": lambda i, n, k: i // k,
+    "one for each {k} along {axis}, modulo {n}": lambda i, n, k: i // k % n,
 }
 _RUNS = (2, 3, 4, 8, 16, 32)
 
 
 def rules(
-    shape: tuple[int, ...], n: int, axes: list[str], flat: dict[int, str]
+    shape: tuple[int, ...], n: int, axes: list[str], flat: dict[int, str], counts: Mapping[str, int] | None = None
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (rule, entry read at each place), the simplest first.
 
     shape: of the places; n: number of entries; axes: what each axis of the places counts, "axis H"
     flat:  number of axes -> what these count together, "all rows"
+    counts: what may divide the entries, "num_groups" -> how many
     """
     places = np.indices(shape, np.int32)
     numbers = {axes[a]: places[a] for a in reversed(range(len(shape))) if shape[a] > 1}
@@ -123,3 +125,7 @@ def rules(
                 if (key := hash(read.tobytes())) not in seen:
                     seen.add(key)
                     yield phrase.format(axis=axis, n=n, k=k), read
+    for name, k in ((name, k) for name, k in (counts or {}).items() if k < n and n % k == 0):
+        for axis, i in numbers.items():
+            read = np.clip(i % (n // k) * k + i // (n // k), 0, n - 1)
+            yield f"as if {name} were their last axis, by the place along {axis}", read

@@ -24,6 +24,7 @@ def other_entries(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, wrong answer) with the entries of an input along one axis read by another rule."""
     axes = [f"axis {letter or a}" for a, letter in enumerate(letters(op, "", actual.ndim))]
+    counts = {name: n for name, n in params.items() if isinstance(n, int) and n > 1}
     flat = {actual.ndim - 1: "all rows", actual.ndim: "all elements"}
     if not np.isfinite(actual).all() or answer(op, inputs, params).shape != actual.shape:
         return
@@ -39,7 +40,7 @@ def other_entries(
         for y in each:
             np.minimum(nearest, np.abs(y - actual), out=nearest)
         of = f"{joined(names, 'and')}" + (f" along axis {axis}" if len(inputs[names[0]].shape) > 1 else "")
-        for rule, read in rules(actual.shape, n, axes, flat):
+        for rule, read in rules(actual.shape, n, axes, flat, counts):
             y = np.take_along_axis(each, read[None], 0)[0]
             if np.mean(np.abs(y - actual) <= nearest) >= _NEARLY_ALL:
                 yield f"entries of {of} are read {rule}", y

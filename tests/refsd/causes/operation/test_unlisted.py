@@ -416,6 +416,20 @@ def test_a_maximum_that_starts_at_zero_is_told_even_where_nothing_but_zeros_come
             "the result is multiplied by -1 (its sign is the other)",
         ),
         ("layer_norm/f32/awkward-x33x77", lambda op, i, p: i["x"].values(), "layer_norm left out: x is the result"),
+        (
+            "group_norm/f32/plain-n2-c64-h9-w7-g32",
+            lambda op, i, p: answer(
+                op,
+                i | {n: stored(i[n].values().reshape(-1, 32).T.ravel()) for n in ("weight", "bias")},
+                p,
+            ),
+            "entries of weight and bias are read as if num_groups were their last axis, by the place along axis C",
+        ),
+        (
+            "upsample_nearest/f32/x3-n1-c4-h6-w5",
+            lambda op, i, p: i["x"].values().repeat(3, 2)[..., np.arange(15) // 2 % 5],
+            "entries of x along axis 3 are read one for each 2 along axis 3, modulo 5",
+        ),
     ],
 )
 def test_mechanisms_are_named(case, wrong, cause):
