@@ -114,6 +114,19 @@ def read_as_transposed_image(x: np.ndarray) -> np.ndarray:
     return x.reshape(N, C, W, H).swapaxes(2, 3)
 
 
+def rows_left_out(first: int) -> Wrong:
+    """Rows from this one on are zeros; no difference where there are none."""
+
+    def wrong(op, inputs, params):
+        y = answer(op, inputs, params)
+        if y.size <= first * y.shape[-1]:
+            return None
+        y.reshape(-1, y.shape[-1])[first:] = 0
+        return y
+
+    return wrong
+
+
 BATCH = Mutant("second item of the batch reads the first", other_input("x", first_of_batch))
 NO_BIAS = Mutant("bias missing", without("bias"))
 ZERO_BIAS = Mutant("bias missing", other_input("bias", np.zeros_like))
@@ -137,4 +150,6 @@ def eps_in_the_sum(length: str, count: Callable[[Sequence[int], Params], int]) -
 EPS_IN_THE_ROW = eps_in_the_sum("D", lambda shape, params: shape[-1])
 F16_INPUT = Mutant("activations silently float16", other_input("x", to_float16))
 F16_WEIGHT = Mutant("weights silently float16", other_input("weight", to_float16))
+# More rows than fit into 15 bits, and than a grid has groups.
+MANY_ROWS = tuple(Mutant(f"rows from {rows} on not computed", rows_left_out(rows)) for rows in (32768, 65535))
 SIDES_SWAPPED = Mutant("height and width swapped", other_input("x", read_as_transposed_image))

@@ -2,8 +2,9 @@
 
 from msgspec.structs import replace
 
+from refsd.golden.block_mutants import neighbours_scale, other_blocks, swapped_nibbles, unsigned
 from refsd.golden.case import Case
-from refsd.golden.operation import Operation, optional, values
+from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.operations.attention_bounds import attention_bound
 from refsd.golden.operations.attention_bugs import ATTENTION_BUGS
 from refsd.golden.recipe import Recipe
@@ -30,6 +31,11 @@ _KEYS = Recipe((), "f16", "masked", seed=1)
 _LATE = Recipe((), "f16", "late", n=8)
 
 
+_BEYOND = {"q": Recipe((), data="rows"), "k": Recipe((), exponent=-20, offset=-200.0)}
+
+_CACHE = {"k": Recipe((), "q8_0", exponent=-14), "v": Recipe((), "q4_0", exponent=-11)}
+
+
 def _case(
     label: str,
     B: int,
@@ -45,17 +51,21 @@ def _case(
     type="f32",
     data="bell",
     offset=0.0,
+    others: dict[str, Recipe] | None = None,
     **params,
 ) -> Case:
     """Make a case of G heads of keys (0: H) and values of width E (0: D); the mask's shape is set here.
 
     offset: the mean of q; that of k is as far below 0
+    others: recipes of some tensors; their shapes are set here
     """
     inputs = {
         "q": Recipe((B, L, H, D), type, data, exponent, offset),
         "k": Recipe((B, J, G or H, D), type, data, exponent, -offset or 0.0),
         "v": Recipe((B, J, G or H, E or D), type),
     }
+    for name, recipe in (others or {}).items():
+        inputs[name] = replace(recipe, shape=inputs[name].shape)
     if mask is not None:
         inputs["mask"] = replace(mask, shape=(B, 1, 1 if mask is _KEYS else L, J))
     if sinks:
@@ -82,7 +92,18 @@ ATTENTION = Operation(
     run=_run,
     fits=lambda shapes, params: shapes["q"][2] % shapes["k"][2] == 0,
     bound=attention_bound,
-    mutants=ATTENTION_BUGS,
+    mutants=(
+        *ATTENTION_BUGS,
+        *(
+            Mutant(f"the cache's {name}: {bug}", other_blocks(tensor, change))
+            for name, tensor, bug, change in (
+                ("keys", "k", "scale of the neighbouring block", neighbours_scale),
+                ("keys", "k", "quants without their sign", unsigned),
+                ("values", "v", "scale of the neighbouring block", neighbours_scale),
+                ("values", "v", "nibbles in the wrong order", swapped_nibbles),
+            )
+        ),
+    ),
     cases=(
         _case("self", 2, 35, 35, 2, 40),
         _case("cross", 2, 20, 77, 2, 40),
@@ -110,6 +131,10 @@ ATTENTION = Operation(
         _case("steep", 2, 33, 77, 2, 64, exponent=-13, scale=0.25),
         # Products below -50,000 and scores below -30,000, where a search for the maximum may begin too high.
         _case("low", 1, 20, 33, 2, 64, mask=_KEYS, data="integers", exponent=-6, offset=30.0, scale=0.6),
+        # Scores of some queries beyond float16's range on either side.
+        _case("beyond", 1, 40, 33, 2, 64, others=_BEYOND, scale=1.3),
+        # Keys and values in the types of a cache.
+        _case("cache", 1, 20, 33, 4, 64, G=2, others=_CACHE),
         _case("keys-masked", 2, 33, 77, 2, 32, mask=_KEYS),
         # The first 64 keys or more are hidden from the later queries.
         _case("late-keys", 1, 20, 160, 2, 32, mask=_LATE),

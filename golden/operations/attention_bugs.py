@@ -81,6 +81,20 @@ def without_maximum(op, inputs, params):
         return np.einsum("bhlj,bjhe->blhe", e / e.sum(axis=-1, keepdims=True), v)
 
 
+def scores_beyond_float16(op, inputs, params):
+    """Scores are stored in float16, where those beyond 65504 are infinite."""
+    q, k, v = (inputs[name].values().astype(np.float32) for name in "qkv")
+    if {"mask", "sinks"} & inputs.keys() or params["causal"] or q.shape[2] != k.shape[2]:
+        return None
+    scale = np.float32(params["scale"] or q.shape[-1] ** -0.5)
+    s = to_float16(np.einsum("blhd,bjhd->bhlj", q, k) * scale)
+    if np.isfinite(s).all():
+        return None
+    with np.errstate(invalid="ignore"):
+        e = np.exp(s - s.max(axis=-1, keepdims=True))
+        return np.einsum("bhlj,bjhe->blhe", e / e.sum(axis=-1, keepdims=True), v)
+
+
 def maximum_from(start: float) -> Wrong:
     """Search the maximum of the products q.k from `start` on: zeros for a query whose products are all below."""
 
@@ -294,6 +308,7 @@ ATTENTION_BUGS = (
     Mutant("mask applied after the softmax, whose sum has all keys", masked_afterwards(lambda p, m: p * np.exp(m))),
     Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -1e4))),
     Mutant(NO_MAXIMUM, without_maximum),
+    Mutant("scores in float16: infinite beyond 65504", scores_beyond_float16),
     Mutant("the maximum is sought from -50000 on, not from -inf", maximum_from(-5e4)),
     Mutant("NaN where nothing is seen", nan_where_nothing_is_seen),
     Mutant("exp(-inf) is NaN, and with it all that sees a hidden key", nan_where_any_key_is_hidden),

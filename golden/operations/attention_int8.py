@@ -9,7 +9,7 @@ import numpy as np
 from refsd.golden.bounds import Run
 from refsd.golden.case import Case
 from refsd.golden.few_bits import moves
-from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input
+from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, to_float16
 from refsd.golden.operation import Mutant, Operation, values
 from refsd.golden.operations.attention_bounds import mixed_bound, smoothed_keys
 from refsd.golden.operations.attention_bugs import exchanged, first_key_head, heads_interleaved, scale_by
@@ -161,6 +161,11 @@ _OF_128 = _coded(lambda scale: scale * np.float32(127 / 128))
 _TOWARD_ZERO = _coded(lambda scale: scale, "zero")
 
 
+def _half_scales(x, block):
+    codes, scale = codes_of_blocks(x, block)
+    return codes, to_float16(scale)
+
+
 def _not_rounded(x, block):
     return x, np.ones((*x.shape[:3], 1), x.dtype)
 
@@ -280,6 +285,8 @@ ATTENTION_INT8 = Operation(
         ),
         Mutant("all heads share the scales of keys", _wrong(k_codes=_OF_ALL_HEADS)),
         *_other_blocks(),
+        Mutant("scales of queries in float16", _wrong(q_codes=_half_scales)),
+        Mutant("scales of keys in float16", _wrong(k_codes=_half_scales)),
         Mutant("queries not rounded", _wrong(q_codes=_not_rounded)),
         Mutant("keys not rounded", _wrong(k_codes=_not_rounded)),
         Mutant("queries and keys not rounded", _wrong(q_codes=_not_rounded, k_codes=_not_rounded)),
@@ -314,6 +321,8 @@ ATTENTION_INT8 = Operation(
         _case("outliers", 1, 33, 128, 2, 64, q={"data": "outliers"}),
         _case("biased", 1, 40, 128, 2, 64, k={"offset": 4.0}),
         _case("not-smooth", 1, 140, 100, 2, 64, smooth=False),
+        # Scales of queries that float16 does not hold.
+        _case("faint", 1, 40, 77, 2, 64, q={"exponent": -29}, k={"exponent": -1}),
         _case("short-blocks", 2, 45, 77, 2, 40, query_block=32, key_block=16),
         _case("zeros", 1, 16, 64, 1, 64, q={"data": "rows", "n": 2}, query_block=1),
     ),

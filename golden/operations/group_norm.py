@@ -10,7 +10,7 @@ from refsd.golden.case import Case
 from refsd.golden.mutations import BATCH, EPS, NO_WEIGHT, ZERO_BIAS, Wrong, answer, eps_in_the_sum, other_params
 from refsd.golden.operation import IMAGE, Mutant, Operation, values
 from refsd.golden.operations.activations import QUICK_GELU, SILU, rational_sigmoid
-from refsd.golden.operations.normalisation import ONE_PASS, UNBIASED, Affine, norm_axis
+from refsd.golden.operations.normalisation import ONE_PASS, SUM_IN_FLOAT16, UNBIASED, Affine, norm_axis
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms
 from refsd.numerics.tensor import stored
@@ -150,10 +150,10 @@ def activated_by(activation: Operation) -> Wrong:
     return wrong
 
 
-def _case(label: str, x: tuple[int, int, int, int], num_groups=32, eps=1e-5, data="bell", exponent=-15) -> Case:
+def _case(label: str, x: tuple[int, int, int, int], num_groups=32, eps=1e-5, **of_x) -> Case:
     N, C, H, W = x
     inputs = {
-        "x": Recipe(x, data=data, exponent=exponent),
+        "x": Recipe(x, **of_x),
         "weight": Recipe((C,), offset=1.0),
         "bias": Recipe((C,)),
     }
@@ -202,6 +202,7 @@ GROUP_NORM = Operation(
             for name, share in (("half", 1 / 2), ("a third", 1 / 3), ("two thirds", 2 / 3), ("a quarter", 1 / 4))
         ),
         Mutant("squares summed in float16", squares_in_float16),
+        SUM_IN_FLOAT16,
     ),
     cases=(
         _case("plain", (2, 64, 9, 7)),
@@ -210,6 +211,8 @@ GROUP_NORM = Operation(
         _case("tiny", (2, 64, 6, 5), data="tiny"),
         _case("mean", (2, 64, 6, 5), data="shifted"),
         _case("loud", (2, 64, 5, 6), exponent=-6),
+        # Numbers in float16's range, whose sum is not.
+        _case("summed", (1, 64, 5, 7), exponent=-10, offset=2000.0),
         _case("groups", (3, 33, 4, 5), num_groups=11),
         # Some engines take a single group for one a channel.
         _case("one", (2, 20, 5, 7), num_groups=1),

@@ -5,7 +5,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from refsd.golden.bounds import movement
 from refsd.golden.case import Case
-from refsd.golden.mutations import F16_INPUT, SIDES_SWAPPED, answer, turned
+from refsd.golden.mutations import F16_INPUT, SIDES_SWAPPED, Wrong, answer, turned
 from refsd.golden.operation import IMAGE, REQUIRED, Mutant, Operation, values
 from refsd.golden.operations.convolution import dilation_ignored, padding_repeated, window_fits
 from refsd.golden.recipe import Recipe
@@ -50,6 +50,19 @@ def sides_of_a_filter_confused(op, inputs, params):
     return wrong[:, : C * R * S]
 
 
+def taps_left_out(first: int) -> Wrong:
+    """A column's taps from this one on are zeros."""
+
+    def wrong(op, inputs, params):
+        y = answer(op, inputs, params)
+        if y.shape[1] <= first:
+            return None
+        y[:, first:] = 0
+        return y
+
+    return wrong
+
+
 IM2COL = Operation(
     "im2col",
     "Copy each filter position's patch into a column; kernel is (R, S).",
@@ -67,6 +80,7 @@ IM2COL = Operation(
         Mutant("dilation ignored", dilation_ignored),
         Mutant("stride's two numbers exchanged", turned("stride")),
         Mutant("positions counted as if the filter were as high as wide", sides_of_a_filter_confused),
+        *(Mutant(f"taps of a column from {n} on not written", taps_left_out(n)) for n in (256, 512, 1024)),
         SIDES_SWAPPED,
         F16_INPUT,
     ),
@@ -94,6 +108,13 @@ IM2COL = Operation(
             "im2col",
             {"x": Recipe((1, 3, 9, 11))},
             {"kernel": (3, 3), "stride": (2, 3), "padding": (1, 1, 1, 1)},
+        ),
+        # One axis, and columns of more taps than a block has threads.
+        Case(
+            "im2col/f32/one-axis-n1-c420-h1-w9",
+            "im2col",
+            {"x": Recipe((1, 420, 1, 9))},
+            {"kernel": (1, 3), "padding": (0, 0, 1, 1)},
         ),
     ),
 )

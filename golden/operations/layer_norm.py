@@ -3,7 +3,7 @@
 from refsd.golden.case import Case
 from refsd.golden.mutations import BATCH, EPS, EPS_IN_THE_ROW, NO_WEIGHT, ZERO_BIAS
 from refsd.golden.operation import ROWS, Operation, optional, values
-from refsd.golden.operations.normalisation import ONE_PASS, UNBIASED, row_norm, sums_of_blocks
+from refsd.golden.operations.normalisation import ONE_PASS, SUM_IN_FLOAT16, UNBIASED, row_norm, sums_of_blocks
 from refsd.golden.recipe import Recipe
 
 
@@ -12,8 +12,8 @@ def _run(a, inputs, params):
     return a.layer_norm(values(a, inputs["x"]), weight, bias, params["eps"])
 
 
-def _case(label: str, x: tuple[int, ...], affine=True, eps=1e-5, data="bell", exponent=-15) -> Case:
-    inputs = {"x": Recipe(x, data=data, exponent=exponent)}
+def _case(label: str, x: tuple[int, ...], affine=True, eps=1e-5, **of_x) -> Case:
+    inputs = {"x": Recipe(x, **of_x)}
     if affine:
         inputs |= {"weight": Recipe(x[-1:], offset=1.0), "bias": Recipe(x[-1:])}
     return Case(f"layer_norm/f32/{label}-x{'x'.join(map(str, x))}", "layer_norm", inputs, {"eps": eps})
@@ -28,7 +28,10 @@ LAYER_NORM = Operation(
     params={"eps": 1e-5},
     run=_run,
     bound=lambda run: row_norm(run, True),
-    mutants=(*EPS, EPS_IN_THE_ROW, ONE_PASS, UNBIASED, ZERO_BIAS, NO_WEIGHT, BATCH, *sums_of_blocks(centred=True)),
+    mutants=(
+        *(*EPS, EPS_IN_THE_ROW, ONE_PASS, UNBIASED, SUM_IN_FLOAT16, ZERO_BIAS, NO_WEIGHT, BATCH),
+        *sums_of_blocks(centred=True),
+    ),
     cases=(
         _case("plain", (2, 77, 64)),
         _case("awkward", (33, 77)),
@@ -36,6 +39,8 @@ LAYER_NORM = Operation(
         _case("tiny", (33, 320), data="tiny"),
         _case("loud", (5, 260), exponent=-6),
         _case("mean", (20, 132), data="shifted"),
+        # Numbers in float16's range, whose sum is not.
+        _case("summed", (7, 132), exponent=-10, offset=2000.0),
         _case("large", (3, 2080)),
     ),
 )

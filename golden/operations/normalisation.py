@@ -97,10 +97,14 @@ def per_item(run: Run, name: str):
     return np.abs(run.inputs[name])[:, None], run.moved(name)[:, None]
 
 
-def normalised(x, axis, eps, ddof=0, one_pass=False):
+def normalised(x, axis, eps, ddof=0, one_pass=False, half_sum=False):
+    """half_sum: the sum that the mean is taken from is kept in float16"""
     x = x.astype(np.float32)
     mean = x.mean(axis=axis, keepdims=True)
-    if one_pass:
+    if half_sum:
+        mean = to_float16(mean * np.float32(x.shape[axis])) / np.float32(x.shape[axis])
+        variance = ((x - mean) ** 2).mean(axis=axis, keepdims=True)
+    elif one_pass:
         variance = np.maximum((x * x).mean(axis=axis, keepdims=True) - mean * mean, 0)
     else:
         variance = x.var(axis=axis, keepdims=True, ddof=ddof)
@@ -198,6 +202,8 @@ def squares_in_float16(op, inputs, params):
 SQUARES_IN_FLOAT16 = Mutant("squares summed in float16", squares_in_float16)
 
 ONE_PASS = Mutant("variance as E[x^2] - E[x]^2 in float32", wrong_norm(one_pass=True))
+
+SUM_IN_FLOAT16 = Mutant("the mean's sum in float16: infinite beyond 65504", wrong_norm(half_sum=True))
 
 UNBIASED = Mutant("variance divided by n - 1", wrong_norm(ddof=1))
 

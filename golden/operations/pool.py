@@ -4,7 +4,7 @@ import numpy as np
 
 from refsd.golden.bounds import Run, movement
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, SIDES_SWAPPED, answer, other_params, turned
+from refsd.golden.mutations import BATCH, SIDES_SWAPPED, answer, other_params, to_float16, turned
 from refsd.golden.operation import IMAGE, REQUIRED, Mutant, Operation, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
@@ -52,12 +52,20 @@ def zeros_compete(op, inputs, params):
 def _case(kind: str, label: str, x: tuple[int, int, int, int], window, stride, padding=(0, 0), **how) -> Case:
     """Make a case with numbers below zero, where a zero of the padding would be the maximum.
 
-    how: other parameters; offset: the mean of the numbers
+    how: other parameters; offset, exponent: of the numbers
     """
     N, C, H, W = x
-    inputs = {"x": Recipe(x, offset=how.pop("offset", -8.0))}
+    inputs = {"x": Recipe(x, offset=how.pop("offset", -8.0), exponent=how.pop("exponent", -15))}
     params = {"kernel_size": window, "stride": stride, "padding": padding, **how}
     return Case(f"{kind}_pool2d/f32/{label}-n{N}-c{C}-h{H}-w{W}", f"{kind}_pool2d", inputs, params)
+
+
+def sums_in_float16(op, inputs, params):
+    """Add up the window in float16, and divide then: a sum beyond 65504 is infinite."""
+    if not params["count_include_pad"]:
+        return None
+    taps = np.float32(params["kernel_size"][0] * params["kernel_size"][1])
+    return to_float16(answer(op, inputs, params) * taps) / taps
 
 
 AVG_POOL2D = Operation(
@@ -74,6 +82,7 @@ AVG_POOL2D = Operation(
         Mutant("the other count", other_params(count_include_pad=lambda count: not count)),
         Mutant("window turned", turned("kernel_size")),
         Mutant("stride turned", turned("stride")),
+        Mutant("the window's sum in float16: infinite beyond 65504", sums_in_float16),
         SIDES_SWAPPED,
         BATCH,
     ),
@@ -81,6 +90,8 @@ AVG_POOL2D = Operation(
         _case("avg", "plain", (2, 7, 9, 12), (2, 3), (2, 3)),
         _case("avg", "border", (2, 7, 9, 12), (3, 5), (2, 1), (1, 2)),
         _case("avg", "inside", (2, 7, 9, 12), (3, 5), (2, 1), (1, 2), count_include_pad=False),
+        # Numbers in float16's range, whose sums are not.
+        _case("avg", "loud", (1, 5, 9, 12), (3, 4), (3, 4), offset=9000.0, exponent=-8),
     ),
 )
 

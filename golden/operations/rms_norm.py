@@ -1,7 +1,7 @@
 """Normalisation by the root of the mean square."""
 
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, EPS, EPS_IN_THE_ROW, NO_WEIGHT
+from refsd.golden.mutations import BATCH, EPS, EPS_IN_THE_ROW, MANY_ROWS, NO_WEIGHT
 from refsd.golden.operation import ROWS, Mutant, Operation, optional, values
 from refsd.golden.operations.normalisation import SQUARES_IN_FLOAT16, normalised, row_norm, sums_of_blocks
 from refsd.golden.recipe import Recipe
@@ -34,6 +34,7 @@ RMS_NORM = Operation(
         BATCH,
         *sums_of_blocks(centred=False),
         SQUARES_IN_FLOAT16,
+        *MANY_ROWS,
     ),
     cases=(
         _case("plain", (2, 33, 77)),
@@ -43,6 +44,8 @@ RMS_NORM = Operation(
         # Squares beyond float16's range.
         _case("loud", (5, 260), exponent=-8),
         _case("large", (3, 2080)),
+        # More rows than 16 bits can count, as the heads of a video's tokens.
+        _case("rows", (32800, 2, 2)),
         Case("rms_norm/f32/bare-x2x10x132", "rms_norm", {"x": Recipe((2, 10, 132), data="tiny")}),
     ),
 )

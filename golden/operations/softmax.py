@@ -6,7 +6,7 @@ import numpy as np
 
 from refsd.golden.bounds import FUNCTION, Run
 from refsd.golden.case import Case
-from refsd.golden.mutations import Wrong, answer, other_input, to_float16, without
+from refsd.golden.mutations import MANY_ROWS, Wrong, answer, other_input, rows_left_out, to_float16, without
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, alike, gamma, serial_error
@@ -82,19 +82,6 @@ def _bound(run: Run) -> Bound:
     terms = Terms().add(p * limit, p * spread)
     terms.groups = int(alike(error / total, math.sqrt(L / 3) * run.u))
     return run.rounded(terms)
-
-
-def rows_left_out(first: int) -> Wrong:
-    """Rows from this one on are zeros; no difference where there are none."""
-
-    def wrong(op, inputs, params):
-        y = answer(op, inputs, params)
-        if y.size <= first * y.shape[-1]:
-            return None
-        y.reshape(-1, y.shape[-1])[first:] = 0
-        return y
-
-    return wrong
 
 
 def mask_before_scale(op, inputs, params):
@@ -195,6 +182,7 @@ SOFTMAX = Operation(
         Mutant("scores silently float16", other_input("x", to_float16)),
         Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -20))),
         *(Mutant(f"rows from {rows} on not computed", rows_left_out(rows)) for rows in (512, 1024)),
+        *MANY_ROWS,
         Mutant("sinks ignored", without("sinks")),
         Mutant("sinks of the next head", other_input("sinks", lambda s: np.roll(s, 1))),
     ),
@@ -223,6 +211,8 @@ SOFTMAX = Operation(
         ),
         # More rows than an engine starts at once.
         Case("softmax/f32/many-x1100x9", "softmax", {"x": Recipe((1100, 9), exponent=-13)}),
+        # More rows than 16 bits can count.
+        Case("softmax/f32/rows-x65600x2", "softmax", {"x": Recipe((65600, 2), exponent=-13)}),
         Case(
             "softmax/f32/sinks-x2x3x20x33",
             "softmax",
