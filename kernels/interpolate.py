@@ -28,11 +28,16 @@ def weighted(x, rows, columns):
 
 
 def resizing(taps_of):
-    """Return a kernel (x, height, width) -> y. taps_of: (old size, new size) -> the taps of an axis"""
+    """Return a kernel (x, height, width, factors) -> y.
 
-    def resize(x, height, width):
+    taps_of: (old size, new size) -> the taps of an axis; where there is a factor, (old size, new size, step)
+    factors: (down, across), from which height and width were rounded down; None: the new size alone says it
+    """
+
+    def resize(x, height, width, factors=None):
         H, W = x.shape[2:]
-        return weighted(x, taps_of(H, height), taps_of(W, width))
+        down, across = ((), ()) if factors is None else ((1 / f,) for f in factors)
+        return weighted(x, taps_of(H, height, *down), taps_of(W, width, *across))
 
     return resize
 

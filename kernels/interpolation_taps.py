@@ -2,7 +2,8 @@
 
 The position of new pixel p (of P) on the old axis (of H) is (p + 1/2) H/P - 1/2 with half-pixel centres
 (align_corners=False), or p (H - 1)/(P - 1) with aligned corners (align_corners=True). With antialiasing, shrinking
-widens the filter, so that every old pixel contributes.
+widens the filter, so that every old pixel contributes. A resize by a factor f that does not divide the size so that
+H f is whole has P = floor(H f), and a step of 1/f, not H/P, from pixel to pixel.
 """
 
 from typing import NamedTuple
@@ -21,9 +22,9 @@ class Taps(NamedTuple):
     weight: np.ndarray
 
 
-def linear(size, new):
+def linear(size, new, step=None):
     """Weigh the two nearest pixels by 1 - t and t, with half-pixel centres; the border pixel continues outside."""
-    return _linear(size, _half_pixel(size, new))
+    return _linear(size, _half_pixel(size, new, step))
 
 
 def linear_corners(size, new):
@@ -31,9 +32,9 @@ def linear_corners(size, new):
     return _linear(size, _corners(size, new))
 
 
-def cubic(size, new):
+def cubic(size, new, step=None):
     """Weigh the four nearest by Keys' cubic, a = -3/4, half-pixel centres. Source: Keys 1981, eq. 4; torch."""
-    return _cubic(size, _half_pixel(size, new))
+    return _cubic(size, _half_pixel(size, new, step))
 
 
 def cubic_corners(size, new):
@@ -41,14 +42,14 @@ def cubic_corners(size, new):
     return _cubic(size, _corners(size, new))
 
 
-def triangle(size, new):
+def triangle(size, new, step=None):
     """Weigh pixels by a triangle of the new pixels' distance. Source: Pillow's BILINEAR; torch, antialias."""
-    return _filtered(size, new, lambda t: np.maximum(1 - np.abs(t), 0), 1.0)
+    return _filtered(size, new, lambda t: np.maximum(1 - np.abs(t), 0), 1.0, step)
 
 
-def wide_cubic(size, new):
+def wide_cubic(size, new, step=None):
     """Weigh by Keys' cubic, a = -1/2, scaled to the new pixels' distance. Source: Pillow's BICUBIC; torch."""
-    return _filtered(size, new, lambda t: keys(t, -0.5), 2.0)
+    return _filtered(size, new, lambda t: keys(t, -0.5), 2.0, step)
 
 
 def lanczos(size, new):
@@ -72,8 +73,8 @@ def keys(t, a):
     return np.where(t < 1, near, np.where(t < 2, far, 0.0))
 
 
-def _half_pixel(size, new):
-    return (np.arange(new) + 0.5) * (size / new) - 0.5
+def _half_pixel(size, new, step=None):
+    return (np.arange(new) + 0.5) * (step or size / new) - 0.5
 
 
 def _corners(size, new):
@@ -92,9 +93,9 @@ def _cubic(size, at):
     return Taps(np.clip(index, 0, size - 1), keys(index - at[:, None], -0.75))
 
 
-def _filtered(size, new, shape, reach):
+def _filtered(size, new, shape, reach, step):
     """Compute normalised taps of a filter; pixels outside the picture have weight 0."""
-    step = size / new
+    step = step or size / new
     wide = max(step, 1.0)
     centre = (np.arange(new) + 0.5) * step
     first = np.maximum((centre - reach * wide + 0.5).astype(np.int64), 0)

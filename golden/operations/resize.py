@@ -35,19 +35,32 @@ def _run(kind):
         if how not in CONVENTIONS:
             raise BadInput(f"resize_{kind}: align_corners and antialias exclude each other")
         kernel = getattr(interpolate, f"resize_{kind}{CONVENTIONS[how]}")
-        return a.apply(kernel, values(a, inputs["x"]), height=params["height"], width=params["width"])
+        return a.apply(kernel, values(a, inputs["x"]), **_size(params))
 
     return run
 
 
+def _size(params) -> dict:
+    """Return the new size, and the factor if there is one. Raises BadInput for one with aligned corners."""
+    if params.get("factors") is None:
+        return {name: params[name] for name in ("height", "width")}
+    if params["align_corners"]:
+        raise BadInput("resize: where corners are aligned the sizes alone say the step, and there is no factor")
+    return {name: params[name] for name in ("height", "width", "factors")}
+
+
 def _fits(shapes, params) -> bool:
-    one_convention = not (params.get("align_corners") and params.get("antialias"))
-    return params["height"] >= 1 and params["width"] >= 1 and one_convention
+    """Return True if one convention holds, and the factor, if there is one, gives the size, rounded down."""
+    one_convention = not (params.get("align_corners") and (params.get("antialias") or params.get("factors")))
+    size = params["height"], params["width"]
+    factors = params.get("factors") or [new / old for old, new in zip(shapes["x"][2:], size, strict=True)]
+    made = all(int(old * f + 1e-9) == new for old, f, new in zip(shapes["x"][2:], factors, size, strict=True))
+    return min(size) >= 1 and one_convention and made
 
 
 _NEW_SIZE = {"height": REQUIRED, "width": REQUIRED}
 
-_CONVENTION = {"align_corners": False, "antialias": False}
+_CONVENTION = {"align_corners": False, "antialias": False, "factors": None}
 
 # The most that a weight changes if its pixel moves by one: the steepest slope of its curve.
 _LINEAR, _CUBIC = 1.0, 1.6
@@ -64,7 +77,7 @@ def _bound(conventions: dict[tuple[bool, bool], Callable], slope: float) -> Call
     def bound(run: Run) -> Bound:
         make = conventions[run.params["align_corners"], run.params["antialias"]]
         x, dx = np.abs(run.inputs["x"]), run.moved("x")
-        rows, columns = make(x.shape[2], run.params["height"]), make(x.shape[3], run.params["width"])
+        rows, columns = _taps(make, x.shape[2:], run.params)
         heavy = [taps.Taps(t.index, np.abs(t.weight)) for t in (rows, columns)]
         filtered = run.params["antialias"]
         lost = [
@@ -76,6 +89,13 @@ def _bound(conventions: dict[tuple[bool, bool], Callable], slope: float) -> Call
         return run.rounded(terms.add(gamma(2 * T + 6, run.u) * weighted(x, *heavy)))
 
     return bound
+
+
+def _taps(make: Callable[..., taps.Taps], old, params) -> tuple[taps.Taps, taps.Taps]:
+    """Make the taps of rows and of columns."""
+    steps = [()] * 2 if params.get("factors") is None else [(1 / f,) for f in params["factors"]]
+    (H, W), (down, across) = old, steps
+    return make(H, params["height"], *down), make(W, params["width"], *across)
 
 
 def _lost(t: taps.Taps, u: float, slope: float, size: int, filtered: bool) -> taps.Taps:
@@ -169,6 +189,11 @@ def linear_at(place: Callable[[np.ndarray, float], np.ndarray]) -> Wrong:
     return weighted_by(make, make)
 
 
+def by_the_sizes(op, inputs, params):
+    """Take the step from the sizes, though a factor is given."""
+    return answer(op, inputs, {**params, "factors": None}) if params["factors"] else None
+
+
 def taken_at(place: Callable[[np.ndarray, float], np.ndarray]) -> Wrong:
     """Take the nearest pixels by another rule. place: p, H/P -> the old pixel"""
 
@@ -205,6 +230,8 @@ def _never_read(*axes: int) -> Wrong:
 
     return other_input("x", change)
 
+
+_BY_THE_SIZES = Mutant("pixels H / height apart, not 1 / factor", by_the_sizes)
 
 _ENDS = (
     Mutant("last row and column never read", _never_read(2, 3)),
@@ -244,6 +271,9 @@ def _cases(kind: str) -> tuple[Case, ...]:
         _case(kind, "corners-of-one", (2, 3, 1, 5), (4, 9), align_corners=True),
         _case(kind, "smooth-down", (2, 3, 20, 14), (6, 5), antialias=True),
         _case(kind, "smooth-up", (2, 3, 4, 6), (7, 15), antialias=True),
+        # By a factor that gives no whole size.
+        _case(kind, "factor-up", (2, 3, 5, 7), (7, 12), factors=(1.5, 1.75)),
+        _case(kind, "factor-smooth-down", (2, 3, 15, 14), (6, 5), antialias=True, factors=(0.4375, 0.375)),
     )
 
 
@@ -299,6 +329,7 @@ RESIZE_BILINEAR = _resize(
     mutants=(
         Mutant("the other corners", toggled("align_corners")),
         Mutant("the other antialias", toggled("antialias")),
+        _BY_THE_SIZES,
         Mutant("no half pixels", linear_at(lambda p, step: p * step)),
         Mutant(_WHOLE_STEP, linear_at(lambda p, step: (p + 0.5) * _whole(step) - 0.5)),
         Mutant("nearest", other_run(_run_nearest)),
@@ -324,6 +355,7 @@ RESIZE_BICUBIC = _resize(
     mutants=(
         Mutant("the other corners", toggled("align_corners")),
         Mutant("the other antialias", toggled("antialias")),
+        _BY_THE_SIZES,
         Mutant("a is -1/2", weighted_by(_steep, _steep)),
         Mutant("pixels outside the border left out, the others enlarged", weighted_by(_inside, _inside)),
         Mutant("zeros outside the border, not its pixel", weighted_by(_zeros_outside, _zeros_outside)),

@@ -233,6 +233,8 @@ def _avg_pool2d(jax, x, params):
 
 
 def _no_corners(case: Case) -> str | None:
+    if case.params.get("factors"):
+        return "jax.image.resize takes the new size alone"
     return "jax.image.resize has no align_corners" if case.params.get("align_corners") else None
 
 

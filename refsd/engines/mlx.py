@@ -212,6 +212,8 @@ def _pool(kind: str) -> Function:
 
 def _reachable(case: Case) -> str | None:
     """mlx/nn/layers/upsample.py: int(scale * N) numbers."""
+    if case.params.get("factors"):
+        return "mlx.nn.Upsample centres the new pixels on the picture, which a factor beside the sizes moves"
     size = case.inputs["x"].shape[2:]
     wanted = (case.params["height"], case.params["width"])
     made = tuple(int(f * n) for f, n in zip(_factors(size, case.params), size, strict=True))

@@ -175,14 +175,17 @@ def _resize(op: str, **convention) -> Rule:
     def rule(call: Call) -> Question:
         a = call.args
         x, (height, width) = values(a["self"]), a["output_size"]
-        for size, new, scale in zip(
-            x.shape[2:], (height, width), (a.get("scales_h"), a.get("scales_w")), strict=True
-        ):
-            if scale is not None and size * scale != new:
-                raise NotJudged("resizing by a factor that does not divide the size")
         params = {"height": height, "width": width}
+        scales = tuple(a.get(name) or new / old for name, new, old in zip(
+            ("scales_h", "scales_w"), (height, width), x.shape[2:], strict=True
+        ))
+        between = any(old * f != new for old, f, new in zip(x.shape[2:], scales, (height, width), strict=True))
         if "align_corners" in a:
             params |= {"align_corners": a["align_corners"]} | convention
+            if between and not a["align_corners"]:
+                params["factors"] = scales
+        elif between:
+            raise NotJudged("nearest by a factor that does not divide the size")
         return question(call, op, {"x": x}, params)
 
     return rule

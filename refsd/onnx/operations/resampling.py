@@ -1,5 +1,7 @@
 """Resampling and pooling as ONNX nodes."""
 
+import numpy as np
+
 from refsd.onnx.operations.convolution import pads
 from refsd.onnx.operations.function import Function
 
@@ -10,7 +12,9 @@ _CUBIC = {False: -0.75, True: -0.5}
 _EXACT = {"mode": "nearest", "coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
 
 
-def _resized(b, x, height, width, **how):
+def _resized(b, x, height, width, factors=None, **how):
+    if factors:
+        return b.node("Resize", x, None, b.constant(np.array([1, 1, *factors], np.float32)), **how)
     return b.node("Resize", x, None, None, [*x.shape[:2], height, width], **how)
 
 
@@ -28,7 +32,7 @@ def _interpolated(mode: str) -> Function:
         how["exclude_outside"] = smooth
         if mode == "cubic":
             how["cubic_coeff_a"] = _CUBIC[params["antialias"]]
-        return _resized(b, x["x"], params["height"], params["width"], **how)
+        return _resized(b, x["x"], params["height"], params["width"], params["factors"], **how)
 
     return resize
 

@@ -37,7 +37,13 @@ def _pool(op: int):
     return build
 
 
+def _only_by_size(case: Case) -> str | None:
+    return "ggml_interpolate takes the new size alone" if case.params.get("factors") else None
+
+
 def _only_without_antialias(case: Case) -> str | None:
+    if refusal := _only_by_size(case):
+        return refusal
     return "ggml_interpolate has no bicubic with antialias" if case.params.get("antialias") else None
 
 
@@ -58,6 +64,7 @@ REFUSALS: dict[str, Refusal] = {
     "upsample_nearest": lambda case: (
         "ggml_upscale wants a factor above 1" if case.params.get("factor") == 1 else None
     ),
+    "resize_bilinear": _only_by_size,
     "resize_bicubic": _only_without_antialias,
     "avg_pool2d": _only_with_the_padding,
 }

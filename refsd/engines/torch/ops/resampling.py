@@ -11,8 +11,11 @@ def _resize(mode: str) -> Function:
     def resized(torch, x, params):
         """Resize in float32 and round once: float16 lacks antialiasing, and its bicubic rounds the weights."""
         how = {name: params[name] for name in ("align_corners", "antialias") if name in params}
-        size = (params["height"], params["width"])
-        y = torch.nn.functional.interpolate(x["x"].float(), size=size, mode=mode, **how)
+        if params.get("factors"):
+            how["scale_factor"] = tuple(params["factors"])
+        else:
+            how["size"] = (params["height"], params["width"])
+        y = torch.nn.functional.interpolate(x["x"].float(), mode=mode, **how)
         return y.to(x["x"].dtype)
 
     return resized
