@@ -217,6 +217,11 @@ _DECOMPOSED = ("dora_scale", "magnitude")
 # What trainers take where a file has no alpha.
 _ALPHAS = 1, 8, 16, 32
 _KNOWN = (
+    part("modules of the other stream or transformer are merged, too", belongs=lambda elsewhere, module: True),
+    part(
+        "modules of the other stream in place of this one's",
+        belongs=lambda elsewhere, module: module in elsewhere or not elsewhere,
+    ),
     part("rows of a fused layer whose number is another's are left out", fits=lambda rows, whole: rows == whole),
     part("each part on the first rows", rows=lambda p, module: p["rows"].get(module) and (0, p["rows"][module][1])),
     part(
@@ -307,7 +312,9 @@ STAGES = (
             "bias?": "[O]",
             "*": "the file's tensors, by the names of its trainer",
         },
-        params={"rule": "trainer", "strength": 1.0, "tag": "", "component": "unet", "rows": {}, "settings": {}},
+        # elsewhere: modules of the file that belong to another layer, of the other stream or another transformer
+        params={"rule": "trainer", "strength": 1.0, "tag": "", "component": "unet", "rows": {}, "settings": {}}
+        | {"elsewhere": []},
         outputs={
             "merged": Output(("row", "input", "filter row", "filter column"), merged_size, 120),
             "merged_bias": Output(("row",), bias_size, 12),

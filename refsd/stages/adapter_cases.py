@@ -73,6 +73,21 @@ CASES = (
         _lora("to_q", 16, 16, 2, 1.0) | _lora("to_k", 16, 16, 4, 2.0) | _lora("to_v", 16, 16, 8, 2.0),
         rows=_FUSED,
     ),
+    # The file has both streams of a block; the layer is the picture's, and add_* the text's.
+    _case(
+        "lora-two-streams",
+        (48, 16),
+        {
+            name: recipe
+            for prefix, ranks in (("to_{}", (2, 4, 8)), ("add_{}_proj", (4, 8, 2)))
+            for part, rank in zip("qkv", ranks, strict=True)
+            for name, recipe in _lora(prefix.format(part), 16, 16, rank, 3.0).items()
+        },
+        rows=_FUSED | {f"add_{part}_proj": rows for part, rows in zip("qkv", _FUSED.values(), strict=True)},
+        elsewhere=["add_q_proj", "add_k_proj", "add_v_proj"],
+    ),
+    # Of two transformers, one for much noise and one for little, the file is the other one's.
+    _case("lora-other-transformer", (16, 24), _lora("high_noise", 16, 24, 4, 2.0), elsewhere=["high_noise"]),
     _case("tag-one", (16, 24), _lora(_NAME, 16, 24, 4, 2.0), tag="<lora:style:0.5>"),
     _case("tag-two-unet", (16, 24), _lora(_NAME, 16, 24, 4, 2.0), tag="<lora:style:0.7:0.4>"),
     _case("tag-two-text", (16, 24), _lora(_NAME, 16, 24, 4), tag="<lora:s:0.7:0.4>", component="text"),

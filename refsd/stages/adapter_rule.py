@@ -48,6 +48,7 @@ class AdapterRule(NamedTuple):
     """The parts of the rule. In the right rule modules, parts and adapter return their first argument.
 
     strength: parameters -> strength of the file on this component
+    belongs:  modules of other layers, module -> True if it changes this layer
     rows:     parameters, module -> first row and number of rows that it changes; None: all
     fits:     number of a module's rows, of the weight's rows -> True if the module is applied
     modules:  {module: parts} in the file's order -> {module: parts}
@@ -58,6 +59,7 @@ class AdapterRule(NamedTuple):
     """
 
     strength: Callable[[Params], float] = strength_of
+    belongs: Callable[[list[str], str], bool] = lambda elsewhere, module: module not in elsewhere
     rows: Callable[[Params, str], tuple[int, int] | None] = lambda params, module: params["rows"].get(module)
     fits: Callable[[int, int], bool] = lambda rows, whole: True
     modules: Callable[[dict[str, Tensors]], dict[str, Tensors]] = lambda modules: modules
@@ -95,6 +97,8 @@ def run(rule: AdapterRule, inputs: StageInputs) -> dict[str, np.ndarray]:
         raise BadInput(f"stage/adapter: rule {p['rule']!r}: expected one of {', '.join(NAMES)}")
     changes, strength, bias = [], rule.strength(p), inputs.tensors.get("bias")
     for module, tensors in rule.modules(_modules(inputs.tensors)).items():
+        if not rule.belongs(p["elsewhere"], module):
+            continue
         first, count = rule.rows(p, module) or (0, None)
         which = Target("layer", module, first, count).rows(len(weight))
         if not rule.fits(len(weight[which]), len(weight)):

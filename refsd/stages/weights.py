@@ -25,6 +25,7 @@ from refsd.stages.stage import (
 
 _JOINS = {"same": SAME, "rows": CONCAT, "pointwise": POINTWISE, "shift and scale": SWAP}
 _PARTS = "data", "second", "third"
+_SCALES = "scale", "second_scale", "third_scale"
 _FOUR_BITS = "nf4", "fp4"
 # Scales of a scale's codes, one for so many.
 _NESTED = 256
@@ -83,6 +84,7 @@ class WeightsRule(NamedTuple):
     """The parts of the rule.
 
     scaled: stored values, scale -> scaled values
+    own:    scales of the parts that are joined -> the scale of each
     join:   name of the join -> (parts -> the network's tensor)
     fits:   tensor, the layer's shape -> the tensor in this shape
     table:  embedding table, rows of added tokens -> the whole table
@@ -95,6 +97,7 @@ class WeightsRule(NamedTuple):
     scaled: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda values, scale: (
         values * spread(scale, values.shape)
     )
+    own: Callable[[list[np.ndarray]], list[np.ndarray]] = lambda scales: scales
     join: Callable[[str], Callable[[list[np.ndarray]], np.ndarray]] = _join
     fits: Callable[[np.ndarray, tuple[int, ...]], np.ndarray] = _fits
     table: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda table, rows: np.concatenate([table, rows])
@@ -125,7 +128,9 @@ def _run(rule: WeightsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     else:
         parts = [t[name].reshape(p["ne"][::-1]) for name in _PARTS if name in t]
     if "scale" in t:
-        parts = [rule.scaled(y, t["scale"]) for y in parts]
+        scales = [t.get(name, t["scale"]) for name, _ in zip(_SCALES, parts, strict=False)]
+        scales = rule.own(scales) if _SCALES[1] in t else scales
+        parts = [rule.scaled(y, scale) for y, scale in zip(parts, scales, strict=True)]
     weight = rule.join(p["join"])(parts)
     weight = rule.fits(weight, tuple(p["layer"]))
     return {"weight": rule.table(weight, t["added"]) if "added" in t else weight}
@@ -301,6 +306,15 @@ _KNOWN = (
         "blocks of as many rows as there are for a scale, rounded up",
         scaled=lambda values, scale: values * spread(scale, values.shape, lambda n, scales: -(-n // scales)),
     ),
+    *(
+        part(f"joined parts: {name}", own=change)
+        for name, change in (
+            ("the first one's scale for all", lambda scales: [scales[0]] * len(scales)),
+            ("the last one's scale for all", lambda scales: [scales[-1]] * len(scales)),
+            ("the largest scale for all", lambda scales: [max(scales)] * len(scales)),
+            ("scales in reverse order", lambda scales: scales[::-1]),
+        )
+    ),
     part("joined in reverse order", join=_joined(lambda parts: parts[::-1])),
     part(
         "queries and keys swapped",
@@ -333,6 +347,8 @@ def _case(label: str, kind: str, ne: list[int], layer: list[int], parts: int = 1
         inputs["scale"] = Recipe((), data="constant", offset=0.375)
     elif scales:
         inputs["scale"] = Recipe(scales, data="positive", exponent=-18, offset=0.125)
+    for name, scale in zip(_SCALES, more.pop("own", ()), strict=False):
+        inputs[name] = Recipe((), data="constant", offset=scale)
     added = more.pop("added", 0)
     if added:
         inputs["added"] = Recipe((added, layer[1]))
@@ -361,6 +377,8 @@ STAGES = (
             "third?": "flat",
             "scale?": "[] of all, [O, 1] of rows, [1, I] of columns, or [O / P, I / Q] of blocks of P x Q, "
             "rounded up if P and Q are powers of two",
+            "second_scale?": "[]: of what is joined, where each part has its own",
+            "third_scale?": "[]",
             "added?": "[N, E]: rows of added tokens",
             "absmax?": "scales of `each` codes of 4 bits; if nested codes, too",
             "nested_absmax?": "scales of 256 of those codes each",
@@ -388,6 +406,8 @@ STAGES = (
             _case("shift-and-scale", "f32", [12, 20], [20, 12], join="shift and scale"),
             _case("fp8-scaled", "f8_e4m3", [24, 16], [16, 24], scales=()),
             _case("fp8-e5m2-scaled", "f8_e5m2", [24, 16], [16, 24], scales=()),
+            # Queries, keys and values that were quantised apart.
+            _case("fp8-fused-own", "f8_e4m3", [16, 16], [48, 16], 3, join="rows", own=(0.375, 0.8125, 0.1875)),
             _case("fp8-scaled-rows", "f8_e4m3", [24, 24], [24, 24], scales=(24, 1)),
             _case("fp8-scaled-inputs", "f8_e4m3", [24, 24], [24, 24], scales=(1, 24)),
             _case("fp8-scaled-blocks", "f8_e4m3", [48, 48], [48, 48], scales=(3, 3)),

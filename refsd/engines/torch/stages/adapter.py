@@ -14,6 +14,8 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
         return f"LyCORIS does not follow {p['rule']}'s rule"
     if p["tag"] or p["rows"]:
         return "LyCORIS reads no prompts, and knows no fused layers"
+    if p["elsewhere"]:
+        return "LyCORIS is asked for one layer, which another one's modules do not reach"
     if not all(name == "weight" or name.startswith(f"{_NAME}.") for name in inputs):
         return "LyCORIS does not read PEFT's names"
     if f"{_NAME}.oft_blocks" in inputs:
