@@ -84,7 +84,7 @@ def stage_guidance(t, p):
 
 def trajectory(t, p):
     """Euler, or Euler ancestral with fresh noise in each step but the last; every call of the model is kept."""
-    sigmas = karras(p["steps"])
+    sigmas = karras(p["steps"])[: p.get("end_at_step", p["steps"]) + 1]
     eta = np.float32(p.get("eta", 0) if not BUG else 0)
     x, draws = t["noise"][0] * sigmas[0], iter(t["noise"][1:])
     shown, answers = [], []

@@ -77,11 +77,18 @@ def _churned(sampler: str) -> Case:
 
 
 def _case(
-    sampler: str, schedule: str, steps: int, draws: int, eta: float | None, label: str = "", guidance: float = 0.0
+    sampler: str,
+    schedule: str,
+    steps: int,
+    draws: int,
+    eta: float | None,
+    label: str = "",
+    guidance: float = 0.0,
+    **more: int,
 ) -> Case:
-    """guidance: 0: the usual one of the sampler"""
+    """guidance: 0: the usual one of the sampler; more: other parameters"""
     guidance = guidance or (_GUIDANCE if "cfg_pp" not in sampler else _INTERPOLATED)
-    params = {"sampler": sampler, "schedule": schedule, "steps": steps, "guidance": guidance}
+    params = {"sampler": sampler, "schedule": schedule, "steps": steps, "guidance": guidance, **more}
     if eta is not None:
         params["eta"] = eta
     noise = Recipe((1 + draws, *_SHAPE))
@@ -100,6 +107,9 @@ CASES = [
     *(_churned(sampler) for sampler in ("euler", "heun", "dpm2", "heunpp2")),
     # The answer without the prompt is needed at scale 1, too.
     _case("euler_cfg_pp", "karras", 5, 0, None, "-scale-1", 1.0),
+    # Another model goes on from here, as of SDXL's or Wan's two: the noise is not all removed.
+    *(_case(sampler, "karras", 6, 0, None, "-ends-above-0", end_at_step=4) for sampler in ("euler", "dpm++2m")),
+    _case("flow/euler", "simple", 5, 0, None, "-ends-above-0", end_at_step=3),
     # Without noise it rescales, as stable-diffusion.cpp does.
     _case("tcd", "karras", 5, 0, 0.0, "-eta-0"),
     *(_case("dpm++2m", schedule, 7, 0, None) for schedule in _SCHEDULES[::2]),

@@ -112,7 +112,22 @@ def levels_of(case: Case) -> Levels:
 
 
 def sigmas_of(case: Case) -> np.ndarray:
-    """Compute the case's sigmas. Raises BadInput if refsd lacks the schedule, or has none of this many steps."""
+    """Compute the sigmas of the steps that the case makes.
+
+    Raises BadInput if refsd lacks the schedule, or has none of this many steps.
+    """
+    return made(case, whole_sigmas(case))
+
+
+def made(case: Case, sigmas: np.ndarray) -> np.ndarray:
+    """Leave out the sigmas behind end_at_step, where what is left of the noise stays in the latent."""
+    end = case.params.get("end_at_step")
+    if end is not None and not 0 < end < len(sigmas):
+        raise BadInput(f"{case.name}: end_at_step {end}, expected one of the {len(sigmas) - 1} steps")
+    return sigmas if end is None else sigmas[: end + 1]
+
+
+def whole_sigmas(case: Case) -> np.ndarray:
     name = case.params["schedule"]
     if name not in SCHEDULES:
         raise BadInput(f"{case.name}: schedule {name!r}, expected one of {', '.join(SCHEDULES)}")

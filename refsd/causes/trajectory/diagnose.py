@@ -31,6 +31,7 @@ from refsd.trajectory.run import (
     output_names,
     sigmas_of,
     solver_of,
+    whole_sigmas,
 )
 
 # CPU seconds for changed formulas of the model, and for one of them; causes named at most.
@@ -51,7 +52,10 @@ def diagnose(
     y = Dump(**{name: np.asarray(actual[name], np.float64) for name in names})
     one = inputs["noise"].shape[1:]
     calls = y.x.shape[:1]
-    shapes = (case.params["steps"] + 1,), (*calls, *one), (*calls, *one), one, (*calls, *one)
+    right = sigmas_of(case)
+    if len(right) < len(whole_sigmas(case)) == len(y.sigmas):
+        return [f"all {len(y.sigmas) - 1} steps are made, where {len(right) - 1} are asked for: end_at_step is not read"]
+    shapes = right.shape, (*calls, *one), (*calls, *one), one, (*calls, *one)
     outputs = [*y.outputs().values()]
     if any(a.shape != shape for a, shape in zip(outputs, shapes, strict=False)):
         return []

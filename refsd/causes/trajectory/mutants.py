@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from refsd.golden.case import Case
 from refsd.golden.judge import Mutant
@@ -20,7 +21,18 @@ from refsd.samplers.levels import FlowLevels
 from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory import model as analytic
 from refsd.trajectory.forms import Forms, Solver, forms
-from refsd.trajectory.run import FLOW, FLOW_LEVELS, churn_of, churning, from_one, levels_of, solver_of
+from refsd.trajectory.run import (
+    FLOW,
+    FLOW_LEVELS,
+    churn_of,
+    churning,
+    from_one,
+    levels_of,
+    made,
+    sigmas_of,
+    solver_of,
+    whole_sigmas,
+)
 
 # Samplers that use the outputs of earlier steps, with one model call a step.
 _MULTISTEP = (
@@ -169,7 +181,19 @@ def scheduled(name: str, case: Case) -> np.ndarray | None:
         sigmas = SCHEDULES[name](case.params["steps"], levels_of(case))
     except ValueError:
         return None
-    return sigmas if len(sigmas) == case.params["steps"] + 1 and (np.diff(sigmas) < 0).all() else None
+    falling = len(sigmas) == case.params["steps"] + 1 and (np.diff(sigmas) < 0).all()
+    return made(case, sigmas) if falling else None
+
+
+def _to_zero(case: Case) -> np.ndarray | None:
+    """Remove all that is left of the noise in the last step."""
+    return np.append(sigmas_of(case)[:-1], 0.0) if "end_at_step" in case.params else None
+
+
+def _as_many_as_are_made(case: Case) -> np.ndarray | None:
+    """Divide the whole schedule among the steps that are made."""
+    steps = case.params.get("end_at_step")
+    return steps and whole_sigmas(replace(case, params={**case.params, "steps": steps}))
 
 
 def stepping_on(sigmas: np.ndarray) -> Change:
@@ -253,7 +277,7 @@ def _unguided_noise_scaled(case: Case, form: Forms, sigmas: np.ndarray) -> np.nd
 def _shifted_twice(case: Case) -> np.ndarray | None:
     if levels_of(case) is not FLOW_LEVELS:
         return None
-    return SCHEDULES[case.params["schedule"]](case.params["steps"], FlowLevels(shift=3.0))
+    return made(case, SCHEDULES[case.params["schedule"]](case.params["steps"], FlowLevels(shift=3.0)))
 
 
 def _another_schedule(name: str) -> Mutant[Change]:
@@ -272,7 +296,7 @@ def _shifted(case: Case) -> np.ndarray | None:
         longer = SCHEDULES[case.params["schedule"]](case.params["steps"] + 1, levels_of(case))
     except (ValueError, BadInput):
         return None
-    return longer[1:] if len(longer) == case.params["steps"] + 2 else None
+    return made(case, longer[1:]) if len(longer) == case.params["steps"] + 2 else None
 
 
 def guided_by(change: Callable[[float], float], without: Callable = analytic.uncond) -> Answers:
@@ -364,6 +388,8 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the velocity has the wrong sign", Change(answers=_velocity(lambda s: -s), of=_flow)),
     Mutant("the velocity is not multiplied by sigma", Change(answers=_velocity(lambda s: 1.0), of=_flow)),
     Mutant("the schedule's first sigma is left out", Change(sigmas=_shifted)),
+    Mutant("the last step goes to 0, not to the level of end_at_step", Change(sigmas=_to_zero)),
+    Mutant("the schedule is that of as many steps as are made", Change(sigmas=_as_many_as_are_made)),
     Mutant("a flow's levels are shifted by 3", Change(sigmas=_shifted_twice, of=_flow)),
     *(_another_schedule(name) for name in SCHEDULES),
 )

@@ -298,7 +298,7 @@ def run(torch, noise, params: dict[str, Any]) -> dict[str, Any]:
     flow = params["sampler"].startswith("flow/")
     levels = _flow_levels(torch) if flow else _levels(torch)
     sigmas = SCHEDULES[params["schedule"]](torch, levels, params["steps"])
-    sigmas = torch.cat([sigmas, sigmas.new_zeros(1)])
+    sigmas = torch.cat([sigmas, sigmas.new_zeros(1)])[: params.get("end_at_step", params["steps"]) + 1]
     shown, answers, unconds, draws = [], [], [], iter(noise[1:])
 
     def model(x, sigma):
