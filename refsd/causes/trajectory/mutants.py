@@ -44,13 +44,14 @@ _MULTISTEP = (
 
 
 class ModelCall(NamedTuple):
-    """A model call. sigma_next: sigma at the end of the step; signal: the weight of the data in x"""
+    """A model call. sigma_next: sigma at the end of the step; signal: the weight of the data in x; number: from 0"""
 
     x: np.ndarray
     sigma: float
     sigma_next: float
     guidance: float
     signal: float
+    number: int
 
 
 Rows = Callable[[Case, Forms, np.ndarray], np.ndarray | Forms | None]
@@ -303,8 +304,17 @@ def guided_by(change: Callable[[float], float], without: Callable = analytic.unc
     """Return the analytic model's outputs under a changed guidance scale. without: what stands for uncond"""
 
     def answers(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
-        x, sigma, _, guidance, signal = call
+        x, sigma, _, guidance, signal, _ = call
         return analytic.denoised(x, sigma, change(guidance), signal), without(x, sigma, signal)
+
+    return answers
+
+
+def _unguided(numbers: Callable[[int], bool]) -> Answers:
+    """Leave guidance out of some calls, which answer with the prompt alone."""
+
+    def answers(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
+        return guided_by(lambda guidance: 1.0 if numbers(call.number) else guidance)(call)
 
     return answers
 
@@ -383,6 +393,8 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("cond and uncond are swapped", Change(answers=guided_by(lambda g: 1 - g, analytic.cond))),
     Mutant("guidance is added to cond", Change(answers=guided_by(lambda g: 1 + g))),
     Mutant("there is no guidance", Change(answers=guided_by(lambda g: 1.0))),
+    Mutant("there is no guidance in the first call", Change(answers=_unguided(lambda number: number == 0))),
+    Mutant("there is guidance in the first call alone", Change(answers=_unguided(lambda number: number > 0))),
     Mutant("the model is told the next sigma", Change(answers=_told_next)),
     Mutant("uncond is what the prompt gives", Change(answers=_with_prompt, of=_asks_twice)),
     Mutant("the velocity has the wrong sign", Change(answers=_velocity(lambda s: -s), of=_flow)),

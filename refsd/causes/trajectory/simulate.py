@@ -43,6 +43,6 @@ def answer(
         sigmas = change.steps_on
         sigma = float(forms(solver_of(case), sigmas).sigmas[k])
     to, guidance = float(sigmas[form.steps[k] + 1]), float(case.params["guidance"])
-    call = ModelCall(x, float(sigma), to, guidance, signal_of(solver_of(case), float(sigma)))
+    call = ModelCall(x, float(sigma), to, guidance, signal_of(solver_of(case), float(sigma)), k)
     answers = guided_by(lambda g: g) if change is None or change.answers is None else change.answers
     return answers(call)[: form.answers]
