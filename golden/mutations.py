@@ -150,6 +150,13 @@ def eps_in_the_sum(length: str, count: Callable[[Sequence[int], Params], int]) -
 EPS_IN_THE_ROW = eps_in_the_sum("D", lambda shape, params: shape[-1])
 F16_INPUT = Mutant("activations silently float16", other_input("x", to_float16))
 F16_WEIGHT = Mutant("weights silently float16", other_input("weight", to_float16))
+
+
+def rows_beyond_half_the_columns(op, inputs, params):
+    """Compute as many rows as x has columns in two."""
+    return rows_left_out(max(inputs["x"].shape[-1] // 2, 1))(op, inputs, params)
+
+
 # More rows than fit into 15 bits, and than a grid has groups.
 MANY_ROWS = tuple(Mutant(f"rows from {rows} on not computed", rows_left_out(rows)) for rows in (32768, 65535))
 SIDES_SWAPPED = Mutant("height and width swapped", other_input("x", read_as_transposed_image))

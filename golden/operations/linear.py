@@ -8,7 +8,17 @@ from refsd.golden.block_activations import OTHERWISE, block_of, moved_otherwise,
 from refsd.golden.block_mutants import block_mutants
 from refsd.golden.bounds import Run, bias_of, sums
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, MANY_ROWS, NO_BIAS, Wrong, answer, other_input
+from refsd.golden.mutations import (
+    BATCH,
+    F16_INPUT,
+    F16_WEIGHT,
+    MANY_ROWS,
+    NO_BIAS,
+    Wrong,
+    answer,
+    other_input,
+    rows_beyond_half_the_columns,
+)
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, largest, serial_error
@@ -217,6 +227,7 @@ LINEAR = Operation(
         Mutant("NaN where a block of x is zero", nan_of_zero_blocks),
         Mutant("scales of blocks that are subnormal in float16 are read as 0", without_faint_scales),
         *MANY_ROWS,
+        Mutant("rows from half as many as columns on not computed", rows_beyond_half_the_columns),
         BATCH,
         F16_INPUT,
         F16_WEIGHT,
@@ -258,6 +269,8 @@ LINEAR = Operation(
             for t, K in (("f32", 2080), ("f16", 2080), ("q8_0", 2080), ("q4_k", 2304))
         ),
         _case("many", "f32", (1100, 20), 33),
+        # More rows than half the columns.
+        *(_case("tall", t, (40, 64), 33) for t in _BLOCK32),
         # More rows than 16 bits can count, as the tokens of a video.
         _case("rows", "f32", (65600, 2), 2),
         *(_case("tokens", t, (20, 256), 33) for t in _RARE),

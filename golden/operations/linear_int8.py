@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from refsd.golden.mutations import Wrong
+from refsd.golden.mutations import Wrong, rows_beyond_half_the_columns
 from refsd.golden.operation import Inputs, Mutant, Operation
 from refsd.golden.operations.few_bits import (
     PRODUCT_INPUTS,
@@ -263,6 +263,7 @@ LINEAR_INT8 = Operation(
         *read_on(int8_rule, _weight),
         *int8_mutants(int8_rule, _weight),
         RowMutant("weight's scales of rows stand at its columns", wrong(int8_rule, _scales_of_columns, _weight)),
+        RowMutant("rows from half as many as columns on not computed", rows_beyond_half_the_columns),
         Mutant("codes beyond 127 wrap", wrong(int8_rule, _wrapped, _weight)),
         Mutant("lowest code -127, not -128", wrong(int8_rule, _without_lowest, _weight)),
         Mutant(
@@ -289,6 +290,8 @@ LINEAR_INT8 = Operation(
         _case("one-input", (7, 1), 33),
         _case("outliers", (9, 256), 20, x_data="outliers"),
         _case("square-weight", (7, 96), 96),
+        # More rows than half the columns.
+        _case("tall", (40, 64), 33),
         _case("rows", (20, 160), 33, x_data="rows", n=6),
         _case("one-scale-rows", (20, 160), 33, x_data="rows", n=6, scales="tensor"),
         _case("one-scale", (2, 17, 128), 40, scales="tensor"),

@@ -44,12 +44,19 @@ def _joined(shown: np.ndarray, extra: np.ndarray, c_in: float) -> np.ndarray:
     return np.concatenate([shown, extra], axis=1)
 
 
+def _followed(shown: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    return np.concatenate([shown, reference], axis=2)
+
+
 class PredictionRule(NamedTuple):
     """The parts of the rule.
 
     prediction: name -> prediction type: how the network's output is read
     shown:      x, c_in -> the network's input
     joined:     the network's input, the channels behind it, c_in -> both
+    followed:   the network's input, latents of the pictures to edit -> both
+    own:        the network's output, rows of x -> the output for x
+    kept:       latents of the pictures to edit, what the output makes of them -> those of the next call
     control:    x, c_in -> the ControlNet's input
     read:       x, c_in -> the x to which the output is added
     to_t:       levels, sigma -> timestep that the network receives
@@ -58,6 +65,9 @@ class PredictionRule(NamedTuple):
     prediction: Callable[[str], Prediction] = lambda name: _PREDICTIONS[name]
     shown: Callable[[np.ndarray, float], np.ndarray] = _scaled
     joined: Callable[[np.ndarray, np.ndarray, float], np.ndarray] = _joined
+    followed: Callable[[np.ndarray, np.ndarray], np.ndarray] = _followed
+    own: Callable[[np.ndarray, int], np.ndarray] = lambda answer, rows: answer[:, :, :rows]
+    kept: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda reference, denoised: reference
     control: Callable[[np.ndarray, float], np.ndarray] = _scaled
     read: Callable[[np.ndarray, float], np.ndarray] = lambda x, c_in: x
     to_t: Callable[[Levels, float], float] = lambda levels, sigma: levels.to_t(sigma)
@@ -73,16 +83,23 @@ def _run(rule: PredictionRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     levels = levels_of(SIGMAS, p)
     if p["time"] is not None:
         levels = _Timed(levels, p["time"])
-    denoised = denoiser(lambda shown, t: answer, levels, prediction)(rule.read(x, c_in), sigma)
+    rows, reference = x.shape[2], inputs.tensors.get("reference")
+    read = lambda x, answer: denoiser(lambda shown, t: answer, levels, prediction)(x, sigma)
+    denoised = read(rule.read(x, c_in), answer if reference is None else rule.own(answer, rows))
     shown, control = rule.shown(x, c_in), rule.control(x, c_in)
     if "extra" in inputs.tensors:
         shown = rule.joined(shown, inputs.tensors["extra"], c_in)
-    return {"shown": shown, "control": control, "t": np.array([rule.to_t(levels, sigma)]), "denoised": denoised}
+    found = {"control": control, "t": np.array([rule.to_t(levels, sigma)]), "denoised": denoised}
+    if reference is not None:
+        shown = rule.followed(shown, reference)
+        found["reference"] = rule.kept(reference, read(reference, answer[:, :, rows:]))
+    return {"shown": shown, **found}
 
 
 def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     c_skip, c_out, _ = _PREDICTIONS[inputs.params["prediction"]].scalings(inputs.params["sigma"])
-    return np.abs(c_skip * inputs.tensors["x"]) + np.abs(c_out * inputs.tensors["answer"])
+    x = inputs.tensors["x"]
+    return np.abs(c_skip * x) + np.abs(c_out * inputs.tensors["answer"][:, :, : x.shape[2]])
 
 
 # --- what engines got wrong --------------------------------------------------------------------------------------
@@ -103,9 +120,23 @@ _SHAPE = (2, 4, 5, 7)
 
 
 def _case(
-    label: str, prediction: str, levels: str, sigma: float, engine: str = "k-diffusion", extra: int = 0, **params
+    label: str,
+    prediction: str,
+    levels: str,
+    sigma: float,
+    engine: str = "k-diffusion",
+    extra: int = 0,
+    reference: int = 0,
+    **params,
 ):
-    inputs = {"x": Recipe(_SHAPE, exponent=-14, offset=0.5), "answer": Recipe(_SHAPE, offset=-0.125)}
+    """extra: channels behind x; reference: rows behind it"""
+    N, C, H, W = _SHAPE
+    inputs = {
+        "x": Recipe(_SHAPE, exponent=-14, offset=0.5),
+        "answer": Recipe((N, C, H + reference, W), offset=-0.125),
+    }
+    if reference:
+        inputs |= {"reference": Recipe((N, C, reference, W), offset=0.25)}
     if extra:
         inputs |= {"extra": Recipe((_SHAPE[0], extra, *_SHAPE[2:]), exponent=-15)}
     more = {"prediction": prediction, "levels": levels, "sigma": sigma, "engine": engine, **params}
@@ -118,8 +149,9 @@ STAGES = (
         "What a network is shown and told at a noise level, and its answer as the picture that it believes in.",
         inputs={
             "x": "[N, C, H, W]",
-            "answer": "[N, C, H, W]: the network's",
+            "answer": "[N, C, H, W]: the network's; [N, C, H + R, W] if there is a picture to edit",
             "extra?": "[N, E, H, W]: the mask and the masked picture, or the picture to edit, behind x",
+            "reference?": "[N, C, R, W]: of the picture to edit, whose tokens follow those of x, as rows here",
         },
         params={
             "prediction": REQUIRED,
@@ -136,6 +168,8 @@ STAGES = (
             "control": Output(_IMAGE, magnitude, 8),
             "t": Output(("item",), timestep_size, 1200),
             "denoised": Output(_IMAGE, _size, 12),
+            # as the next call sees it
+            "reference": Output(_IMAGE, magnitude, 1),
         },
         rule=RULE,
         choices={"prediction": _PREDICTIONS},
@@ -169,6 +203,10 @@ STAGES = (
                 "the masked picture before the mask",
                 joined=lambda x, extra, c_in: _joined(x, np.roll(extra, -1, 1), c_in),
             ),
+            part("the picture to edit before x", followed=lambda shown, reference: _followed(reference, shown)),
+            part("the picture to edit is not shown", followed=lambda shown, reference: shown),
+            part("the answer for the picture to edit is read", own=lambda answer, rows: answer[:, :, -rows:]),
+            part("the picture to edit is denoised, too", kept=lambda reference, denoised: denoised),
             part("x divided by c_in", shown=lambda x, c_in: x / c_in),
             part("x not scaled for the ControlNet", control=lambda x, c_in: x),
             part("scaled x read back", read=_scaled),
@@ -189,6 +227,8 @@ STAGES = (
             _case("x0", "x0", "sd", 2.2),
             _case("eps-inpaint", "eps", "sd", 5.7, "diffusers", extra=5),
             _case("flow", "flow", "flow", 0.73),
+            # FLUX.1 Kontext, FLUX.2, Qwen-Image Edit: clean latents beside noisy ones.
+            _case("flow-reference", "flow", "flow", 0.81, reference=6),
             _case("flow-low", "flow", "flow", 0.0625, "comfyui"),
             _case("flux", "flow", "flux", 0.61, tokens=1024),
             _case("edm-v", "v", "edm", 5.5),

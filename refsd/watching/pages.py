@@ -176,9 +176,10 @@ def _resize(op: str, **convention) -> Rule:
         a = call.args
         x, (height, width) = values(a["self"]), a["output_size"]
         params = {"height": height, "width": width}
-        scales = tuple(a.get(name) or new / old for name, new, old in zip(
-            ("scales_h", "scales_w"), (height, width), x.shape[2:], strict=True
-        ))
+        scales = tuple(
+            a.get(name) or new / old
+            for name, new, old in zip(("scales_h", "scales_w"), (height, width), x.shape[2:], strict=True)
+        )
         between = any(old * f != new for old, f, new in zip(x.shape[2:], scales, (height, width), strict=True))
         if "align_corners" in a:
             params |= {"align_corners": a["align_corners"]} | convention

@@ -22,6 +22,16 @@ def test_any_size(name, H, W, P, Q):
     np.testing.assert_allclose(y, expected, atol=2e-6)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("corners")])
+@given(H=st.integers(2, 7), W=st.integers(2, 7), down=st.floats(0.5, 2.5), across=st.floats(0.5, 2.5))
+def test_any_factor(name, H, W, down, across):
+    """The step is 1 / factor, whatever the size was rounded down to."""
+    x = np.random.default_rng(H).standard_normal((1, 2, H, W))
+    size = int(H * down), int(W * across)
+    expected = naive(name, x, *size, (down, across))
+    np.testing.assert_allclose(getattr(interpolate, name)(x, *size, (down, across)), expected, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_flat_picture_stays_flat_and_the_same_size_is_the_same_picture(name):
     resize = getattr(interpolate, name)

@@ -3,21 +3,22 @@
 import numpy as np
 
 
-def _axes(x, height, width, line):
-    x = np.apply_along_axis(line, 2, x, height)
-    return np.apply_along_axis(line, 3, x, width)
+def _axes(x, height, width, line, factors):
+    down, across = factors or (height / x.shape[2], width / x.shape[3])
+    x = np.apply_along_axis(line, 2, x, height, down)
+    return np.apply_along_axis(line, 3, x, width, across)
 
 
-def _centres(size, new):
-    return [(p + 0.5) * size / new - 0.5 for p in range(new)]
+def _centres(size, new, factor):
+    return [(p + 0.5) / factor - 0.5 for p in range(new)]
 
 
-def _corners(size, new):
+def _corners(size, new, factor):
     return np.linspace(0, size - 1, new) if new > 1 else [0.0]
 
 
 def _bilinear(places):
-    return lambda line, new: np.interp(places(len(line), new), range(len(line)), line)
+    return lambda line, new, factor: np.interp(places(len(line), new, factor), range(len(line)), line)
 
 
 def _keys(t, a):
@@ -28,19 +29,19 @@ def _keys(t, a):
 
 
 def _bicubic(places):
-    def interpolated(line, new):
+    def interpolated(line, new, factor):
         far = np.pad(line, 3, "edge")
-        return [sum(_keys(at - (i - 3), -0.75) * far[i] for i in range(len(far))) for at in places(len(line), new)]
+        at = places(len(line), new, factor)
+        return [sum(_keys(p - (i - 3), -0.75) * far[i] for i in range(len(far))) for p in at]
 
     return interpolated
 
 
 def _widened(shape):
-    def filtered(line, new):
-        step = len(line) / new
+    def filtered(line, new, factor):
         y = []
-        for at in _centres(len(line), new):
-            weight = [shape((at - i) / max(step, 1)) for i in range(len(line))]
+        for at in _centres(len(line), new, factor):
+            weight = [shape((at - i) * min(factor, 1)) for i in range(len(line))]
             y.append(np.dot(weight, line) / sum(weight))
         return y
 
@@ -57,5 +58,6 @@ _LINES = {
 }
 
 
-def resize(name, x, height, width):
-    return _axes(x, height, width, _LINES[name])
+def resize(name, x, height, width, factors=None):
+    """factors: (down, across); None: those of the sizes"""
+    return _axes(x, height, width, _LINES[name], factors)

@@ -54,7 +54,9 @@ def diagnose(
     calls = y.x.shape[:1]
     right = sigmas_of(case)
     if len(right) < len(whole_sigmas(case)) == len(y.sigmas):
-        return [f"all {len(y.sigmas) - 1} steps are made, where {len(right) - 1} are asked for: end_at_step is not read"]
+        return [
+            f"all {len(y.sigmas) - 1} steps are made, where {len(right) - 1} are asked for: end_at_step is not read"
+        ]
     shapes = right.shape, (*calls, *one), (*calls, *one), one, (*calls, *one)
     outputs = [*y.outputs().values()]
     if any(a.shape != shape for a, shape in zip(outputs, shapes, strict=False)):

@@ -44,7 +44,7 @@ _MULTISTEP = (
 
 
 class ModelCall(NamedTuple):
-    """A model call. sigma_next: sigma at the end of the step; signal: the weight of the data in x; number: from 0"""
+    """A model call. sigma_next: sigma at the step's end; signal: the weight of the data in x; number: from 0"""
 
     x: np.ndarray
     sigma: float

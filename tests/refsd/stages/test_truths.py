@@ -224,6 +224,14 @@ def test_prediction(label, want):
         np.testing.assert_allclose(found[name], shown, rtol=1e-12)
 
 
+def test_a_picture_to_edit_is_shown_behind_x_and_is_no_part_of_what_is_denoised():
+    t, _, found = _truth("prediction/flow-reference")
+    np.testing.assert_array_equal(found["shown"][:, :, :5], t["x"])
+    np.testing.assert_array_equal(found["shown"][:, :, 5:], t["reference"])
+    np.testing.assert_allclose(found["denoised"], t["x"] - 0.81 * t["answer"][:, :, :5], rtol=1e-12)
+    np.testing.assert_array_equal(found["reference"], t["reference"])
+
+
 def test_prediction_tells_the_network_a_timestep():
     told = {
         label: _truth(f"prediction/{label}")[2]["t"][0] for label in ("flow", "flux", "edm-v", "eps-low-nearest")
@@ -458,6 +466,15 @@ def test_adapters_of_fused_rows_and_tags():
         rows = slice(first, first + count)
         want = t["weight"][rows] + float(t[f"{module}.alpha"]) / len(down) * up @ down
         np.testing.assert_allclose(found["merged"][rows], want, rtol=1e-10, atol=1e-13)
+    t, p, found = _truth("adapter/lora-two-streams")
+    own = [f"to_{part}" for part in "qkv"]
+    want = [t["weight"][16 * i : 16 * (i + 1)].copy() for i in range(3)]
+    for rows, module in zip(want, own, strict=True):
+        down = t[f"{module}.lora_down.weight"]
+        rows += 3 / len(down) * t[f"{module}.lora_up.weight"] @ down
+    np.testing.assert_allclose(found["merged"], np.concatenate(want), rtol=1e-10, atol=1e-13)
+    t, _, found = _truth("adapter/lora-other-transformer")
+    np.testing.assert_array_equal(found["merged"], t["weight"])
     for label, strength in (("tag-one", 0.5), ("tag-two-unet", 0.4), ("tag-two-text", 0.7)):
         t, p, found = _truth(f"adapter/{label}")
         scale = float(t.get("lora_unet_layer.alpha", 4.0)) / 4
@@ -501,6 +518,12 @@ def test_adapters_with_settings_and_on_stored_types():
         ("fused-qkv", lambda t: np.concatenate([t[k].reshape(16, 16) for k in ("data", "second", "third")])),
         ("shift-and-scale", lambda t: np.concatenate([t["data"][120:], t["data"][:120]]).reshape(20, 12)),
         ("fp8-scaled", lambda t: 0.375 * t["data"].reshape(16, 24)),
+        (
+            "fp8-fused-own",
+            lambda t: np.concatenate(
+                [s * t[k].reshape(16, 16) for k, s in (("data", 0.375), ("second", 0.8125), ("third", 0.1875))]
+            ),
+        ),
         ("table-with-added", lambda t: [*t["data"].reshape(40, 32), *t["added"]]),
     ],
 )

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from refsd.cases import CASES
 from refsd.causes.trajectory.diagnose import diagnose
@@ -58,3 +59,35 @@ def test_the_fast_solver_has_steps_of_each_order():
     for name, calls in (("exponential", 6), ("discrete", 7)):
         form = forms(solver_of(case := CASES[f"trajectory/dpm_fast/{name}"]), sigmas_of(case))
         assert form.calls == calls and np.isfinite(form.rows).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda sigmas: sigmas, "all 6 steps are made, where 4 are asked for"),
+        (lambda sigmas: np.append(sigmas[:4], 0.0), "the last step goes to 0, not to the level of end_at_step"),
+    ],
+)
+@pytest.mark.parametrize("sampler", ["euler", "dpmpp2m"])
+def test_an_end_above_0_is_kept(sampler, wrong, says):
+    """The solver's text is run on other sigmas, without the judge's rows."""
+    case = CASES[f"trajectory/{sampler}/karras-ends-above-0"]
+    whole = sigmas_of(replace(case, params={**case.params, "end_at_step": None}))
+    assert len(sigmas_of(case)) == 5 and sigmas_of(case)[-1] == whole[4] > 0
+    noise = case.realize()["noise"].values().astype(np.float32)
+    found = trajectory(solver_of(case), wrong(whole), model_of(case), noise)
+    (told,) = diagnose(case, case.realize(), found.outputs(), FLOAT32)
+    assert told.startswith(says)
+
+
+@pytest.mark.parametrize("sampler", ["euler", "dpmpp2m", "heun"])
+def test_a_first_call_without_guidance_is_told(sampler):
+    case = CASES[f"trajectory/{sampler}/karras"]
+    guided, bare, calls = model_of(case), model_of(replace(case, params={**case.params, "guidance": 1.0})), []
+
+    def model(x, sigma):
+        calls.append(sigma)
+        return (bare if len(calls) == 1 else guided)(x, sigma)
+
+    found = trajectory(solver_of(case), sigmas_of(case), model, case.realize()["noise"].values().astype(np.float32))
+    assert diagnose(case, case.realize(), found.outputs(), FLOAT32) == ["there is no guidance in the first call"]

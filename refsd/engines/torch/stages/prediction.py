@@ -14,6 +14,8 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
     of_levels = p["prediction"] in _TYPES and p["levels"] in ("sd", "sd-zero-snr", "edm")
     if "extra" in inputs and p["prediction"] != "eps":
         return "only eps models have channels behind x here"
+    if "reference" in inputs:
+        return "diffusers' schedulers see no picture to edit: its pipelines join it and take it out"
     if p["time"] not in (None, "sigma", "1000 sigma"):
         return f"diffusers' schedulers have no timestep {p['time']}"
     others = ("flow", "flow"), ("edm", "edm"), ("flow", "flux")

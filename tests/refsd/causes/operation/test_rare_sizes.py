@@ -1,6 +1,6 @@
 """Bugs of real engines that only unusual sizes show: many rows, long columns, sums and scores beyond float16.
 
-No case had shown them when they were found (docs/generalisation.md); each is one here, under every profile that may tell it.
+No case had shown them when they were found (docs/generalisation.md); each is one here, under three profiles.
 """
 
 from fnmatch import fnmatch
@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 import numpy as np
 import pytest
 from injection import Bug, Injected, wrong_operation
+from naive.interpolate import resize
 
 from refsd.cases import CASES
 from refsd.golden.operations import run
@@ -34,6 +35,23 @@ def _taps_of_a_block(case, inputs, y):
     y = y["y"].copy()
     y[:, 1024:] = 0
     return {"y": y}
+
+
+def _half_the_columns(case, inputs, y):
+    """Tiles of rows are counted by half of the columns."""
+    y = y["y"].copy()
+    y.reshape(-1, y.shape[-1])[inputs["x"].shape[-1] // 2 :] = 0
+    return {"y": y}
+
+
+def _by_the_sizes(name: str) -> Bug:
+    """The factor is forgotten once the size is known."""
+
+    def answer(case, inputs, y):
+        x = inputs["x"].values().astype(np.float64)
+        return {"y": resize(name, x, case.params["height"], case.params["width"]).astype(y["y"].dtype)}
+
+    return Bug(answer=answer)
 
 
 def _half(x) -> np.ndarray:
@@ -103,6 +121,10 @@ def _of_the_block_before(blocks):
 
 
 _BUGS = {
+    "linear/q8_0/tall-*": (Bug(answer=_half_the_columns), "rows from half as many as columns"),
+    "linear_int8/tall-*": (Bug(answer=_half_the_columns), "rows from half as many as columns"),
+    "resize_bilinear/f32/factor-up-*": (_by_the_sizes("resize_bilinear"), "pixels H / height apart"),
+    "resize_bicubic/f32/factor-up-*": (_by_the_sizes("resize_bicubic"), "pixels H / height apart"),
     "linear/f32/rows-*": (_rows_of_a_grid(32768), "rows from 32768 on"),
     "softmax/f32/rows-*": (_rows_of_a_grid(65535), "rows from 65535 on"),
     "rms_norm/f32/rows-*": (_rows_of_a_grid(65535), "rows from 65535 on"),
