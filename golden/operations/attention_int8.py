@@ -322,7 +322,7 @@ ATTENTION_INT8 = Operation(
         _case("biased", 1, 40, 128, 2, 64, k={"offset": 4.0}),
         _case("not-smooth", 1, 140, 100, 2, 64, smooth=False),
         # Scales of queries that float16 does not hold.
-        _case("faint", 1, 40, 77, 2, 64, q={"exponent": -29}, k={"exponent": -1}),
+        _case("faint", 1, 40, 128, 2, 64, q={"exponent": -29}, k={"exponent": -1}),
         _case("short-blocks", 2, 45, 77, 2, 40, query_block=32, key_block=16),
         _case("zeros", 1, 16, 64, 1, 64, q={"data": "rows", "n": 2}, query_block=1),
     ),
