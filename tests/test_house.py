@@ -33,15 +33,15 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 14_485,  # results in 8 bits, activations in blocks, cases asked twice, known bugs of a trial
+    "golden": 14_630,  # results in 8 bits, activations in blocks, cases asked twice, rare sizes and what they show
     "kernels": 11_360,
     "numerics": 1_775,
     "refsd": 1_150,
     "refsd/adoption": 2_710,
     "refsd/bench": 1_960,
     "refsd/caches": 750,
-    "refsd/cases": 550,
-    "refsd/causes": 9_590,  # approximate exponentials, small types by tiles
+    "refsd/cases": 560,
+    "refsd/causes": 9_630,  # approximate exponentials, small types by tiles, an end above 0
     "refsd/cli": 4_705,  # conform --twice, --no-causes, golden show of several
     "refsd/cluster": 1_300,
     "refsd/commands": 1_360,
@@ -50,7 +50,7 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_215,
     "refsd/disagreement": 1_130,
-    "refsd/engines": 11_450,  # SDNQ, on what it shares with comfy-kitchen
+    "refsd/engines": 11_470,  # SDNQ, on what it shares with comfy-kitchen; refusals of a factor
     "refsd/export": 350,
     "refsd/families": 2_320,
     "refsd/files": 4_025,
@@ -70,7 +70,7 @@ BUDGETS = {
     "refsd/stages": 8_510,
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_590,
-    "refsd/trajectory": 600,
+    "refsd/trajectory": 620,  # an end above 0
     "refsd/watching": 2_880,
     "refsd/weights": 3_685,
     "samplers": 4_640,

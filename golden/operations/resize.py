@@ -271,9 +271,6 @@ def _cases(kind: str) -> tuple[Case, ...]:
         _case(kind, "corners-of-one", (2, 3, 1, 5), (4, 9), align_corners=True),
         _case(kind, "smooth-down", (2, 3, 20, 14), (6, 5), antialias=True),
         _case(kind, "smooth-up", (2, 3, 4, 6), (7, 15), antialias=True),
-        # By a factor that gives no whole size.
-        _case(kind, "factor-up", (2, 3, 5, 7), (7, 12), factors=(1.5, 1.75)),
-        _case(kind, "factor-smooth-down", (2, 3, 15, 14), (6, 5), antialias=True, factors=(0.4375, 0.375)),
     )
 
 
@@ -341,7 +338,8 @@ RESIZE_BILINEAR = _resize(
         SIDES_SWAPPED,
         BATCH,
     ),
-    cases=_cases("bilinear"),
+    # By factors that give no whole size, here and below.
+    cases=(*_cases("bilinear"), _case("bilinear", "factor-up", (2, 3, 5, 7), (7, 12), factors=(1.5, 1.75))),
 )
 
 RESIZE_BICUBIC = _resize(
@@ -366,7 +364,10 @@ RESIZE_BICUBIC = _resize(
         SIDES_SWAPPED,
         BATCH,
     ),
-    cases=_cases("bicubic"),
+    cases=(
+        *_cases("bicubic"),
+        _case("bicubic", "factor-down", (2, 3, 15, 14), (6, 5), antialias=True, factors=(0.4375, 0.375)),
+    ),
 )
 
 OPERATIONS = (RESIZE_NEAREST, RESIZE_NEAREST_EXACT, RESIZE_BILINEAR, RESIZE_BICUBIC)

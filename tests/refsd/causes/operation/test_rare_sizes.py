@@ -124,7 +124,7 @@ _BUGS = {
     "linear/q8_0/tall-*": (Bug(answer=_half_the_columns), "rows from half as many as columns"),
     "linear_int8/tall-*": (Bug(answer=_half_the_columns), "rows from half as many as columns"),
     "resize_bilinear/f32/factor-up-*": (_by_the_sizes("resize_bilinear"), "pixels H / height apart"),
-    "resize_bicubic/f32/factor-up-*": (_by_the_sizes("resize_bicubic"), "pixels H / height apart"),
+    "resize_bicubic/f32/factor-down-*": (_by_the_sizes("resize_bicubic_antialias"), "pixels H / height apart"),
     "linear/f32/rows-*": (_rows_of_a_grid(32768), "rows from 32768 on"),
     "softmax/f32/rows-*": (_rows_of_a_grid(65535), "rows from 65535 on"),
     "rms_norm/f32/rows-*": (_rows_of_a_grid(65535), "rows from 65535 on"),
