@@ -58,15 +58,12 @@ class Scene(NamedTuple):
             return np.array_equal(actual, answer)
         if limit.shape != answer.shape:
             limit = np.full(answer.shape, limit.max(initial=0.0))
-        size = np.maximum(np.abs(np.nan_to_num(answer)), _rms(answer))
-        more = times * limit + 2.0**-20 * size
-        with np.errstate(invalid="ignore"):
-            error = np.abs(np.asarray(actual, np.float64) - answer)
-        return bool(((error <= more) | (np.isnan(actual) & np.isnan(answer))).all())
+        return bool(_within(actual, answer, times * limit).all())
 
     def gain(self, name: str, answer: np.ndarray) -> float:
         """Return the bits by which an answer tells an output better than the truth, in units of what is allowed."""
-        limit = np.broadcast_to(self.limits[name].limit, answer.shape) + 2.0**-20 * _rms(answer)
+        size = min(_rms(answer), _rms(self.actual[name]))
+        limit = np.broadcast_to(self.limits[name].limit, answer.shape) + 2.0**-20 * size
         far = [np.abs(np.asarray(self.actual[name], np.float64) - y) / limit for y in (self.truth[name], answer)]
         before, after = (np.log2(np.maximum(np.nan_to_num(z, nan=1.0), 1.0)).sum() for z in far)
         return float(before - after)
@@ -77,9 +74,7 @@ class Scene(NamedTuple):
         if self.stage.outputs[name].size is None:
             return np.array_equal(actual, answer)
         limit = self.limits[name].limit[index]
-        size = np.maximum(np.abs(np.nan_to_num(answer)), _rms(answer))
-        with np.errstate(invalid="ignore"):
-            return bool((np.abs(np.asarray(actual, np.float64) - answer) <= 4 * limit + 2.0**-20 * size).all())
+        return bool(_within(actual, answer, 4 * limit).all())
 
     def consistent(self, answer: Answer) -> bool:
         """Return True if the answer matches the outputs, too, that come before the first wrong one."""
@@ -100,6 +95,18 @@ class Scene(NamedTuple):
         )
 
 
+def _within(actual: np.ndarray, answer: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """Return where two outputs are equal within a limit, and a little for rounding; what is infinite is no near.
+
+    The smaller of the two outputs says how much a rounding is: a formula that overflows would allow anything.
+    """
+    size = np.maximum(np.abs(np.nan_to_num(answer)), min(_rms(answer), _rms(actual)))
+    with np.errstate(invalid="ignore", over="ignore"):
+        near = np.abs(np.asarray(actual, np.float64) - answer) <= limit + 2.0**-20 * size
+    return (near & np.isfinite(answer)) | (actual == answer) | (np.isnan(actual) & np.isnan(answer))
+
+
 def _rms(y: np.ndarray) -> float:
     finite = y[np.isfinite(y)] if y.dtype.kind == "f" else y
-    return float(np.sqrt(np.mean(np.square(finite, dtype=np.float64)))) if finite.size else 0.0
+    with np.errstate(over="ignore"):
+        return float(np.sqrt(np.mean(np.square(finite, dtype=np.float64)))) if finite.size else 0.0

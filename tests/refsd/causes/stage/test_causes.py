@@ -10,6 +10,7 @@ from refsd.cases import CASES
 from refsd.causes.generic.solved_numbers import bits
 from refsd.causes.stage.candidates import exchanged, settings
 from refsd.causes.stage.scene import Scene
+from refsd.causes.trajectory.diagnose import _sigma_causes, sigmas_of
 from refsd.engines.reference import Reference
 from refsd.golden.judge import Standard
 from refsd.golden.rounding import Bound
@@ -366,3 +367,11 @@ def test_another_range_of_sigmas_is_solved_from_its_own_ends(schedule):
         cause for cause in causes if cause.startswith("the sigmas range from 10 to 0.1, not from 14.6146 to 0.02")
     ]
     assert len(told) == (schedule != "simple")
+
+
+def test_a_formula_that_overflows_explains_nothing():
+    """With exp(t) for exp(log sigma), levels up to e^999: no measure of what rounding may do to small ones."""
+    case = CASES["trajectory/dpmpp2m/discrete"]
+    sigmas = sigmas_of(case).copy()
+    sigmas[1:6] *= [1.002, 0.997, 1.001, 0.9985, 1.003]
+    assert _sigma_causes(case, sigmas, FLOAT32) == []
