@@ -16,7 +16,7 @@ _ALIKE = {
     "min": ("max",),
     "maximum": ("minimum",),
     "minimum": ("maximum",),
-    "floor": ("ceil", "rint"),
+    "floor": ("ceil", "rint", "trunc"),
     "ceil": ("floor",),
     "round": ("int",),
     "int": ("round",),
@@ -34,7 +34,7 @@ _OPERATORS: dict[type, tuple[type, ...]] = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
     ast.Mult: (ast.Div,),
-    ast.Div: (ast.Mult,),
+    ast.Div: (ast.Mult, ast.FloorDiv),
     ast.FloorDiv: (ast.Div,),
 }
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.Pow: "**"}
@@ -162,6 +162,12 @@ def _of_call(node: ast.Call) -> Iterator[tuple[str, ast.AST, str]]:
         renamed = ast.Attribute(of.value, other) if isinstance(of, ast.Attribute) else ast.Name(other)
         renamed.ctx = ast.Load()
         yield "function", ast.Call(renamed, node.args, node.keywords), ""
+    if isinstance(of, ast.Attribute) and name in ("floor", "rint"):
+        half = ast.BinOp(node.args[0], ast.Add(), ast.Constant(0.5))
+        yield "function", _called(of.value, "floor", half), f"{quoted(node.args[0])} rounded half up"
+    if isinstance(of, ast.Attribute) and name in ("linspace", "interp"):
+        for other, words in (("rint", "rounded"), ("floor", "cut")):
+            yield "function", _called(of.value, other, node), f"{quoted(node)} {words} to whole numbers"
     for i in range(len(node.args) - 1):
         swapped = [*node.args[:i], node.args[i + 1], node.args[i], *node.args[i + 2 :]]
         yield "argument", ast.Call(node.func, swapped, node.keywords), ""
@@ -175,7 +181,12 @@ def _of_call(node: ast.Call) -> Iterator[tuple[str, ast.AST, str]]:
             parts: dict[str, Any] = {"left": first.left, "op": first.op, "right": first.right, side: again}
             whole = ast.Call(of, [ast.BinOp(**parts), *rest], node.keywords)
             yield "function", whole, f"{name} of {quoted(part)}, too"
+            yield "function", ast.BinOp(**parts), ""
     yield "term", ast.BinOp(node, ast.Pow(), ast.Constant(2)), f"{quoted(node)} squared"
+
+
+def _called(module: ast.expr, name: str, argument: ast.expr) -> ast.Call:
+    return ast.Call(ast.Attribute(module, name, ast.Load()), [argument], [])
 
 
 def _of_number(node: Any) -> Iterator[tuple[str, ast.AST, str]]:

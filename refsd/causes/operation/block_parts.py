@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from refsd.causes.generic.orders import orders
+from refsd.causes.operation.small_floats import SIGNED_LOWER_BYTE
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.tensor import StoredTensor
 
@@ -41,7 +42,7 @@ class Parts(NamedTuple):
 
     def values(self) -> np.ndarray:
         """Return the values, float64 [n, K]."""
-        q = self.low.astype(np.int64) + (self.high.astype(np.int64) << self.bits)
+        q = self.low.astype(np.int64) | (self.high.astype(np.int64) << self.bits)
         q = np.asarray(self.table)[q] if self.table else q - self.z
         per = q.shape[1] // self.s.shape[1]
         wide = [np.repeat(np.asarray(t, np.float64), per, axis=1) for t in (self.d * self.s, self.dmin * self.m)]
@@ -63,7 +64,12 @@ def _nibbles(qs: np.ndarray, run: int) -> np.ndarray:
 
 def _bits(field: np.ndarray, count: int) -> np.ndarray:
     """Unpack the lowest `count` bits, least significant first. [n, bytes] -> [n, count]"""
-    return np.unpackbits(field.copy(), axis=1, bitorder="little")[:, :count]
+    return np.unpackbits(field.copy().view(np.uint8), axis=1, bitorder="little")[:, :count]
+
+
+def _fields(b: np.ndarray, shifts: Any, width: int) -> np.ndarray:
+    """Take `width` bits from `shifts` on. The topmost field needs no mask; it has the sign of a signed byte."""
+    return np.where(np.asarray(shifts) + width == 8, b >> shifts, b >> shifts & 2**width - 1)
 
 
 def _simple(d, low, high: Any = 0, bits=4, z=0, minimum: Any = 0.0, table=()) -> Parts:
@@ -74,7 +80,7 @@ def _simple(d, low, high: Any = 0, bits=4, z=0, minimum: Any = 0.0, table=()) ->
 
 def _two_bits(qs: np.ndarray) -> np.ndarray:
     """Unpack 32 bytes at a time: bits 0 and 1, then 2 and 3, and so on. [n, 64] -> [n, 256]"""
-    parts = qs.reshape(len(qs), 2, 1, 32) >> np.array([0, 2, 4, 6])[:, None] & 3
+    parts = _fields(qs.reshape(len(qs), 2, 1, 32), np.array([0, 2, 4, 6])[:, None], 2)
     return parts.reshape(len(qs), 256)
 
 
@@ -89,8 +95,8 @@ def _six_bits(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _q3_k_scales(b: np.ndarray) -> np.ndarray:
     packed = b[:, 96:108].astype(np.int64)
     low = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
-    high = np.concatenate([packed[:, 8:] >> shift & 3 for shift in (0, 2, 4, 6)], axis=1)
-    return low + 16 * high - 32
+    high = np.concatenate([_fields(packed[:, 8:], shift, 2) for shift in (0, 2, 4, 6)], axis=1)
+    return (low | high << 4) - 32
 
 
 def _q2_k(b):
@@ -99,7 +105,7 @@ def _q2_k(b):
 
 
 def _q3_k(b):
-    high = (b[:, None, :32] >> np.arange(8)[:, None] & 1).reshape(len(b), 256)
+    high = _fields(b[:, None, :32], np.arange(8)[:, None], 1).reshape(len(b), 256)
     none = np.zeros((len(b), 1))
     return Parts(_half(b, 108), _q3_k_scales(b), none, none + np.zeros((1, 16)), _two_bits(b[:, 32:96]), high, 2, 4)
 
@@ -113,13 +119,13 @@ def _q4_k(b):
 def _q5_k(b):
     s, m = _six_bits(b)
     low = _nibbles(b[:, 48:176], 32)
-    high = (b[:, None, 16:48] >> np.arange(8)[:, None] & 1).reshape(len(b), 256)
+    high = _fields(b[:, None, 16:48], np.arange(8)[:, None], 1).reshape(len(b), 256)
     return Parts(_half(b, 0), s, _half(b, 2), m, low, high, 4, 0)
 
 
 def _q6_k(b):
     low = _nibbles(b[:, :128], 64)
-    high = (b[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6])[:, None] & 3).reshape(len(b), 256)
+    high = _fields(b[:, 128:192].reshape(-1, 2, 1, 32), np.array([0, 2, 4, 6])[:, None], 2).reshape(len(b), 256)
     s, none = b[:, 192:208].view(np.int8).astype(np.int64), np.zeros((len(b), 1))
     return Parts(_half(b, 208), s, none, 0.0 * s, low, high, 4, 32)
 
@@ -202,38 +208,17 @@ def wrong_values(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray]]:
     blocks = tensor.data.reshape(-1, kind.bytes)
     parts = parts_of(tensor.type, blocks)
     if parts is None:
-        yield from _other_indices(tensor, blocks)
         return
     right, wide = parts.values(), max(tensor.shape[-1] // kind.block, 1)
-    changed = itertools.chain(_other_parts(parts), _of_others(parts, wide))
+    changed = itertools.chain(
+        _other_parts(parts), _signed_bytes(tensor.type, blocks, parts), _of_others(parts, wide)
+    )
     values = lambda others: ((name, other.values()) for name, other in others)
     orders_of = _other_orders(parts), values(in_rows(tensor.type, blocks, parts)), _later(parts)
     with np.errstate(all="ignore"):
         for name, y in itertools.chain(_misread_bytes(tensor.type, blocks, parts), values(changed), *orders_of):
             if not np.array_equal(y, right):
                 yield f"{tensor.type}: {name}", y.reshape(tensor.shape).astype(np.float32)
-
-
-# Type of blocks -> first byte, and count, of its indices into a grid.
-_INDICES = {"iq2_s": (2, 32), "iq3_xxs": (2, 64), "iq3_s": (2, 64), "iq1_s": (2, 32), "iq1_m": (0, 32)}
-
-
-def _other_indices(tensor: StoredTensor, blocks: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (name, values) with the bytes of grid indices read in another order, as from packed integers."""
-    if tensor.type not in _INDICES:
-        return
-    start, count = _INDICES[tensor.type]
-    i = np.arange(count)
-    ways = {f"bytes of indices: {words}": at for words, at in orders(count) if (at >= 0).all()}
-    ways |= {f"the bytes of each {run} indices in reverse order": i ^ (run - 1) for run in (2, 4, 8)}
-    expand = BLOCK_TYPES[tensor.type].dequantize
-    right = expand(blocks)
-    for name, order in ways.items():
-        changed = blocks.copy()
-        changed[:, start : start + count] = blocks[:, start + order]
-        y = expand(changed)
-        if not np.array_equal(y, right):
-            yield f"{tensor.type}: {name}", np.asarray(y, np.float32).reshape(tensor.shape)
 
 
 # Type -> first and last byte, and bits a code, of its lower and its higher bits.
@@ -325,6 +310,25 @@ def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
         yield "codes without their sign", p._replace(low=p.low & 127)
         yield "codes as unsigned bytes", p._replace(low=p.low & 255)
         yield "codes in seven bits: -128 as 0", p._replace(low=np.where(p.low == -128, 0, p.low))
+
+
+def _signed_bytes(type: str, blocks: np.ndarray, p: Parts) -> Iterator[tuple[str, Parts]]:
+    """Yield parts that are shifted out of, or joined from, bytes with a sign, as Java's are and C's char may be."""
+    read = _READ[type](np.ascontiguousarray(blocks).view(np.int8))
+    fields = {"codes": ("low", "high"), "the groups' scales": ("s",), "the groups' minimums": ("m",)}
+    fields = {k: [n for n in names if (getattr(read, n) != getattr(p, n)).any()] for k, names in fields.items()}
+    for chosen in _some_of([words for words, names in fields.items() if names]):
+        ours = {name: getattr(read, name) for words in chosen for name in fields[words]}
+        yield f"{' and '.join(chosen)} shifted out of signed bytes: the topmost bit is a sign", p._replace(**ours)
+    halves = {name: np.asarray(getattr(p, name), np.float16) for name in ("d", "dmin")}
+    halves = {name: half for name, half in halves.items() if half.any() and (half == getattr(p, name)).all()}
+    for chosen, (how, join) in itertools.product(_some_of([*halves]), SIGNED_LOWER_BYTE.items()):
+        joined = {n: join(halves[n].view(np.uint16)).view(np.float16).astype(np.float64) for n in chosen}
+        yield f"{' and '.join(chosen)}: the {how}", p._replace(**joined)
+
+
+def _some_of(names: list[str]) -> Iterator[tuple[str, ...]]:
+    return itertools.chain.from_iterable(itertools.combinations(names, n + 1) for n in range(len(names)))
 
 
 def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:

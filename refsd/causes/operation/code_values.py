@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from refsd.causes.generic.orders import orders
 from refsd.causes.operation.block_parts import LOW, in_a_row, in_rows, parts_of
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, StoredTensor
@@ -130,3 +131,26 @@ def grid_entries(tensor: StoredTensor, actual: np.ndarray) -> Named:
         ratios = ", ".join(f"{f:.5g}" for f in np.unique(np.round(factor[other], 6))[:3])
         phrase = f"{tensor.type}: {len(other)} entries of its grid are {ratios} times the right ones"
         yield phrase, read.reshape(tensor.shape)
+
+
+# Type of blocks -> first byte, and count, of its indices into a grid.
+_INDICES = {"iq2_s": (2, 32), "iq3_xxs": (2, 64), "iq3_s": (2, 64), "iq1_s": (2, 32), "iq1_m": (0, 32)}
+
+
+def other_indices(tensor: StoredTensor) -> Named:
+    """Yield (name, values) with the bytes of grid indices read in another order, as from packed integers."""
+    if tensor.type not in _INDICES:
+        return
+    start, count = _INDICES[tensor.type]
+    blocks = tensor.data.reshape(-1, BLOCK_TYPES[tensor.type].bytes)
+    i = np.arange(count)
+    ways = {f"bytes of indices: {words}": at for words, at in orders(count) if (at >= 0).all()}
+    ways |= {f"the bytes of each {run} indices in reverse order": i ^ (run - 1) for run in (2, 4, 8)}
+    expand = BLOCK_TYPES[tensor.type].dequantize
+    right = expand(blocks)
+    for name, order in ways.items():
+        changed = blocks.copy()
+        changed[:, start : start + count] = blocks[:, start + order]
+        y = expand(changed)
+        if not np.array_equal(y, right):
+            yield f"{tensor.type}: {name}", np.asarray(y, np.float32).reshape(tensor.shape)

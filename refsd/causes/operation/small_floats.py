@@ -5,7 +5,8 @@
 for a sign, an exponent and a mantissa of M bits. This is a second reader of them, any part of which can be wrong.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,15 @@ _LAYOUTS = {
 }
 
 
+# How 16 bits, uint16, are joined from two bytes if the lower one has a sign, as Java's have and C's char may have.
+SIGNED_LOWER_BYTE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "lower byte is or-ed as a signed number: from 128 on it fills the upper one": lambda b: (
+        b | (b >> 7 & 1) * 0xFF00
+    ),
+    "lower byte is added as a signed number: from 128 on it is 256 less": lambda b: b - ((b & 128) << 1),
+}
+
+
 def misread_floats(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (name, values) with the bits of a small float misread; nothing for a tensor of another type."""
     if tensor.type not in _LAYOUTS:
@@ -45,7 +55,12 @@ def misread_floats(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray]]:
     scale = tensor.scaling.scale[0] if isinstance(tensor.scaling, Scaling) else 1.0
     with np.errstate(all="ignore"):
         right = np.asarray(tensor.values(), np.float32)
-        for name, y in _misread(bits, layout):
+        signed = SIGNED_LOWER_BYTE.items() if layout.exponent + layout.mantissa == 15 else ()
+        two = (
+            (how, join(bits.astype(np.uint16)).view(SCALAR_TYPES[tensor.type]).astype(np.float64))
+            for how, join in signed
+        )
+        for name, y in chain(two, _misread(bits, layout)):
             values = (y.astype(np.float32) * np.float32(scale)).astype(np.float32)
             if not np.array_equal(values, right, equal_nan=True):
                 yield f"{tensor.type}: {name}", values

@@ -11,8 +11,9 @@ from itertools import chain, islice
 import numpy as np
 
 from refsd.causes.operation.block_parts import wrong_values
-from refsd.causes.operation.code_values import code_values, grid_entries, other_layouts
+from refsd.causes.operation.code_values import code_values, grid_entries, other_indices, other_layouts
 from refsd.causes.operation.fitted_constants import fitted
+from refsd.causes.operation.formulas import changed_formulas
 from refsd.causes.operation.function_steps import cancelled, cut_polynomials, ranges, straight_lines
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.other_entries import other_entries
@@ -82,6 +83,7 @@ def _all(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, gap:
         lambda: cut_polynomials(op, inputs, params, actual),
         lambda: straight_lines(op, inputs, params, actual),
         lambda: bordered(op, inputs, params),
+        lambda: changed_formulas(op, inputs, params),
         lambda: fitted(op, inputs, params, actual),
         lambda: generated(op, inputs, params, OPERATIONS),
         lambda: softmax_sums(op, inputs, params, actual, more=True),
@@ -91,7 +93,7 @@ def _all(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, gap:
         lambda: partial_maximum(op, inputs, params, actual),
         lambda: cancelled(op, inputs, params, actual),
         lambda: ranges(op, inputs, params, actual),
-        lambda: _of_blocks(op, inputs, params, wrong_values),
+        lambda: _of_blocks(op, inputs, params, wrong_values, other_indices),
         lambda: simplest(op, inputs, params),
         lambda: _of_blocks(op, inputs, params, misread_floats),
         lambda: _of_codes(op, inputs, actual),

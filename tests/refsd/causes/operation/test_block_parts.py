@@ -46,3 +46,48 @@ def test_no_wrong_reading_is_the_right_one_and_few_are_alike(type):
 def test_a_type_without_parts_gives_nothing():
     assert list(wrong_values(realize(Recipe((2, 256), "iq2_xs"), "x"))) == []
     assert list(wrong_values(realize(Recipe((2, 256), "f16"), "x"))) == []
+
+
+def _told(type, found):
+    """Return what is said of the same values. found: bytes with sign, int64 [n, bytes] -> values"""
+    tensor = realize(Recipe((5, 512), type), "x")
+    y = found(tensor.data.reshape(-1, BLOCK_TYPES[type].bytes).view(np.int8).astype(np.int64))
+    wrong = wrong_values(tensor)
+    return [name for name, values in wrong if np.allclose(values.ravel(), y.ravel(), rtol=1e-6, equal_nan=True)]
+
+
+def _scale(b, at):
+    return (b[:, at : at + 2] & 255).astype(np.uint8).view(np.float16).astype(np.float64)
+
+
+def test_codes_out_of_signed_bytes():
+    """The fourth codes of Q2_K, of bits 6 and 7, without a mask."""
+
+    def q2_k(b):
+        codes = np.stack([b[:, 16:80].reshape(-1, 2, 32) >> shift & 3 for shift in (0, 2, 4)], 2)
+        codes = np.concatenate([codes, b[:, 16:80].reshape(-1, 2, 1, 32) >> 6], 2).reshape(len(b), 256)
+        d, m = (np.repeat(_scale(b, at) * s, 16, 1) for at, s in ((80, b[:, :16] & 15), (82, b[:, :16] >> 4 & 15)))
+        return d * codes - m
+
+    assert _told("q2_k", q2_k) == ["q2_k: codes shifted out of signed bytes: the topmost bit is a sign"]
+
+
+def test_minimums_out_of_signed_bytes():
+    def q2_k(b):
+        codes = (b[:, 16:80].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6])[:, None] & 3).reshape(len(b), 256)
+        d, m = (np.repeat(_scale(b, at) * s, 16, 1) for at, s in ((80, b[:, :16] & 15), (82, b[:, :16] >> 4)))
+        return d * codes - m
+
+    assert _told("q2_k", q2_k) == [
+        "q2_k: the groups' minimums shifted out of signed bytes: the topmost bit is a sign"
+    ]
+
+
+@pytest.mark.parametrize(("join", "says"), [(np.add, "added as a signed"), (np.bitwise_or, "or-ed as a signed")])
+def test_a_scale_out_of_signed_bytes(join, says):
+    def q8_0(b):
+        bits = join(b[:, :1], (b[:, 1:2] & 255) << 8).astype(np.uint16)
+        return bits.view(np.float16).astype(np.float64) * b[:, 2:]
+
+    (told,) = _told("q8_0", q8_0)
+    assert told.startswith("q8_0: d: the lower byte") and says in told

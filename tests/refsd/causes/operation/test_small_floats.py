@@ -40,3 +40,13 @@ def test_the_bits_of_another_type():
 
 def test_no_other_type_is_read():
     assert not [*misread_floats(stored(np.ones(3, np.float32)))]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_the_lower_byte_with_a_sign(dtype):
+    """Two bytes as Java has them, the upper one times 256, and added."""
+    x = stored(np.array([1.0, 1.19, -2.5, 3.14159, 0.1], dtype))
+    pairs = x.data.view(np.int8).reshape(-1, 2).astype(np.int64)
+    wrong = (pairs[:, 0] + pairs[:, 1] * 256).astype(np.uint16).view(dtype).astype(np.float32)
+    told = [name for name, values in misread_floats(x) if np.array_equal(values, wrong)]
+    assert len(told) == 1 and "lower byte is added as a signed number" in told[0]
