@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import ml_dtypes
 import numpy as np
 
+from refsd.causes.generic.orders import orders
 from refsd.causes.operation.function_steps import NAMES, other_functions
 from refsd.causes.operation.product_steps import rope_steps, rounded, times_steps
 from refsd.causes.operation.row_sums import gain_and_shift, norm_rows, whole_attention
@@ -93,15 +94,24 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     yield "the mean is not taken off", made(centre=0 * mean)
     yield "no mean is subtracted, as in RMSNorm", made(square / n + mean**2, 0 * mean)
     yield "the variance is divided by n - 1", made(square / (n - 1))
-    yield "the variance is divided by a power of two", made(square / power)
-    yield "the mean is the sum over a power of two", made(centre=mean * n / power)
     lengths = {power: "a power of two"} | {-(-n // b) * b: f"whole {b}s" for b in _BLOCKS}
     for length, words in lengths.items():
         if length > n:
             padded = (square + (length - n) * mean**2) / n
             yield f"zeros that fill a row up to {words} count in the variance", made(padded)
+            yield f"the variance is divided by {words}", made(square / length)
+            centre = mean * n / length
+            about = ((rows - centre) ** 2).sum(1, keepdims=True)
+            for phrase, over in (("the mean is the sum over", n), ("mean and variance are sums over", length)):
+                if own:
+                    yield f"{phrase} {words}; the variance is about it", made(about / over, centre)
+            yield f"the mean is the sum over {words}", made(centre=centre)
     spread = np.abs(rows - mean).mean(1, keepdims=True)
     yield "the mean of |x - mean| for the root of the mean of squares", made(spread**2)
+    if name == "l2_norm":
+        yield "the sum of |x| for the root of the sum of squares", made(n * spread**2)
+    late = np.concatenate([square[:1], square[:-1]]) / n
+    yield f"the {'variance' if own else 'mean of squares'} is the row before's", made(late)
     if own:
         stale = np.concatenate([0 * mean[:1], mean[:-1]])
         yield "the mean is the row before's", made(centre=stale)
@@ -141,6 +151,14 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     if "weight" in values:
         yield "weight and bias are left out", made(scaled=lambda name, y, values: y)
         yield "the bias is added before the weight", made(scaled=lambda *a: affine(*a, bias_first=True))
+        for words, at in orders(len(values["weight"])):
+            moved = {k: values[k][at] for k in ("weight", "bias") if k in values}
+            if (at >= 0).all() and len(moved) > 1:
+                yield f"weight and bias: {words}", made(scaled=lambda n, y, v, m=moved: affine(n, y, {**v, **m}))
+    if name.endswith("silu"):
+        gain, shift = gain_and_shift(name, values, x.ndim)
+        early = lambda n, y, v: y / (1 + np.exp(-y)) * gain + shift
+        yield "SiLU before the weight and the bias", made(scaled=early)
 
 
 def _shares(n: int) -> dict[str, np.ndarray]:
@@ -159,7 +177,22 @@ _DIVISORS: dict[str, Step] = {
     "eps is added outside the root": lambda v, eps: np.sqrt(v) + eps,
     "eps is added inside the root": lambda v, eps: np.sqrt(v + eps),
     "the larger of the root and eps": lambda v, eps: np.maximum(np.sqrt(v), eps),
+    **{
+        f"1/sqrt by the bits of a float, with {steps} steps of Newton": lambda v, eps, n=steps: (
+            1 / _root(v + eps, n)
+        )
+        for steps in (0, 1, 2)
+    },
 }
+
+
+def _root(v: np.ndarray, steps: int) -> np.ndarray:
+    """Return 1/sqrt(v) as half of a float32's bits subtracted from a constant, refined by Newton's method."""
+    x = v.astype(np.float32)
+    y = (0x5F3759DF - (x.view(np.int32) >> 1)).view(np.float32)
+    for _ in range(steps):
+        y = y * (np.float32(1.5) - np.float32(0.5) * x * y * y)
+    return y.astype(np.float64)
 
 
 def affine(name, y, values, bias_first=False):
@@ -196,10 +229,10 @@ def _weights(s: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     top = s.max(-1, keepdims=True)
     right = np.exp(s - np.where(np.isneginf(top), 0.0, top))
     total = np.maximum(right.sum(-1, keepdims=True), np.finfo(float).tiny)
-    for name in ("bfloat16", "float16", "float8_e4m3fn"):
-        e = right.astype(name).astype(np.float64)
+    for name, coarse in _COARSE.items():
+        e = coarse(right)
         yield f"exponentials rounded to {name}, after they are added up", e / total
-        yield f"probabilities rounded to {name}", (right / total).astype(name).astype(np.float64)
+        yield f"probabilities rounded to {name}", coarse(right / total)
         yield f"exponentials rounded to {name}", e / np.maximum(e.sum(-1, keepdims=True), np.finfo(float).tiny)
     if s.shape[-2] > 1:
         yield "the softmax's sum is that of the row before", right / np.roll(total, 1, -2)
@@ -215,8 +248,9 @@ def _weights(s: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
             yield words, right / so_far
             tops = np.maximum.accumulate(np.maximum.reduceat(s, starts, axis=-1), axis=-1)
             tops = np.repeat(tops, block, axis=-1)[..., : s.shape[-1]]
-            for name in ("bfloat16", "float16"):
-                e = np.exp(s - np.where(np.isneginf(tops), 0.0, tops)).astype(name).astype(np.float64)
+            early = np.exp(s - np.where(np.isneginf(tops), 0.0, tops))
+            for name, coarse in _COARSE.items():
+                e = coarse(early)
                 words = f"exponentials rounded to {name} in tiles of {block} scores, after they are added up"
                 yield words, e * np.exp(np.where(np.isneginf(tops), 0.0, tops - top)) / total
             last = np.where(np.arange(s.shape[-1]) < starts[-1], tops[..., starts[-1] - 1, None], top)
@@ -230,6 +264,11 @@ def _weights(s: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 _TILES = (8, 16, 32, 64, 128, 256)
+# What exponentials, from 0 to 1, are rounded to.
+_COARSE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    **{name: rounded(name) for name in ("bfloat16", "float16", "float8_e4m3fn")},
+    **{f"1/{n}": lambda e, n=n: np.rint(e * n) / n for n in (127, 255, 256)},
+}
 
 
 # What a query that sees no key has: whether its scores count, and the keys that it sees.
@@ -270,6 +309,11 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         for times, words in ((scale, ""), (1.0, ", then scaled")):
             early = lambda s, of=coarse, t=times: scale / t * of(t * s) + mask
             yield f"scores rounded to {called}{words}", made(masked=early)
+        if np.any(mask[np.isfinite(mask)]):
+            yield (
+                f"scores rounded to {called} with their mask",
+                made(masked=lambda s, of=coarse: of(scale * s + mask)),
+            )
     i, j = np.arange(q.shape[2])[:, None] + params["diagonal"], np.arange(k.shape[2])
     for width in (w for n in _TILES for w in (n, n + 1) if w < q.shape[2] + k.shape[2]):
         window = lambda s, w=width: scale * s + mask + np.where(np.abs(i - j) >= w, -np.inf, 0.0)

@@ -1,0 +1,111 @@
+"""Norms over padded lengths, stale or moved statistics, an approximate root, coarse weights of attention: named."""
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from naming import named
+
+
+def _values(inputs, *names):
+    return (inputs[name].values().astype(np.float64) for name in names)
+
+
+def _layer_norm(mean=lambda x: x.mean(-1, keepdims=True), variance=None, root=lambda v: 1 / np.sqrt(v)):
+    """mean: x -> [..., 1]; variance: x, mean -> [..., 1]"""
+    variance = variance or (lambda x, m: ((x - m) ** 2).mean(-1, keepdims=True))
+
+    def wrong(op, inputs, params):
+        x, w, b = _values(inputs, "x", "weight", "bias")
+        m = mean(x)
+        return (x - m) * root(variance(x, m) + params["eps"]) * w + b
+
+    return wrong
+
+
+def _padded_squares(op, inputs, params):
+    x, w = _values(inputs, "x", "weight")
+    return x / np.sqrt((x * x).sum(-1, keepdims=True) / 80 + params["eps"]) * w
+
+
+def _grouped(moved, early=False):
+    """moved: C numbers of the weight or the bias -> as they are read"""
+
+    def wrong(op, inputs, params):
+        x, w, b = _values(inputs, "x", "weight", "bias")
+        rows = x.reshape(len(x), params["num_groups"], -1)
+        rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + params["eps"])
+        y = rows.reshape(x.shape)
+        y = y / (1 + np.exp(-y)) if early else y
+        return y * moved(w)[:, None, None] + moved(b)[:, None, None]
+
+    return wrong
+
+
+def _bits(v):
+    y = (0x5F3759DF - (v.astype(np.float32).view(np.int32) >> 1)).view(np.float32)
+    return y.astype(np.float64)
+
+
+def _attended(masked=lambda s, mask: s + mask, coarse=lambda p: p, tile=1 << 20):
+    """masked: scaled scores, mask -> what the softmax is of; coarse: of exponentials of a tile, for its values"""
+
+    def wrong(op, inputs, params):
+        q, k, v = _values(inputs, *"qkv")
+        s = np.einsum("blhd,bjhd->bhlj", q, k) * q.shape[-1] ** -0.5
+        s = masked(s, *_values(inputs, "mask")) if "mask" in inputs else s
+        top, total, y = np.full((*s.shape[:-1], 1), -1e30), 0.0, 0.0
+        for j in range(0, s.shape[-1], tile):
+            own = np.maximum(top, s[..., j : j + tile].max(-1, keepdims=True))
+            less, p = np.exp(top - own), np.exp(s[..., j : j + tile] - own)
+            total = total * less + p.sum(-1, keepdims=True)
+            y, top = y * less + coarse(p) @ v[:, j : j + tile].transpose(0, 2, 1, 3), own
+        return (y / total).transpose(0, 2, 1, 3)
+
+    return wrong
+
+
+_AWKWARD = "layer_norm/f32/awkward-x33x77"
+_GROUPS = "group_norm/f32/groups-n3-c33-h4-w5-g11"
+_BUGS = {
+    "a mean over whole 32s": (
+        _AWKWARD,
+        _layer_norm(lambda x: x.sum(-1, keepdims=True) / 96),
+        "the mean is the sum over whole 32s; the variance is about it",
+    ),
+    "squares over whole 8s": (
+        "rms_norm/f32/plain-x2x33x77",
+        _padded_squares,
+        "the variance is divided by whole (8|16)s",
+    ),
+    "the variance of the row before": (
+        _AWKWARD,
+        _layer_norm(variance=lambda x, m: x.var(-1, keepdims=True)[[0, *range(len(x) - 1)]]),
+        "the variance is the row before's",
+    ),
+    "no step of Newton": (_AWKWARD, _layer_norm(root=_bits), "bits of a float, with 0 steps of Newton"),
+    "weight and bias backwards": (_GROUPS, _grouped(lambda t: t[::-1]), "weight and bias: in reverse order"),
+    "an early SiLU": (
+        "group_norm_silu/f32/groups-n3-c33-h4-w5-g11",
+        _grouped(lambda t: t, early=True),
+        "SiLU before the weight and the bias",
+    ),
+    "scores in bfloat16, with their mask": (
+        "attention/f32/masked-b2-l33-j33-h3-d32",
+        _attended(lambda s, mask: (s + mask).astype(ml_dtypes.bfloat16).astype(np.float64)),
+        "scores rounded to bfloat16 with their mask",
+    ),
+    "weights of seven bits": (
+        "attention/f32/cross-b2-l20-j77-h2-d40",
+        _attended(coarse=lambda p: np.rint(p * 127) / 127, tile=32),
+        "exponentials rounded to 1/127 in tiles of 32 scores, after they are added up",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", _BUGS)
+def test_a_wrong_step_is_named(bug):
+    case, wrong, says = _BUGS[bug]
+    causes = named(case, wrong)
+    assert causes and re.search(says, causes[0]), causes
