@@ -164,10 +164,9 @@ def _of_call(node: ast.Call) -> Iterator[tuple[str, ast.AST, str]]:
         yield "function", ast.Call(renamed, node.args, node.keywords), ""
     if isinstance(of, ast.Attribute) and name in ("floor", "rint"):
         half = ast.BinOp(node.args[0], ast.Add(), ast.Constant(0.5))
-        yield "function", _called(of.value, "floor", half), f"{quoted(node.args[0])} rounded half up"
+        yield "function", _called(of.value, "floor", half), ""
     if isinstance(of, ast.Attribute) and name in ("linspace", "interp"):
-        for other, words in (("rint", "rounded"), ("floor", "cut")):
-            yield "function", _called(of.value, other, node), f"{quoted(node)} {words} to whole numbers"
+        yield from (("function", _called(of.value, other, node), "") for other in ("rint", "floor"))
     for i in range(len(node.args) - 1):
         swapped = [*node.args[:i], node.args[i + 1], node.args[i], *node.args[i + 2 :]]
         yield "argument", ast.Call(node.func, swapped, node.keywords), ""

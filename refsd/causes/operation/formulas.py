@@ -26,8 +26,8 @@ Named = Iterator[tuple[str, np.ndarray]]
 # Bits of fractions that weights and places are rounded to: textures have 8.
 _BITS = range(3, 13)
 _FACTORS = (1, 2, 4, 8)
-# p size / new may be a whole number; a rounding must not bring it below.
-_WHOLE = 1e-9
+# Keys' a, and what else is usual.
+_KEYS, _OTHER_KEYS = -0.75, (-0.5, -0.6, -1.0, -2 / 3, -1 / 3)
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -108,10 +108,45 @@ _ACTIVATIONS = {f.__name__: f for f in (silu, gelu, gelu_tanh, quick_gelu, sigmo
 _ACTIVATIONS |= {"swiglu": silu, "geglu": gelu}
 
 
+# Abramowitz & Stegun's approximations of erf by polynomials of t = 1 / (1 + p x): number, p, factors of t, t^2, ...
+_ERF = (
+    ("7.1.25", 0.47047, (0.3480242, -0.0958798, 0.7478556)),
+    ("7.1.26", 0.3275911, (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)),
+)
+_POWERS = (
+    ("7.1.27", (0.278393, 0.230389, 0.000972, 0.078108), 4),
+    ("7.1.28", (0.0705230784, 0.0422820123, 0.0092705272, 0.0001520143, 0.0002765672, 0.0000430638), 16),
+)
+
+
+def _erfs(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield approximations of erf, each with its source."""
+    size = np.abs(x)
+    for number, p, factors in _ERF:
+        t = 1 / (1 + p * size)
+        y = 1 - sum(a * t ** (k + 1) for k, a in enumerate(factors)) * np.exp(-x * x)
+        yield f"Abramowitz & Stegun {number}", np.sign(x) * y
+    for number, factors, power in _POWERS:
+        y = 1 - (1 + sum(a * size ** (k + 1) for k, a in enumerate(factors))) ** -power
+        yield f"Abramowitz & Stegun {number}", np.sign(x) * y
+    a, square = 0.147, x * x
+    inner = (4 / np.pi + a * square) / (1 + a * square)
+    yield "Winitzki's, a = 0.147", np.sign(x) * np.sqrt(1 - np.exp(-square * inner))
+    yield "tanh(2 x / sqrt(pi))", np.tanh(2 * x / np.sqrt(np.pi))
+    yield "tanh(1.5976 x / sqrt(2))", np.tanh(1.5976 * x / np.sqrt(2))
+
+
 def _activation(name: str, params: Params) -> _Family:
     of = _ACTIVATIONS[name]
     split = lambda values: gate_and_value(name, values["x"], params)
-    return _Family((of,), lambda v, p: [of(split(v)[0])], ("",), lambda v, p, parts: parts[0] * split(v)[1])
+
+    def more(values, params):
+        x = split(values)[0]
+        for words, y in _erfs(x / np.sqrt(2)) if of is gelu else ():
+            yield f"erf is approximate: {words}", [x * (1 + y) / 2]
+
+    parts = lambda values, params: [of(split(values)[0])]
+    return _Family((of,), parts, ("",), lambda values, params, parts: parts[0] * split(values)[1], more)
 
 
 def batch_norm(x, mean, var, eps):
@@ -151,11 +186,11 @@ def place_of_corners(p, size, new):
 
 
 def nearest(p, size, new):
-    return np.floor(p * (size / new) + _WHOLE)
+    return np.floor(p * size / new)
 
 
 def nearest_exact(p, size, new):
-    return np.floor((p + 0.5) * (size / new) + _WHOLE)
+    return np.floor((p + 0.5) * size / new)
 
 
 def repeated(p, factor):
@@ -169,24 +204,24 @@ def two_taps(at):
     return np.stack([first, first + 1]), np.stack([1 - t, t])
 
 
-def four_taps(at):
+def four_taps(at, a=_KEYS):
     first = np.floor(at)
     index = np.stack([first - 1, first, first + 1, first + 2])
-    return index, keys(np.abs(index - at))
+    return index, keys(np.abs(index - at), a)
 
 
-def keys(t):
-    near = ((-0.75 + 2) * t - (-0.75 + 3)) * t * t + 1
-    far = (((t - 5) * t + 8) * t - 4) * -0.75
+def keys(t, a):
+    near = ((a + 2) * t - (a + 3)) * t * t + 1
+    far = (((t - 5) * t + 8) * t - 4) * a
     return np.where(t <= 1, near, far)
 
 
-def four_weights(at):
+def four_weights(at, a=_KEYS):
     first = np.floor(at)
     t = at - first
     index = np.stack([first - 1, first, first + 1, first + 2])
-    near = [((-0.75 + 2) * d - (-0.75 + 3)) * d * d + 1 for d in (t, 1 - t)]
-    far = [(((d - 5) * d + 8) * d - 4) * -0.75 for d in (1 + t, 2 - t)]
+    near = [((a + 2) * d - (a + 3)) * d * d + 1 for d in (t, 1 - t)]
+    far = [(((d - 5) * d + 8) * d - 4) * a for d in (1 + t, 2 - t)]
     return index, np.stack([far[0], *near, far[1]])
 
 
@@ -199,6 +234,14 @@ _SAMPLERS: dict[str, tuple[Callable, tuple[Callable, ...]]] = {
     "resize_nearest_exact": (nearest_exact, (_one_tap,)),
     "resize_bilinear": (place, (two_taps,)),
     "resize_bicubic": (place, (four_taps, four_weights)),
+}
+
+
+_STEPS: dict[str, Callable[[int, int], float]] = {
+    "size // new": lambda size, new: size // new,
+    "1 / (new // size)": lambda size, new: 1 / max(new // size, 1),
+    "size / new in float32": lambda size, new: float(np.float32(size) / np.float32(new)),
+    "1 / (new / size) in float32": lambda size, new: float(1 / (np.float32(new) / np.float32(size))),
 }
 
 
@@ -231,6 +274,12 @@ def _samplers(name: str, params: Params) -> Iterator[_Family]:
             return [taps(there) for there in places(values)]
 
         def more(values, params, taps=taps):
+            for words, step in _STEPS.items() if taps is _one_tap else ():
+                start = 0.5 * (at is nearest_exact)
+                wrong = [np.floor((np.arange(new) + start) * step(size, new)) for size, new in sides(values)]
+                yield f"the step from pixel to pixel is {words}, not size / new", [taps(there) for there in wrong]
+            for a in _OTHER_KEYS if taps is four_taps else ():
+                yield f"a is {a:.4g}, not {_KEYS:g}", [four_taps(there, a) for there in places(values)]
             for bits in _BITS if taps in (two_taps, four_taps) else ():
                 unit = 2.0**-bits
                 for how, to_whole in (("rounded", np.rint), ("cut", np.floor)):

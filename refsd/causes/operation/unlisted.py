@@ -49,7 +49,7 @@ def unlisted(
     params: complete
     actual: the engine's answer, of the right shape
     gap:    found is one constant or not finite where it is wrong (see is_gap): try only overflows, what computes
-            nothing, wrongly read blocks and codes
+            nothing, wrongly read blocks and codes, and formulas
     stepped: the bugs of `stepwise` were tried already, and are left out
     """
     yield from islice(_all(op, inputs, params, actual, gap, stepped), most_bugs(op, inputs, params))
@@ -97,6 +97,7 @@ def _all(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, gap:
         lambda: simplest(op, inputs, params),
         lambda: _of_blocks(op, inputs, params, misread_floats),
         lambda: _of_codes(op, inputs, actual),
+        *((lambda: changed_formulas(op, inputs, params),) if gap and np.isfinite(actual).any() else ()),
         *(() if gap else computed),
     ):
         with suppress(Inapplicable):

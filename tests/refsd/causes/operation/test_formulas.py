@@ -101,6 +101,35 @@ def _log2(op, inputs, params):
     return np.concatenate([np.cos(angle), np.sin(angle)], 1)
 
 
+def _half_up(op, inputs, params):
+    x = _x(inputs)
+    sides = zip((params["height"], params["width"]), x.shape[2:], strict=True)
+    rows, columns = (np.minimum((np.arange(n) * size / n + 0.5).astype(int), size - 1) for n, size in sides)
+    return x[:, :, rows[:, None], columns]
+
+
+def _rational_erf(op, inputs, params):
+    x = _x(inputs)
+    a = np.abs(x) / np.sqrt(2)
+    erf = 1 - (1 + 0.278393 * a + 0.230389 * a**2 + 0.000972 * a**3 + 0.078108 * a**4) ** -4
+    return x * (1 + np.sign(x) * erf) / 2
+
+
+def _steep(op, inputs, params):
+    return _bilinear(_CORNERS, _CORNERS, lambda at: formulas.four_taps(at, -0.6))(op, inputs, params)
+
+
+def _positions_in_float16(op, inputs, params):
+    """Positions beyond 65504 are infinite."""
+    with np.errstate(all="ignore"):
+        ids = inputs["ids"].values().astype(np.float16).astype(np.float64)
+        (n,) = params["axes_dim"]
+        angle = (ids * params["theta"] ** (-np.arange(0, n, 2) / n))[:, :, None]
+        first, second = _x(inputs)[..., ::2], _x(inputs)[..., 1::2]
+        c, s = np.cos(angle), np.sin(angle)
+    return np.stack([first * c - second * s, first * s + second * c], -1).reshape(inputs["x"].shape)
+
+
 _HALF, _CORNERS = formulas.place, formulas.place_of_corners
 _DOWN = "n2-c3-h12-w9-to5x7"
 _BUGS = {
@@ -108,7 +137,7 @@ _BUGS = {
     "a whole step of nearest": (
         "resize_nearest/f32/down-n2-c3-h16-w20-to6x8",
         _whole_step,
-        "size // new in place of size / new",
+        "step from pixel to pixel is size // new, not size / new",
     ),
     "columns by another corner": (
         f"resize_bilinear/f32/corners-down-{_DOWN}",
@@ -134,6 +163,22 @@ _BUGS = {
         "rope/f32/neighbours-n2-l33-h3-d20",
         _same_angle,
         "cos in place of sin, in new_second = first",
+    ),
+    "half up, as Java's Math.round": (
+        "resize_nearest/f32/up-n2-c3-h5-w7-to8x16",
+        _half_up,
+        r"floor\(p \* size / new \+ 0.5\) in place of floor\(p \* size / new\)",
+    ),
+    "a rational erf": ("gelu/f32/bend-x33x77", _rational_erf, "erf is approximate: Abramowitz & Stegun 7.1.27"),
+    "another cubic": (
+        "resize_bicubic/f32/corners-up-n2-c3-h5-w7-to13x11",
+        _steep,
+        "a is -0.6, not -0.75",
+    ),
+    "positions in float16": (
+        "rope/f32/far-n1-l9-h2-d64",
+        _positions_in_float16,
+        "positions rounded to float16",
     ),
     "a logarithm of base two": ("timestep_embedding/f32/unet-d320", _log2, "log2.* in place of log"),
 }

@@ -55,7 +55,7 @@ def _attended(masked=lambda s, mask: s + mask, coarse=lambda p: p, tile=1 << 20)
         q, k, v = _values(inputs, *"qkv")
         s = np.einsum("blhd,bjhd->bhlj", q, k) * q.shape[-1] ** -0.5
         s = masked(s, *_values(inputs, "mask")) if "mask" in inputs else s
-        top, total, y = np.full((*s.shape[:-1], 1), -1e30), 0.0, 0.0
+        top, total, y = np.full((*s.shape[:-1], 1), -1e30), np.zeros(1), np.zeros(1)
         for j in range(0, s.shape[-1], tile):
             own = np.maximum(top, s[..., j : j + tile].max(-1, keepdims=True))
             less, p = np.exp(top - own), np.exp(s[..., j : j + tile] - own)
