@@ -247,6 +247,7 @@ def _of_others(p: Parts, wide: int) -> Iterator[tuple[str, Parts]]:
     """Yield parts with the scales, minimums or both of other blocks, or other groups'. wide: blocks of a row"""
     i, G = np.arange(len(p.d)), p.s.shape[1]
     blocks = {"of the block before": np.roll(i, 1), "of the next block": np.roll(i, -1)}
+    blocks |= {f"of the first of each {k} blocks": i // k * k for k in (2, 4, 8)}
     blocks["of the block above"] = np.where(i < wide, i, i - wide)
     blocks["of the block below"] = np.where(i + wide < i.size, i + wide, i)
     blocks["read as if their array were transposed"] = i.reshape(-1, wide).T.ravel()
@@ -349,7 +350,17 @@ def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:
             yield "the groups' minimums read as signed", p._replace(m=np.where(p.m > 31, p.m - 64, p.m))
         yield "the groups' scales of four bits alone", p._replace(s=(low & 15) - (32 if signed else 0))
     if np.any(p.m):
+        late = np.arange(p.m.shape[1]) >= p.m.shape[1] // 2  # whose bits lie in two places
         yield "scales and minimums of four bits alone", p._replace(s=p.s & 15, m=p.m & 15)
+        for (name, what), (keep, bits) in itertools.product(_SIX_BITS, ((15, "upper"), (48, "lower"))):
+            t = getattr(p, name)
+            yield (
+                f"{what} of the second half of groups without their {bits} bits",
+                p._replace(**{name: np.where(late, t & keep, t)}),
+            )
+
+
+_SIX_BITS = (("m", "minimums"), ("s", "scales"))
 
 
 def _other_orders(p: Parts) -> Iterator[tuple[str, np.ndarray]]:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
+import ml_dtypes
 import numpy as np
 
 from refsd.golden.judge import Inputs
@@ -40,6 +42,7 @@ _WEIGHTS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8")
 # Sums by a loop of float16 instructions, and by tensor cores.
 _SUMS = (Float16Sums(), Float16Sums(step=16))
 _MOST_HALVES = 1 << 22
+_STEPS = (8, 16, 32, 64, 128)
 
 
 def in_precisions(
@@ -57,6 +60,8 @@ def in_precisions(
         yield f"scores are products of {numerics.scores}", op.answer(Arithmetic(numerics), inputs, params)
     if op.name == "linear" and not declared.sums:
         yield from _in_halves(op, inputs, params)
+    if op.name in ("linear", "conv2d") and not declared.sums:
+        yield from _rounded_by_steps(op, inputs, params)
     if op.name in _OF_PRODUCTS and not declared.sums:
         for sums in _SUMS:
             numerics = replace(
@@ -65,6 +70,44 @@ def in_precisions(
             with np.errstate(all="ignore"):
                 answer = op.answer(Arithmetic(numerics), inputs, params)
             yield f"products added up in float16, not in {declared.compute}", answer
+
+
+def _rounded_by_steps(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield sums in float32 that are stored in a small type after so many products: of a tile, of a channel."""
+    x, weight = (inputs[name].values().astype(np.float32) for name in ("x", "weight"))
+    if op.name == "conv2d":
+        params = op.complete(inputs, params)
+        if params["groups"] != 1:
+            return
+        x = _patches(x, weight.shape[2:], params)
+    rows, weight, inside = x.reshape(-1, x.shape[-1]), weight.reshape(len(weight), -1), weight[0, 0].size
+    if len(rows) * weight.size > _MOST_HALVES:
+        return
+    bias = inputs["bias"].values() if "bias" in inputs else 0
+    for dtype, step in product((np.float16, ml_dtypes.bfloat16), (inside, *_STEPS)):
+        if not 1 < step < weight.shape[1]:
+            continue
+        total = np.zeros((len(rows), len(weight)), np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for k in range(0, weight.shape[1], step):
+                total = (total + rows[:, k : k + step] @ weight[:, k : k + step].T).astype(dtype).astype(np.float32)
+        y = (total + bias).reshape(*x.shape[:-1], -1)
+        called = f"sums stored as {np.dtype(dtype).name} after each {step} products"
+        yield called, np.ascontiguousarray(np.moveaxis(y, -1, 1) if op.name == "conv2d" else y, np.float32)
+
+
+def _patches(x: np.ndarray, filters: tuple[int, ...], params: Params) -> np.ndarray:
+    """Return what each output of a convolution sees: [N, C, H, W] -> [N, P, Q, C R S]"""
+    pairs = [(0, 0), (0, 0), *zip(params["padding"][::2], params["padding"][1::2], strict=True)]
+    (down, across), (by_row, by_column) = (_pair(params[name]) for name in ("stride", "dilation"))
+    spans = [(n - 1) * by + 1 for n, by in zip(filters, (by_row, by_column), strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, pairs), spans, (2, 3))
+    windows = windows[:, :, ::down, ::across, ::by_row, ::by_column].transpose(0, 2, 3, 1, 4, 5)
+    return windows.reshape(*windows.shape[:3], -1)
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return value if isinstance(value, tuple) else (value, value)
 
 
 def _in_halves(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:
