@@ -273,8 +273,9 @@ def _of_others(p: Parts, wide: int) -> Iterator[tuple[str, Parts]]:
 def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
     grouped = p.s.shape[1] > 1
     has_minimum, has_high = bool(np.any(p.dmin)), bool(np.any(p.high))
-    d, dmin = (np.where(np.abs(t) < 2.0**-14, 0.0, t) for t in (p.d, p.dmin))
-    yield "subnormal scales flushed to zero", p._replace(d=d, dmin=dmin)
+    for words, factor in (("flushed to zero", 0.0), ("halved", 0.5), ("doubled", 2.0)):
+        d, dmin = (np.where(np.abs(t) < 2.0**-14, factor * t, t) for t in (p.d, p.dmin))
+        yield f"subnormal scales {words}", p._replace(d=d, dmin=dmin)
     yield "the scale without its sign", p._replace(d=np.abs(p.d))
     yield "the scale left out", p._replace(d=np.ones_like(p.d))
     half = np.asarray(p.d, np.float16)
@@ -316,20 +317,17 @@ def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
 def _signed_bytes(type: str, blocks: np.ndarray, p: Parts) -> Iterator[tuple[str, Parts]]:
     """Yield parts that are shifted out of, or joined from, bytes with a sign, as Java's are and C's char may be."""
     read = _READ[type](np.ascontiguousarray(blocks).view(np.int8))
+    some_of = lambda names: itertools.chain(*(itertools.combinations(names, n + 1) for n in range(len(names))))
     fields = {"codes": ("low", "high"), "the groups' scales": ("s",), "the groups' minimums": ("m",)}
     fields = {k: [n for n in names if (getattr(read, n) != getattr(p, n)).any()] for k, names in fields.items()}
-    for chosen in _some_of([words for words, names in fields.items() if names]):
+    for chosen in some_of([words for words, names in fields.items() if names]):
         ours = {name: getattr(read, name) for words in chosen for name in fields[words]}
         yield f"{' and '.join(chosen)} shifted out of signed bytes: the topmost bit is a sign", p._replace(**ours)
     halves = {name: np.asarray(getattr(p, name), np.float16) for name in ("d", "dmin")}
     halves = {name: half for name, half in halves.items() if half.any() and (half == getattr(p, name)).all()}
-    for chosen, (how, join) in itertools.product(_some_of([*halves]), SIGNED_LOWER_BYTE.items()):
+    for chosen, (how, join) in itertools.product(some_of([*halves]), SIGNED_LOWER_BYTE.items()):
         joined = {n: join(halves[n].view(np.uint16)).view(np.float16).astype(np.float64) for n in chosen}
         yield f"{' and '.join(chosen)}: the {how}", p._replace(**joined)
-
-
-def _some_of(names: list[str]) -> Iterator[tuple[str, ...]]:
-    return itertools.chain.from_iterable(itertools.combinations(names, n + 1) for n in range(len(names)))
 
 
 def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:

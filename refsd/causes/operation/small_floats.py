@@ -89,6 +89,7 @@ def _misread(bits: np.ndarray, of: _Layout) -> Iterator[tuple[str, np.ndarray]]:
     yield phrase, np.where(small & (m > 0), with_one, right)
     yield "exponent 0 read with the 1 before the point: zeros and subnormals", np.where(small, with_one, right)
     yield "subnormals (exponent 0) halved: 2^-bias for 2^(1 - bias)", np.where(small, right / 2, right)
+    yield "subnormals (exponent 0) doubled: 2^(2 - bias) for 2^(1 - bias)", np.where(small, right * 2, right)
     yield "subnormals without their sign", np.where(small, np.abs(right), right)
     yield "without the sign bit", np.abs(right)
     yield "the sign bit read the other way", -right

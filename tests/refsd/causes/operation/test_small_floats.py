@@ -50,3 +50,11 @@ def test_the_lower_byte_with_a_sign(dtype):
     wrong = (pairs[:, 0] + pairs[:, 1] * 256).astype(np.uint16).view(dtype).astype(np.float32)
     told = [name for name, values in misread_floats(x) if np.array_equal(values, wrong)]
     assert len(told) == 1 and "lower byte is added as a signed number" in told[0]
+
+
+def test_subnormals_twice_as_large():
+    x = _all_codes("f8_e5m2", ml_dtypes.float8_e5m2)
+    right = np.asarray(x.values(), np.float32)
+    small = (np.arange(256) & 127) < 4
+    wrong = dict(misread_floats(x))["f8_e5m2: subnormals (exponent 0) doubled: 2^(2 - bias) for 2^(1 - bias)"]
+    assert np.array_equal(wrong, np.where(small, 2 * right, right), equal_nan=True)
