@@ -303,10 +303,6 @@ def _repeating(params: Params) -> _Family:
         for factor in _FACTORS:
             wrong = parts(values, params, factor)
             yield f"factor is {factor}, not {params['factor']}, in where pixels are read", wrong
-            sides, own = values["x"].shape[2:], params["factor"]
-            around = [repeated(np.arange(size * own), factor) % size for size in sides]
-            phrase = f"factor is {factor}, not {own}, in where pixels are read, beginning again behind the last"
-            yield phrase, [_one_tap(at) for at in around]
 
     return _Family((repeated,), parts, ("rows", "columns"), _sampled, more)
 
