@@ -73,6 +73,18 @@ def test_only_the_chosen_calls_are_judged():
     assert 0 < small.judged < whole.judged and "larger than the limit of memory" in str(small)
 
 
+@pytest.mark.parametrize(
+    "how", [{"mode": "bilinear"}, {"mode": "bicubic"}, {"mode": "bilinear", "antialias": True}]
+)
+def test_a_resize_by_a_factor_that_no_size_tells_is_judged(how):
+    """1.5 times 5 and 7 pixels are 7 and 10: torch's step is 1 / 1.5, and by the sizes' quotient it is wrong."""
+    x = torch.randn(2, 3, 5, 7)
+    with watch() as report:
+        torch.nn.functional.interpolate(x, scale_factor=1.5, **how)
+        torch.nn.functional.interpolate(x, scale_factor=(0.7, 1.3), **how)
+    assert report.passed and report.judged == 2, str(report)
+
+
 @pytest.mark.parametrize("name", ["attention: no scale", "conv: filter flipped", "linear: no bias"])
 def test_a_few_rows_show_what_is_wrong_everywhere(name):
     module, run = tiny(BUGS[name].program)
