@@ -208,23 +208,31 @@ def _cases(op: str) -> tuple[Case, ...]:
     )
 
 
-def _far(op: str) -> Case:
-    """Make a case of numbers up to 200, whose exponential float32 cannot hold."""
-    return Case(f"{op}/f32/far-x20x77", op, {"x": Recipe((20, 77), exponent=-9)})
+def _far(op: str) -> tuple[Case, ...]:
+    """Make cases of numbers up to 200, whose exponential float32 cannot hold, and up to 6400, for float64."""
+    return (
+        Case(f"{op}/f32/far-x20x77", op, {"x": Recipe((20, 77), exponent=-9)}),
+        Case(f"{op}/f32/farther-x9x7", op, {"x": Recipe((9, 7), exponent=-4)}),
+    )
 
 
 def overflowing(
     of: Callable[[np.ndarray, np.ndarray], np.ndarray],
     inner: Callable[[np.ndarray], np.ndarray] = lambda x: x,
     which: str = "exp(x)",
-) -> Mutant[Wrong]:
-    """of: x, exp(inner(x)) in float32 -> the function by inf / inf"""
+) -> tuple[Mutant[Wrong], Mutant[Wrong]]:
+    """of: x, exp(inner(x)) -> the function by inf / inf; in float32, and in float64"""
 
-    def wrong(x):
+    def wrong(x, dtype):
         with np.errstate(all="ignore"):
-            return of(x, np.exp(inner(x)))
+            x = x.astype(dtype)
+            return of(x, np.exp(inner(x))).astype(np.float32)
 
-    return Mutant(f"NaN where {which} overflows: the quotient of two infinities", function_of_x(wrong))
+    name = f"NaN where {which} overflows: the quotient of two infinities"
+    return (
+        Mutant(name, function_of_x(partial(wrong, dtype=np.float32))),
+        Mutant(f"{name}, in float64", function_of_x(partial(wrong, dtype=np.float64))),
+    )
 
 
 SILU_OVERFLOWING = overflowing(lambda x, e: x * e / (1 + e))
@@ -239,9 +247,9 @@ SILU = _activation(
     mutants=(
         Mutant("x sigmoid(1.702 x)", other_run(_quick_gelu)),
         Mutant("gelu", other_run(_gelu)),
-        SILU_OVERFLOWING,
+        *SILU_OVERFLOWING,
     ),
-    cases=(*_cases("silu"), _far("silu")),
+    cases=(*_cases("silu"), *_far("silu")),
 )
 
 GELU = _activation(
@@ -265,18 +273,18 @@ GELU_TANH = _activation(
     mutants=(
         Mutant("erf for tanh", other_run(_gelu)),
         Mutant("quick GELU for tanh", other_run(_quick_gelu)),
-        overflowing(
+        *overflowing(
             lambda x, e: x / 2 * (1 + (e - 1) / (e + 1)),
             lambda x: np.float32(math.sqrt(8 / math.pi)) * (x + np.float32(0.044715) * x**3),
         ),
-        overflowing(
+        *overflowing(
             lambda x, e: x / 2 * (1 + (e - 1 / e) / (e + 1 / e)),
             lambda x: np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3),
             "exp(x) or exp(-x)",
         ),
         _F16,
     ),
-    cases=(*_cases("gelu_tanh"), _far("gelu_tanh")),
+    cases=(*_cases("gelu_tanh"), *_far("gelu_tanh")),
 )
 
 QUICK_GELU = _activation(
@@ -288,9 +296,9 @@ QUICK_GELU = _activation(
         Mutant("SiLU", other_run(_silu)),
         Mutant("erf GELU", other_run(_gelu)),
         Mutant("1.7 for 1.702", lambda op, i, p: sigmoid_gelu(i["x"].values(), 1.7)),
-        overflowing(lambda x, e: x * e / (1 + e), lambda x: np.float32(1.702) * x),
+        *overflowing(lambda x, e: x * e / (1 + e), lambda x: np.float32(1.702) * x),
     ),
-    cases=(*_cases("quick_gelu"), _far("quick_gelu")),
+    cases=(*_cases("quick_gelu"), *_far("quick_gelu")),
 )
 
 SIGMOID = _activation(
@@ -301,10 +309,10 @@ SIGMOID = _activation(
     mutants=(
         Mutant("of 2x", function_of_x(lambda x: 1 / (1 + np.exp(-2 * x)))),
         Mutant("hard", function_of_x(lambda x: np.clip(x / 6 + np.float32(0.5), 0, 1))),
-        overflowing(lambda x, e: e / (1 + e)),
+        *overflowing(lambda x, e: e / (1 + e)),
         _F16,
     ),
-    cases=(*_cases("sigmoid"), _far("sigmoid")),
+    cases=(*_cases("sigmoid"), *_far("sigmoid")),
 )
 
 TANH = _activation(
@@ -316,11 +324,11 @@ TANH = _activation(
         Mutant("hard", function_of_x(lambda x: np.clip(x, -1, 1))),
         Mutant("of 2x", function_of_x(lambda x: np.tanh(2 * x))),
         Mutant("a rational function", function_of_x(lambda x: x * (27 + x * x) / (27 + 9 * x * x))),
-        overflowing(lambda x, e: (e - 1) / (e + 1), lambda x: 2 * x),
-        overflowing(lambda x, e: (e - 1 / e) / (e + 1 / e), which="exp(x) or exp(-x)"),
+        *overflowing(lambda x, e: (e - 1) / (e + 1), lambda x: 2 * x),
+        *overflowing(lambda x, e: (e - 1 / e) / (e + 1 / e), which="exp(x) or exp(-x)"),
         _F16,
     ),
-    cases=(*_cases("tanh"), _far("tanh")),
+    cases=(*_cases("tanh"), *_far("tanh")),
 )
 
 RELU = _activation(
