@@ -85,8 +85,8 @@ def in_order(x: np.ndarray, axis: int, order: np.ndarray) -> np.ndarray:
 
 # (number of the place along something, number of entries, length of a run) -> the entry that is read there.
 _RULES: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
-    "the first's for all": lambda i, n, k: 0 * i,
-    "the last's for all": lambda i, n, k: 0 * i + n - 1,
+    "as if all were the first": lambda i, n, k: 0 * i,
+    "as if all were the last": lambda i, n, k: 0 * i + n - 1,
     "that of the one before": lambda i, n, k: i - 1,
     "that of the next": lambda i, n, k: i + 1,
     "that of the one before, in a circle": lambda i, n, k: (i - 1) % n,

@@ -77,7 +77,7 @@ def of_strides(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
     if x.ndim > 2:
         phrase = f"{name}: its rows are sought at a stride of 1 number, not {n}, from where the first item begins"
         yield phrase, lambda x: _read_on(x, 1, x.size // x.shape[-1])
-    for block in (4, *BLOCKS):
+    for block in (1 << 16, 1 << 15, 4, *BLOCKS):  # an index in 16 bits, then vectors
         if 0 < x.size % block < block < x.size:
             phrase = f"{name}: behind whole {block}s of its numbers it is read from its beginning again"
             yield phrase, lambda x, b=block: x.ravel()[np.arange(x.size) % (x.size // b * b)].reshape(x.shape)
