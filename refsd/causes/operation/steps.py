@@ -224,8 +224,11 @@ def _sums_in(dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     return scores
 
 
-def _weights(s: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield wrong softmaxes over the last axis: numbers rounded, sums of tiles that are not rescaled."""
+def _weights(s: np.ndarray, sinks: int = 0) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield wrong softmaxes over the last axis: numbers rounded, sums of tiles that are not rescaled.
+
+    sinks: scores in front that belong to the first tile beside its own
+    """
     top = s.max(-1, keepdims=True)
     right = np.exp(s - np.where(np.isneginf(top), 0.0, top))
     total = np.maximum(right.sum(-1, keepdims=True), np.finfo(float).tiny)
@@ -241,13 +244,14 @@ def _weights(s: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
             stale = np.concatenate([total[..., :block, :], total[..., :-block, :]], axis=-2)
             yield f"the softmax's sum is that of the tile of {block} rows before", right / stale
         if block < s.shape[-1]:
-            starts = np.arange(0, s.shape[-1], block)
+            starts = np.append(0, np.arange(block, s.shape[-1] - sinks, block) + sinks)
+            sizes = np.diff([*starts, s.shape[-1]])
             so_far = np.cumsum(np.add.reduceat(right, starts, axis=-1), axis=-1)
-            so_far = np.maximum(np.repeat(so_far, block, axis=-1)[..., : s.shape[-1]], np.finfo(float).tiny)
+            so_far = np.maximum(np.repeat(so_far, sizes, axis=-1), np.finfo(float).tiny)
             words = f"tiles of {block} scores are divided by the sum up to their own, not by the whole"
             yield words, right / so_far
             tops = np.maximum.accumulate(np.maximum.reduceat(s, starts, axis=-1), axis=-1)
-            tops = np.repeat(tops, block, axis=-1)[..., : s.shape[-1]]
+            tops = np.repeat(tops, sizes, axis=-1)
             early = np.exp(s - np.where(np.isneginf(tops), 0.0, tops))
             for name, coarse in _COARSE.items():
                 e = coarse(early)
@@ -280,21 +284,33 @@ _OF_NO_KEY: dict[str, Callable[[np.ndarray, int], tuple[bool, np.ndarray]]] = {
 }
 
 
+def _with_sinks(s: np.ndarray, values: dict[str, np.ndarray]) -> np.ndarray:
+    """Put each head's sink, if there are any, in front of its scores [B, H, L, J]."""
+    if "sinks" not in values:
+        return s
+    return np.concatenate([np.broadcast_to(values["sinks"][:, None, None], (*s.shape[:-1], 1)), s], axis=-1)
+
+
+def _softmax_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
+    sinks = int("sinks" in values)
+    scores = _with_sinks(params["scale"] * values["x"] + values.get("mask", 0.0), values)
+    yield from ((label, weights[..., sinks:]) for label, weights in _weights(scores, sinks))
+
+
 def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
-    if "sinks" in values:
-        return
     whole = whole_attention(values, params)
     q, k, v = (whole[n].transpose(0, 2, 1, 3) for n in "qkv")
-    scale, mask = whole["scale"], whole["mask"]
+    scale, mask, sinks = whole["scale"], whole["mask"], "sinks" in values
+    v = np.pad(v, ((0, 0), (0, 0), (int(sinks), 0), (0, 0)))
 
     def made(scores=lambda q, k: q @ k.swapaxes(-1, -2), softmax=_softmax, masked=None):
         s = scores(q, k)
         s = (scale * s + mask) if masked is None else masked(s)
-        return (softmax(s) @ v).transpose(0, 2, 1, 3)
+        return (softmax(_with_sinks(s, values)) @ v).transpose(0, 2, 1, 3)
 
     for label, axis in (("queries", 2), ("heads", 1)):
         yield f"softmax over the {label}, not over the keys", made(softmax=lambda s, axis=axis: _softmax(s, axis))
-    for label, weights in _weights(scale * (q @ k.swapaxes(-1, -2)) + mask):
+    for label, weights in _weights(_with_sinks(scale * (q @ k.swapaxes(-1, -2)) + mask, values), int(sinks)):
         yield label, (weights @ v).transpose(0, 2, 1, 3)
     unseen = np.isneginf(mask)
     yield "what is hidden has the score 0", made(masked=lambda s: np.where(unseen, 0.0, scale * s + mask))
@@ -359,9 +375,7 @@ _NORM_NAMES = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_no
 _FAMILIES: dict[str, Callable[[str, dict[str, np.ndarray], Params], Named]] = {
     **dict.fromkeys(_NORM_NAMES, _norms),
     "attention": _attention,
-    "softmax": lambda name, v, params: (
-        iter(()) if "sinks" in v else _weights(params["scale"] * v["x"] + v.get("mask", 0.0))
-    ),
+    "softmax": _softmax_steps,
     "rope": rope_steps,
     "timestep_embedding": times_steps,
     **dict.fromkeys(NAMES, other_functions),

@@ -56,6 +56,8 @@ def _attended(masked=lambda s, mask: s + mask, coarse=lambda p: p, tile=1 << 20)
         s = np.einsum("blhd,bjhd->bhlj", q, k) * q.shape[-1] ** -0.5
         s = masked(s, *_values(inputs, "mask")) if "mask" in inputs else s
         top, total, y = np.full((*s.shape[:-1], 1), -1e30), np.zeros(1), np.zeros(1)
+        if "sinks" in inputs:
+            top, total = top * 0 + inputs["sinks"].values()[:, None, None], np.ones(1)
         for j in range(0, s.shape[-1], tile):
             own = np.maximum(top, s[..., j : j + tile].max(-1, keepdims=True))
             less, p = np.exp(top - own), np.exp(s[..., j : j + tile] - own)
@@ -95,6 +97,11 @@ _BUGS = {
         "attention/f32/masked-b2-l33-j33-h3-d32",
         _attended(lambda s, mask: (s + mask).astype(ml_dtypes.bfloat16).astype(np.float64)),
         "scores rounded to bfloat16 with their mask",
+    ),
+    "coarse weights beside sinks": (
+        "attention/f32/sinks-b2-l20-j33-h3-d32",
+        _attended(coarse=lambda p: p.astype(np.float16).astype(np.float64), tile=8),
+        "exponentials rounded to float16 in tiles of 8 scores, after they are added up",
     ),
     "weights of seven bits": (
         "attention/f32/cross-b2-l20-j77-h2-d40",
