@@ -211,8 +211,9 @@ def _of_numbers(key: str, failing: list[Any], passing: list[Any], cost: int) -> 
                 if all((value % m == 0) is divides for value in failing)
                 and all((value % m == 0) is not divides for value in passing)
             ]
-            if found:
-                yield Trait(cost + divides, _remainders(key, word, found))
+            if found:  # blocks have powers of two; another divisor is more likely chance
+                chance = 2 * all(m & (m - 1) for m in found)
+                yield Trait(cost + divides + chance, _remainders(key, word, found))
     if low > max(passing):
         yield Trait(cost + 2, f"{key} >= {low} (passing: at most {max(passing)})")
     if high < min(passing):

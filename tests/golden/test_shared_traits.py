@@ -126,3 +126,12 @@ def test_each_engine_and_operation_has_its_own_line():
 
 def test_parameters_may_be_lists_of_tables():
     assert features(CASES["stage/requests/and-back"]).sides["unequal requests"]
+
+
+def test_a_remainder_by_no_power_of_two_is_chance_where_another_trait_tells():
+    """Failing cases have no K that 3 divides, and passing ones have, as it happens; they fail by N > 1."""
+    shapes = {"a": (2, 20), "b": (5, 10), "c": (1, 33), "d": (1, 9), "e": (1, 12)}
+    cases = {n: Case(n, "relu", {"x": Recipe(shape)}) for n, shape in shapes.items()}
+    results = [Result("e", n, "relu", verdict.FAIL if n in "ab" else verdict.PASS) for n in cases]
+    (line,) = shared_traits(results, cases)
+    assert "> 1" in line and "% 3" not in line
