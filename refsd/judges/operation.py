@@ -303,8 +303,8 @@ def _without_flips(y: np.ndarray, wrong: np.ndarray, truth: np.ndarray, room: Bo
 
 
 def _ulps(y: np.ndarray, u: float) -> np.ndarray:
-    """Return u times the magnitude of each number, or times the RMS of all if that is more."""
-    return u * np.maximum(np.abs(y), _rms(y))
+    """Return u times the magnitude of each number, or times the RMS of all if that is more; 0 may be subnormal."""
+    return u * np.maximum(np.abs(y), _rms(y)) + float(np.finfo(np.float32).tiny)
 
 
 def _rms(y: np.ndarray) -> float:

@@ -40,7 +40,7 @@ _OPERATORS: dict[type, tuple[type, ...]] = {
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.Pow: "**"}
 _COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq}
 # Functions that are left out together, throughout a text: as where logarithms should be interpolated.
-TOGETHER = (("log", "exp"), ("log10",), ("log",), ("exp",), ("sqrt",))
+TOGETHER = (("log", "exp"), ("log10",), ("log",), ("exp",), ("expm1",), ("sqrt",))
 # Quote at most this many characters of a formula.
 _QUOTED = 90
 

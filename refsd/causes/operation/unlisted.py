@@ -108,7 +108,9 @@ def _of_blocks(op: Operation, inputs: Inputs, params: Params, *changes: Callable
     """Yield the answers with one part of the blocks of an input changed."""
     for name, tensor in inputs.items():
         for phrase, values in chain.from_iterable(change(tensor) for change in changes):
-            yield phrase, answer(op, {**inputs, name: stored(values)}, params)
+            y = answer(op, {**inputs, name: stored(values)}, params)
+            if not np.isnan(y).all():  # NaN everywhere is no evidence for one of them
+                yield phrase, y
 
 
 def _of_codes(op: Operation, inputs: Inputs, actual: np.ndarray) -> Named:

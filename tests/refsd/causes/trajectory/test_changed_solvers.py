@@ -30,6 +30,11 @@ pytestmark = pytest.mark.jitted
             dpmpp_2s_ancestral,
             "dpmpp_2s_ancestral: sigma_next in place of sigma_mid, in denoised_2 = model(x_2, sigma_mid)",
         ),
+        (
+            "dpmpp2s_a/karras-eta-0.6",
+            dpmpp_2s_ancestral,
+            "dpmpp_2s_ancestral: expm1 left out throughout",
+        ),
     ],
 )
 def test_a_changed_solver_is_named(case, sampler, phrase):
