@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 14_640,  # cases of rare sizes and of what float16 does not hold, resize by a factor, a cache in few bits
+    "golden": 14_650,  # cases of rare sizes, of what float16 does not hold, a resize by a factor, a cache
     "kernels": 11_360,
     "numerics": 1_775,
     "refsd": 1_150,
@@ -41,7 +41,7 @@ BUDGETS = {
     "refsd/bench": 1_960,
     "refsd/caches": 750,
     "refsd/cases": 560,
-    "refsd/causes": 10_185,  # formulas of operations with one expression changed, an end above 0
+    "refsd/causes": 10_200,  # formulas of operations with one expression changed, an end above 0
     "refsd/cli": 4_705,  # conform --twice, --no-causes, golden show of several
     "refsd/cluster": 1_300,
     "refsd/commands": 1_360,
