@@ -74,7 +74,7 @@ SWIGLU = Operation(
         Mutant("GELU for SiLU", swiglu_with(GELU)),
         Mutant("sigmoid for SiLU", swiglu_with(SIGMOID)),
         Mutant("quick GELU for SiLU", swiglu_with(QUICK_GELU)),
-        Mutant(SILU_OVERFLOWING[0].name, swiglu_with(SILU, SILU_OVERFLOWING[0].change)),
+        Mutant(SILU_OVERFLOWING.name, swiglu_with(SILU, SILU_OVERFLOWING.change)),
     ),
     cases=(
         Case("swiglu/f32/x2x33x154", "swiglu", {"x": Recipe((2, 33, 154), exponent=-14)}),
