@@ -85,6 +85,8 @@ def _deltas_by_token(case, values, y):
         return None
     deltas = [_right_scale(parts, modules) * product_of(parts) for parts in modules.values()]
     joined = np.concatenate([delta.T for delta in deltas], axis=0)  # [3 I, O / 3] of I tokens
+    if joined.size != values["weight"].size:  # the modules of two streams, not the parts of one layer
+        return None
     return {"merged": values["weight"] + joined.reshape(values["weight"].T.shape).T}
 
 

@@ -256,7 +256,7 @@ def _sampled(values: Any, params: Params, parts: list) -> np.ndarray:
 
 
 def _samplers(name: str, params: Params) -> Iterator[_Family]:
-    if params.get("antialias"):
+    if params.get("antialias") or params.get("factors"):
         return
     at, ways = _SAMPLERS[name]
     at = place_of_corners if params.get("align_corners") else at

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 import ml_dtypes
 import numpy as np
 
-from refsd.causes.generic.orders import orders
 from refsd.causes.operation.function_steps import NAMES, other_functions
 from refsd.causes.operation.product_steps import rope_steps, rounded, times_steps
 from refsd.causes.operation.row_sums import gain_and_shift, norm_rows, whole_attention
@@ -151,10 +150,6 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     if "weight" in values:
         yield "weight and bias are left out", made(scaled=lambda name, y, values: y)
         yield "the bias is added before the weight", made(scaled=lambda *a: affine(*a, bias_first=True))
-        for words, at in orders(len(values["weight"])):
-            moved = {k: values[k][at] for k in ("weight", "bias") if k in values}
-            if (at >= 0).all() and len(moved) > 1:
-                yield f"weight and bias: {words}", made(scaled=lambda n, y, v, m=moved: affine(n, y, {**v, **m}))
     if name.endswith("silu"):
         gain, shift = gain_and_shift(name, values, x.ndim)
         early = lambda n, y, v: y / (1 + np.exp(-y)) * gain + shift

@@ -103,7 +103,10 @@ def test_the_report_is_that_of_one_process(tmp_path, monkeypatch):
 def test_failures_come_from_other_processes_as_from_this_one(tmp_path, monkeypatch, more):
     monkeypatch.chdir(tmp_path)
     program = Path(__file__).parents[3] / "examples" / "exec" / "engine.py"
-    of = [f"exec:{sys.executable} {shlex.quote(str(program))} --bug"], ["gelu_tanh/*"]
+    of = (
+        [f"exec:{sys.executable} {shlex.quote(str(program))} --bug"],
+        ["gelu_tanh/f32/bend*", "gelu_tanh/f32/wide*"],
+    )
     two = results("two", *of, "--processes", "2", *more, code=1)
     assert two == results("one", *of, "--processes", "1", *more, code=1)
     assert {result["status"] for result in two} == {"fail"}

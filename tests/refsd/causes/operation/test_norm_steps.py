@@ -87,7 +87,11 @@ _BUGS = {
         "the variance is the row before's",
     ),
     "no step of Newton": (_AWKWARD, _layer_norm(root=_bits), "bits of a float, with 0 steps of Newton"),
-    "weight and bias backwards": (_GROUPS, _grouped(lambda t: t[::-1]), "weight and bias: in reverse order"),
+    "weight and bias backwards": (
+        _GROUPS,
+        _grouped(lambda t: t[::-1]),
+        "entries of weight and bias are read counted from the end",
+    ),
     "an early SiLU": (
         "group_norm_silu/f32/groups-n3-c33-h4-w5-g11",
         _grouped(lambda t: t, early=True),
