@@ -295,7 +295,8 @@ def _without_flips(y: np.ndarray, wrong: np.ndarray, truth: np.ndarray, room: Bo
 
     An intermediate result near a tie is rounded to a small type one way here, the other way there.
     """
-    apart, error = np.abs(y - wrong), np.abs(y - truth)
+    with np.errstate(invalid="ignore"):  # of infinite answers
+        apart, error = np.abs(y - wrong), np.abs(y - truth)
     usual = np.minimum(room.limit, _FAR * room.spread)
     flipped, lost = apart > usual, np.count_nonzero(error > usual)
     few = np.count_nonzero(flipped) <= _FLIPPED * lost and (apart[flipped] <= error.max(initial=0.0)).all()

@@ -54,7 +54,8 @@ def partial_maximum(
     y, rows = answer(op, inputs, params), lost.any(axis=-1, keepdims=True)
     least = np.where(lost, s, np.inf).min(axis=-1, keepdims=True)
     y = np.where(rows, np.where(s >= least, np.nan, 0), y)
-    if (rows & (least - s.min(axis=-1, keepdims=True) < _OVERFLOWING)).any():
+    lowest = s.min(axis=-1, keepdims=True)
+    if (rows & np.isfinite(lowest) & (least < lowest + _OVERFLOWING)).any():
         return  # no part of the row has so low a maximum
     out = ((s > least - _OVERFLOWING) & rows).reshape(-1, s.shape[-1]).any(axis=0)
     which = index_set(np.flatnonzero(out), out.size, "the scores") if not out.all() else None
