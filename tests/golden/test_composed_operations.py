@@ -25,7 +25,7 @@ COMPOSED = {
     "quick_gelu": lambda x, dtype: x["x"] * sigmoid((np.float32(1.702) * x["x"].astype("f4")).astype(dtype)),
 }
 MORE = "adaptive_layer_norm", "l2_norm", "softmax", "swiglu_oai"
-NAMES = [name for name, case in CASES.items() if case.op in COMPOSED]
+NAMES = [name for name, case in CASES.items() if case.op in COMPOSED and "/rows-" not in name]  # slow unjitted
 
 
 def _as(dtype, case):
