@@ -7,7 +7,6 @@ numbers, a term left out.
 """
 
 import inspect
-import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FunctionType
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+from scipy.special import erf
 
 from refsd.causes.generic.formula_variants import Text
 from refsd.causes.generic.running_code import swapped
@@ -28,8 +28,6 @@ _BITS = range(3, 13)
 _FACTORS = (1, 2, 4, 8)
 # Keys' a, and what else is usual.
 _KEYS, _OTHER_KEYS = -0.75, (-0.5, -0.6, -1.0, -2 / 3, -1 / 3)
-
-erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 class _Family(NamedTuple):
