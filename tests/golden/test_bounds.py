@@ -50,18 +50,18 @@ _SAMPLE = [
 ]
 
 
+# Operation -> its cases here, the smallest first, which runs every profile's lines without the JIT, too.
+_BY_SIZE = {op: sorted((case for case in _SAMPLE if case.op == op), key=_size) for op in OPERATIONS}
+
+
 def _marked(case):
-    """Without the JIT the smaller cases of an operation run the same lines."""
-    large = _size(case) > 100_000
+    """Without the JIT the two smallest cases of an operation run the same lines."""
+    large = case not in _BY_SIZE[case.op][:2] or (_size(case) > 20_000 and case is not _BY_SIZE[case.op][0])
     return pytest.param(case, id=case.name, marks=[pytest.mark.jitted] if large else [])
 
 
-# Operation -> its smallest case here, which runs every profile's lines without the JIT, too.
-_SMALLEST = {case.op: case for case in sorted(_SAMPLE, key=_size, reverse=True)}
-
-
 def _profiles(case):
-    if numba.config.DISABLE_JIT and case is not _SMALLEST[case.op]:
+    if numba.config.DISABLE_JIT and case is not _BY_SIZE[case.op][0]:
         return FLOAT32, TORCH_F16, GGML_CPU
     return PROFILES.values()
 
@@ -95,7 +95,7 @@ def _conforms(op, inputs, params, y):
     return judge([measure("y", y, truth, honest, limits, OPERATIONS[op].channel)])
 
 
-@pytest.mark.parametrize("n", [132, 1024, 4096, 10000])
+@pytest.mark.parametrize("n", [132, 1024, *(pytest.param(n, marks=pytest.mark.jitted) for n in (4096, 10000))])
 @pytest.mark.parametrize("value", [1.1, -3.7, 0.3])
 def test_serial_sums_of_equal_terms_conform(n, value):
     """Their roundings add up, and all rows have the same error. An error of n roundings is too large."""

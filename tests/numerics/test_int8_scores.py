@@ -37,6 +37,7 @@ def test_it_is_the_kernel_with_sums_of_64_keys_in_float16(key_heads):
     assert 3e-3 < np.linalg.norm(y - exact) / np.linalg.norm(exact) < 3e-2
 
 
+@pytest.mark.jitted
 @pytest.mark.parametrize(("sage", "plain"), [(TORCH_F16_SAGE, TORCH_F16), (TORCH_BF16_SAGE, TORCH_BF16)])
 @pytest.mark.parametrize(
     ("D", "more"),
@@ -48,6 +49,7 @@ def test_what_the_kernels_do_not_take_is_computed_as_without_them(sage, plain, D
     np.testing.assert_array_equal(y, other)
 
 
+@pytest.mark.jitted
 def test_blocks_of_tokens_and_the_mean_of_keys_are_fields():
     truth = Arithmetic(FLOAT64).attention(*_heads(64, Arithmetic(FLOAT64)))
 

@@ -19,10 +19,13 @@ def test_every_type_is_recorded():
 @pytest.mark.parametrize("name", RECORDED)
 def test_blocks_of_ggml(name):
     kind = BLOCK_TYPES[name]
-    # As Python, which takes minutes, columns that never fired stand for the other importances.
+    # As Python, which takes minutes, every other pair of blocks (an importance is as wide as two), and columns that
+    # never fired stand for the other importances.
     slow = {"bell", "outliers"} if "plain" in RECORDED[name] else {"outliers"}
     for case, x, importance in cases(kind):
         if config.DISABLE_JIT and case in slow:
             continue
-        ours = kind.quantize(x) if importance is None else kind.quantize(x, importance)
-        assert hashes(ours) == RECORDED[name][case].split(), case
+        rows = [row for row in range(len(x)) if row % 4 < 2 or not config.DISABLE_JIT]
+        ours = kind.quantize(x[rows]) if importance is None else kind.quantize(x[rows], importance)
+        recorded = RECORDED[name][case].split()
+        assert hashes(ours) == [recorded[row] for row in rows], case
