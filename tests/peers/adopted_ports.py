@@ -73,11 +73,23 @@ class Port:
         return {name: y.numpy() for name, y in outputs_of(answer, self._case.inputs, given).items()}, taps
 
 
+# (name, build) -> what an earlier test adopted, whose folder stays: an export takes half a minute.
+_KEPT: dict[tuple[str, Any], tuple[Path, torch.nn.Module, Mapping[str, Any], set[str]]] = {}
+
+
 def adopted(name: str, folder: Path, build=None, near: float = 1e-12) -> tuple[Case, Port]:
     """Adopt a class -> its case, and an honest port of it. near: how far torch's own float64 may be"""
+    key = name, build or CLASSES[name]
+    if key not in _KEPT:
+        _KEPT[key] = folder / name, *_adopt(*key, folder / name, near)
+    place, *port = _KEPT[key]
+    case = read(place)
+    return case, Port(case, *port)
+
+
+def _adopt(name: str, build, place: Path, near: float) -> tuple[torch.nn.Module, Mapping[str, Any], set[str]]:
     torch.manual_seed(0)
-    module, call = (build or CLASSES[name])()
-    place = folder / name
+    module, call = build()
     captured = capture(module, call, lambda weight, shape: drawn(case_name(place), weight, shape).values())
     weights = {key: weight.shape for key, weight in captured.weights.items()}
     with written(place, Adopted(captured.model, captured.inputs, weights, captured.made), case_name(place)):
@@ -89,7 +101,7 @@ def adopted(name: str, folder: Path, build=None, near: float = 1e-12) -> tuple[C
     with torch.no_grad():
         for key, weight in module.named_parameters():
             weight.copy_(torch.from_numpy(drawn(case.name, key, weight.shape).values()))
-    return case, Port(case, module.float(), call, {*ModelJudge().reference_taps(case, inputs)})
+    return module.float(), call, {*ModelJudge().reference_taps(case, inputs)}
 
 
 def judged(case: Case, port: Port) -> Result:

@@ -334,25 +334,24 @@ def test_a_wrong_constant_is_found_placed_and_named(tmp_path, build, stage, para
 
 
 def test_a_folder_of_before_is_replaced(tmp_path, capfd, forgotten):  # noqa: F811
-    """Nothing of the earlier pipeline stays, and nothing is left where no network of it can be adopted."""
-    pipe, out = sd15(), tmp_path / "out"
+    """Nothing of what was adopted before stays: a pipeline in the place of a module, and the module again."""
+    pipe, out, made = aura_flow(), tmp_path / "out", tmp_path / "model.py"
     pipe.save_pretrained(tmp_path / "pipe")
+    made.write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(3, 5), [torch.randn(2, 3)]\n")
+    of_the_module = ["blobs", "case.json", "cases", "graph.onnx", "inputs.safetensors", "weights.safetensors"]
+    assert run("adopt", f"{made}:build", "-o", out).exit_code == 0
+    (out / "stale").mkdir()
     capfd.readouterr()
-    for _ in range(2):
-        done = run("adopt", tmp_path / "pipe", "-o", out)
-        assert done.exit_code == 0, done.exception
-        (out / "stale").mkdir()
+    done = run("adopt", tmp_path / "pipe", "-o", out)
+    assert done.exit_code == 0, done.exception
+    assert not {path.name for path in out.iterdir()} & {"stale", "graph.onnx", "case.json"}
     # Progress alone: warnings of torch and diffusers are not for whoever adopts.
     first, *others = done.stderr.splitlines()
-    assert first == "StableDiffusionPipeline: one run of it, then a graph of each network"
+    assert first == "AuraFlowPipeline: one run of it, then a graph of each network"
     assert all(line.startswith("networks: ") for line in others), others
     assert capfd.readouterr() == ("", "")
-    made = tmp_path / "model.py"
-    made.write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(3, 5), [torch.randn(2, 3)]\n")
     assert run("adopt", f"{made}:build", "-o", out).exit_code == 0
-    assert sorted(path.name for path in out.iterdir()) == [
-        *("blobs", "case.json", "cases", "graph.onnx", "inputs.safetensors", "weights.safetensors")
-    ]
+    assert sorted(path.name for path in out.iterdir()) == of_the_module
 
 
 def test_nothing_is_left_where_no_network_can_be_adopted(tmp_path):

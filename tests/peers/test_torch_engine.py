@@ -26,6 +26,14 @@ MODELS = [case.name for case in select() if case.model is not None and case.op !
 _LARGE = {name for name in MODELS if name.endswith("/1024x1024")} | {"vae/flux/decoder"}
 PICTURES = ("model/unet", "model/controlnet", "model/vae-encoder", "model/vae-decoder", "model/esrgan")
 OPS = [name for name, case in CASES.items() if case.op in OPERATIONS]
+# Without AVX-512 torch is many times slower in float16 and bfloat16 than in float32: there it is asked of these,
+# and in channels last of all pictures but the quiet ones, in float32 alone.
+_WIDE = ("tae/", "minimax-h3-vae/", "vae/flux2/", "qwen3/zimage", "mistral/flux2")
+_FAST_HALVES = torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+def _asked(engines, without_halves: bool):
+    return [engine for engine in engines.values() if _FAST_HALVES or not (without_halves and "16" in engine.name)]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +78,8 @@ _APART = "qwen2.5-vl-mmproj/"
 
 @pytest.mark.parametrize("name", _marked(name for name in MODELS if not name.startswith(_APART)))
 def test_models(engines, runner, name):
-    results = conform.run(runner, list(engines.values()), [CASES[name]])
+    asked = _asked(engines, name.startswith(_WIDE))
+    results = conform.run(runner, asked, [CASES[name]])
     taken = [r for r in results if r.status != "refused"]
     assert [(r.engine, r.status, r.reason) for r in taken if not r.conforms] == []
     rounded = [r for r in results if r.status == "refused"]
@@ -78,7 +87,7 @@ def test_models(engines, runner, name):
         why = ("before embedding", "too coarse")
         assert all(r.engine != "torch" and any(reason in r.reason for reason in why) for r in rounded)
     else:
-        assert len(rounded) == len(engines), "diffusers reads no blocks from a folder"
+        assert len(rounded) == len(asked), "diffusers reads no blocks from a folder"
 
 
 @pytest.mark.parametrize("op", ["model/flux", "model/qwen3"])
@@ -213,7 +222,7 @@ def channels_last(model_files):
 @pytest.mark.parametrize("name", _marked(name for name in MODELS if CASES[name].op in PICTURES))
 def test_channels_last_is_honest(channels_last, runner, name):
     """torch's GroupNorm takes the variance as E[x^2] - E[x]^2 there, and the engine says so."""
-    results = conform.run(runner, list(channels_last.values()), [CASES[name]])
+    results = conform.run(runner, _asked(channels_last, not name.endswith("/quiet")), [CASES[name]])
     assert [(r.engine, r.reason) for r in results if not r.conforms] == []
 
 
