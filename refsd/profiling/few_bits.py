@@ -11,7 +11,7 @@ import re
 from bisect import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from itertools import product
 
 import ml_dtypes
@@ -76,7 +76,7 @@ def _probe(largest: float) -> np.ndarray:
     return np.ldexp(x, np.array(_SIZES)[:, None]).astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-@lru_cache
+@cache  # of all rules, 300 of 16 KB
 def _expected(rule: Quantization, largest: float, shift: int) -> np.ndarray:
     return rounded(np.ldexp(_probe(largest).astype(np.float64), shift), rule, lambda y: y)
 
@@ -119,9 +119,11 @@ def _nearest(questioner: Questioner, weight: StoredTensor, shift: int) -> tuple[
     if not all(np.isfinite(y).all() for y in came.values()):
         return None, "not finite"
 
+    sizes = {n: np.abs(x).max(axis=1, keepdims=True) for n, x in given.items()}
+
     def errors(expected: Callable[[float], np.ndarray]) -> np.ndarray:
         """Return the RMS error of each row of each set, in units of the row's size, so that small rows count."""
-        apart = [(came[n] - expected(n)) / np.abs(given[n]).max(axis=1, keepdims=True) for n in _ENDS]
+        apart = [(came[n] - expected(n)) / sizes[n] for n in _ENDS]
         return np.sqrt(np.mean(np.square(apart), axis=2))
 
     whole = errors(lambda n: given[n])
