@@ -90,6 +90,7 @@ class Text:
     def __init__(self, function: FunctionType):
         self.function = function
         self._node = _node_of(function)
+        self._bare, self._module = _module_with(self._node, function.__code__)
         self.name = _name_of(function, self._node)
         if "__class__" in function.__code__.co_freevars:
             raise LookupError("super() needs the class that the text stands in")
@@ -229,7 +230,7 @@ class Text:
             if bare.met < 2 or {*names} != bare.names:
                 continue
             try:
-                code = _code(ast.fix_missing_locations(node), self.function.__code__)
+                code = _code(_module_with(node, self.function.__code__)[1], self.function.__code__)
             except (SyntaxError, ValueError, TypeError):
                 continue
             if code is not None:
@@ -247,8 +248,7 @@ class Text:
                 for node in met:
                     node.id = other if node.id == one else one
                 with contextlib.suppress(SyntaxError, ValueError, TypeError):
-                    code = _code(self._node, own)
-                    if code is not None:
+                    if (code := self._code()) is not None:
                         yield Variant(f"{self.name}: {one} and {other} exchanged {where}", "exchange", code)
                 for node in met:
                     node.id = other if node.id == one else one
@@ -258,11 +258,17 @@ class Text:
         old = getattr(parent, field) if i is None else getattr(parent, field)[i]
         _put(parent, field, i, ast.fix_missing_locations(ast.copy_location(new, old)))
         try:
-            return _code(self._node, self.function.__code__)
+            return self._code()
         except (SyntaxError, ValueError, TypeError):
             return None
         finally:
             _put(parent, field, i, old)
+
+    def _code(self) -> CodeType | None:
+        """Compile the text as it stands now."""
+        if isinstance(self._bare, ast.Lambda):  # a list of statements is the node's own
+            self._bare.body = self._node.body
+        return _code(self._module, self.function.__code__)
 
 
 def _put(parent: Any, field: str, i: int | None, value: ast.AST) -> None:
@@ -307,8 +313,8 @@ def _name_of(function: FunctionType, node: ast.AST) -> str:
     return function.__module__.rpartition(".")[2]
 
 
-def _code(node: Any, right: CodeType) -> CodeType | None:
-    """Compile a function's node with the free variables of `right`; None if they differ."""
+def _module_with(node: Any, right: CodeType) -> tuple[ast.Lambda | ast.FunctionDef, ast.Module]:
+    """Return a function's node without defaults, and a module that gives it the free variables of `right`."""
     if isinstance(node, ast.Lambda):
         bare = ast.Lambda(_without_defaults(node.args), node.body)
         inside: list[ast.stmt] = [ast.Return(bare)]
@@ -316,7 +322,11 @@ def _code(node: Any, right: CodeType) -> CodeType | None:
         bare = _function(node.name, _without_defaults(node.args), node.body)
         inside = [bare]
     arguments = ast.arguments([], [ast.arg(name) for name in right.co_freevars], None, [], [], None, [])
-    module = ast.fix_missing_locations(ast.Module([_function("_outer", arguments, inside)], []))
+    return bare, ast.fix_missing_locations(ast.Module([_function("_outer", arguments, inside)], []))
+
+
+def _code(module: ast.Module, right: CodeType) -> CodeType | None:
+    """Compile the function in such a module; None if its free variables are not those of `right`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         compiled = compile(module, right.co_filename, "exec")
