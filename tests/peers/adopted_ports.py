@@ -73,7 +73,7 @@ class Port:
         return {name: y.numpy() for name, y in outputs_of(answer, self._case.inputs, given).items()}, taps
 
 
-# (name, build) -> what an earlier test adopted, whose folder stays: an export takes half a minute.
+# (name, build) -> what an earlier test adopted, whose folder stays: an export takes up to half a minute.
 _KEPT: dict[tuple[str, Any], tuple[Path, torch.nn.Module, Mapping[str, Any], set[str]]] = {}
 
 

@@ -266,7 +266,7 @@ class Text:
 
     def _code(self) -> CodeType | None:
         """Compile the text as it stands now."""
-        if isinstance(self._bare, ast.Lambda):  # a list of statements is the node's own
+        if isinstance(self._bare, ast.Lambda):  # its expression may have been replaced; statements are shared
             self._bare.body = self._node.body
         return _code(self._module, self.function.__code__)
 

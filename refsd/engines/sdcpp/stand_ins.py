@@ -99,7 +99,7 @@ def hollow(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
 def _hollow_blocks(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
     """Write a sparse GGUF file of zeros: matrices in TQ2_0 (66 bytes a block of 256), other tensors in f32.
 
-    Of the types of about two bits it is the one that ggml multiplies fastest on a CPU with AVX2 alone.
+    On a CPU with AVX2 alone ggml multiplies it several times as fast as IQ1_S, which is smaller.
     """
     f32, tq2_0, aligned = 0, 35, 32
     header, at = struct.pack("<4sIQQ", b"GGUF", 3, len(shapes), 0), 0
