@@ -29,6 +29,8 @@ from refsd.numerics.quantization import (
 
 # Roundings between x and its code: of the scale, of the scale as it is stored, of its reciprocal, of the quotient.
 _ROUNDINGS = 4
+# The logarithm of a number beside a power of two may round to that power's: the scale changes on one side alone.
+_SIDES = {"e8m0": (-1, 0), "e8m0_floor": (0, 1)}
 
 
 class Moves(NamedTuple):
@@ -86,7 +88,7 @@ def moves(
         ends = [to_grid(v + sign * away, g, how.rounding) for sign, g in zip((-1, 1), grids, strict=True)]
         moved = np.max([np.abs(end - q.values) for end in ends], axis=0)
         return Moves(q.values, moved, q.scale, relative)
-    moved = _moved_blocks(x, dx, how, q.scale, error + _ROUNDINGS * narrow)
+    moved = _moved_blocks(x, dx, how, q.scale, error + _ROUNDINGS * (u if how.powers else narrow))
     return Moves(q.values, moved, q.scale, relative)
 
 
@@ -110,11 +112,11 @@ def _moved_blocks(x: np.ndarray, dx: np.ndarray, how: Quantization, scale: np.nd
     right = block_scales(blocks, how, scale)
     values = to_grid(divided(blocks, scale * right), how.grid, how.rounding) * right
     moved = np.zeros_like(values)
-    for sign in (-1, 0, 1):
+    for sign in (-1, 0, 1) if doubt.any() else _SIDES.get(how.block_scale, (-1, 0, 1)):
         largest = np.abs(blocks).max(axis=-1, keepdims=True) + sign * most
         inner = block_scales(np.maximum(largest, 0), how, scale) if sign else right
         v = divided(blocks, scale * inner)
-        away = divided(doubt, scale * inner) + np.abs(v) * error
+        away = divided(doubt, scale * inner) + np.abs(v) * (0.0 if how.powers else error)
         for end in (v - away, v + away):
             moved = np.maximum(moved, np.abs(to_grid(end, how.grid, how.rounding) * inner - values))
     return moved.reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]

@@ -209,6 +209,7 @@ MXFP8 = Quantization("f8_e4m3", "none", block=32, block_scale="e8m0")
 COMFY_INT8 = replace(TORCH_BF16, name="comfy-int8", activations=MappingProxyType({"i8": INT8_ROWS}))
 _FP8 = MappingProxyType({"f8_e4m3": FP8_TENSOR, "f8_e5m2": FP8_TENSOR})
 COMFY_FP8 = replace(TORCH_BF16, name="comfy-fp8", activations=_FP8)
+MXFP4 = replace(MXFP8, type="f4_e2m1")
 _W4A4 = MappingProxyType({"nvfp4_comfy": NVFP4, "mxfp8": MXFP8})
 NVFP4_W4A4 = replace(TORCH_BF16, name="nvfp4-w4a4", activations=_W4A4)
 

@@ -11,6 +11,7 @@ from refsd.kernels.quant.activation_codes import (
     GRIDS,
     Grid,
     divided,
+    floor_scale,
     less_zero,
     power_scale,
     scale_of,
@@ -20,6 +21,8 @@ from refsd.kernels.quant.activation_codes import (
 )
 from refsd.numerics.errors import BadInput
 
+_POWERS = {"e8m0": power_scale, "e8m0_floor": floor_scale}
+
 
 @dataclass(frozen=True)
 class Quantization:
@@ -28,7 +31,8 @@ class Quantization:
     type:     a key of kernels.quant.activation_codes.GRIDS: "int8", "int4", "f8_e4m3", "f8_e5m2", "f4_e2m1" ...
     scale:    the numbers that share a float32 scale, max |x| / largest: "tensor" or "row"; "none": the scale is 1
     block:    numbers of a row that share a second scale; 0: none
-    block_scale: its type: "f8_e4m3" (NVFP4), "e8m0", a power of two (MXFP8), or "f32" (groups)
+    block_scale: its type: "f8_e4m3" (NVFP4), "f32" (groups), or a power of two (MXFP8, MXFP4), "e8m0": the least
+              that clips nothing, "e8m0_floor": the specification's, which may
     rounding: of ties, "even" or "away"; "zero": every number toward zero
     largest:  the number to which max |x| is mapped; 0: the type's largest
     rotation: size of the groups in which a Hadamard matrix first rotates rows (kernels/quant/convrot.py); 0: none
@@ -72,11 +76,17 @@ class Quantization:
         """True if products of such numbers are added up exactly, in int32."""
         return self.grid.exponent is None and not self.block
 
+    @property
+    def powers(self) -> bool:
+        """True if numbers are divided by a power of two alone, which is exact."""
+        return self.block > 0 and self.scale == "none" and self.block_scale in _POWERS
+
     def __str__(self) -> str:
         """The words of reports: "int8, a scale a row"."""
         zero = ", with a zero point" if self.zero_point else ""
         under = {"none": "", "row": ", a scale a row", "tensor": ", one scale for the tensor"}[self.scale]
-        blocks = f", a scale every {self.block}" if self.block else ""
+        lower = ", rounded down" if self.block_scale == "e8m0_floor" else ""
+        blocks = f", a scale every {self.block}{lower}" if self.block else ""
         turned = f", rotated in groups of {self.rotation}" if self.rotation else ""
         ties = {"even": "", "away": ", ties away from zero", "zero": ", rounded toward zero"}[self.rounding]
         reach = f" to {self.largest:g}" if self.largest else ""
@@ -173,8 +183,8 @@ def given_zero(zero: np.ndarray | None, x: np.ndarray) -> np.ndarray:
 def block_scales(blocks: np.ndarray, how: Quantization, scale: np.ndarray) -> np.ndarray:
     """Return the second scale of each block. blocks: [..., n, block] -> [..., n, 1]"""
     largest = how.largest or how.grid.largest
-    if how.block_scale == "e8m0":
-        return power_scale(blocks, -1, largest)
+    if how.block_scale in _POWERS:
+        return _POWERS[how.block_scale](blocks, -1, largest)
     if how.block_scale == "f32":
         return divided(scale_of(blocks, -1, largest), scale)
     return to_grid(divided(scale_of(blocks, -1, largest), scale), GRIDS[how.block_scale])

@@ -33,9 +33,9 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 14_650,  # cases of rare sizes, of what float16 does not hold, a resize by a factor, a cache
+    "golden": 14_940,  # cases of rare sizes, of what float16 does not hold, a cache; products in MX formats
     "kernels": 11_360,
-    "numerics": 1_775,
+    "numerics": 1_785,
     "refsd": 1_150,
     "refsd/adoption": 2_710,
     "refsd/bench": 1_960,
@@ -48,9 +48,9 @@ BUDGETS = {
     "refsd/components": 520,
     "refsd/conventions": 1_150,
     "refsd/corpus": 350,
-    "refsd/diagnosis": 2_215,
+    "refsd/diagnosis": 2_220,
     "refsd/disagreement": 1_130,
-    "refsd/engines": 11_470,  # SDNQ, on what it shares with comfy-kitchen; refusals of a factor
+    "refsd/engines": 11_490,  # SDNQ, on what it shares with comfy-kitchen; refusals of a factor
     "refsd/export": 350,
     "refsd/families": 2_320,
     "refsd/files": 4_025,
@@ -61,7 +61,7 @@ BUDGETS = {
     "refsd/networks": 1_436,
     "refsd/onnx": 3_965,  # results in 8 bits, codes made unsigned
     "refsd/pipelines": 4_030,
-    "refsd/profiling": 1_905,  # quotients, fewest rows, outliers, truncated codes
+    "refsd/profiling": 1_915,  # quotients, fewest rows, outliers, truncated codes
     "refsd/progress": 250,
     "refsd/reports": 2_060,
     "refsd/requests": 210,

@@ -27,6 +27,11 @@ def stored_weight(inputs: Inputs) -> np.ndarray:
     return inputs["weight"].values()
 
 
+def scale_of_weight(inputs: Inputs) -> np.ndarray:
+    """Return the scale of the tensor, or of each row; 1 where blocks alone have scales."""
+    return inputs["weight_scale"].values() if "weight_scale" in inputs else np.ones(1, np.float32)
+
+
 def static_numbers(inputs: Inputs) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return the scale of x and its zero point that were measured beforehand."""
     scale, zero = (inputs[name].values() if name in inputs else None for name in ("x_scale", "x_zero"))
@@ -45,7 +50,7 @@ def product(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Arithmet
 
     def run(a: Arithmetic, inputs: Inputs, params: Params) -> np.ndarray:
         dtype = a.numerics.compute_dtype
-        weight, scale = weight_of(inputs).astype(dtype), inputs["weight_scale"].values().astype(dtype)
+        weight, scale = weight_of(inputs).astype(dtype), scale_of_weight(inputs).astype(dtype)
         x, bias = values(a, inputs["x"]), optional(a, inputs, "bias")
         how = _as_declared(rule(params), a.numerics)
         return in_codes(a.linear_quantized(x, weight, scale, bias, how, *static_numbers(inputs)), inputs)
@@ -66,7 +71,7 @@ def product_bound(rule: Rule, weight_of: Weight = stored_weight) -> Callable[[Ru
         x = run.inputs["x"].astype(n.storage_dtype).astype(np.float64)
         bits = moves(x, run.moved("x"), how, n.compute, n.storage, *static_numbers(run.stored))
         W, K = weight_of(run.stored).astype(np.float64), x.shape[-1]
-        scale = np.abs(bits.scale * run.inputs["weight_scale"])
+        scale = np.abs(bits.scale * scale_of_weight(run.stored).astype(np.float64))
         s = np.abs(bits.values @ W.T)
         terms = Terms()
         # All rows share the error of one scale.

@@ -1,6 +1,6 @@
 """What engines get wrong in linear layers in few bits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import ml_dtypes
@@ -8,7 +8,7 @@ import numpy as np
 
 from refsd.golden.mutations import BATCH, F16_INPUT, NO_BIAS, other_input, widened
 from refsd.golden.operation import Inputs, Mutant, Params, Wrong
-from refsd.golden.operations.few_bits import Rule, Weight, in_codes, static_numbers, stored_weight
+from refsd.golden.operations.few_bits import Rule, Weight, in_codes, scale_of_weight, static_numbers, stored_weight
 from refsd.golden.operations.linear import read_as_transposed, shifted_rows, without_tail
 from refsd.kernels.quant.activation_codes import divided
 from refsd.numerics.arithmetic import Arithmetic
@@ -28,7 +28,7 @@ class Parts:
         self.a = Arithmetic(FLOAT32)
         self.x = np.asarray(inputs["x"].values(), np.float32)
         self.weight = weight_of(inputs).astype(np.float32)
-        self.scale = inputs["weight_scale"].values()
+        self.scale = scale_of_weight(inputs)
         self.bias = inputs["bias"].values() if "bias" in inputs else None
         self.static, self.zero = static_numbers(inputs)
 
@@ -196,13 +196,16 @@ def _first_scale(scale: np.ndarray) -> np.ndarray | None:
     return np.full_like(scale, scale[0]) if len(scale) > 1 else None
 
 
+_NAN = "NaN where a row of x is zero"
 _OF_ROWS = {
     "scale of the whole tensor taken for each row's, or the reverse": _other_sharing,
-    "NaN where a row of x is zero": _nan_of_zero_rows,
+    _NAN: _nan_of_zero_rows,
 }
 
 
-def read_on(rule: Rule, weight_of: Weight = stored_weight) -> tuple[Mutant[Wrong], ...]:
+def read_on(
+    rule: Rule, weight_of: Weight = stored_weight, blocks: Sequence[int] = (32, 64, 128)
+) -> tuple[Mutant[Wrong], ...]:
     """Return the bugs of blocks that rows do not fill: behind a row lies the next, of x and of the weight."""
 
     def bug(block: int) -> Mutant[Wrong]:
@@ -215,28 +218,41 @@ def read_on(rule: Rule, weight_of: Weight = stored_weight) -> tuple[Mutant[Wrong
 
         return Mutant(f"rows are read on to whole {block}s of numbers", wrong(rule, change, weight_of))
 
-    return tuple(bug(block) for block in (32, 64, 128))
+    return tuple(bug(block) for block in blocks)
 
 
-def product_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
-    """Return the known bugs that every page has. given: False where x has no scale that was measured beforehand"""
-    changes = {
-        "result divided by the activations' scale": _divided_scale,
-        "activations rounded toward zero": with_rule(rounding="zero"),
-        "activations not rounded: the weight was widened instead": _not_rounded,
+def product_mutants(
+    rule: Rule, weight_of: Weight = stored_weight, given: bool = True, scaled: bool = True
+) -> tuple[Mutant[Wrong], ...]:
+    """Return the known bugs that every page has.
+
+    given:  False where x has no scale that was measured beforehand
+    scaled: False where the only scales are powers of two, of blocks
+    """
+    of_scales = {
         "activations' scale rounded to float16": _scale_through(np.float16),
         "activations' scale rounded to bfloat16": _scale_through(ml_dtypes.bfloat16),
         "activations' scale rounded up to a power of two once they are divided by it": _scale_of_power,
         **({"activations' given scale ignored": _static_ignored} if given else {}),
         "bias added before the scales are multiplied in": _scaled_bias,
         "bias in units of both scales' product, and not multiplied by it": _bias_in_steps,
+    }
+    changes = {
+        **({"result divided by the activations' scale": _divided_scale} if scaled else {}),
+        "activations rounded toward zero": with_rule(rounding="zero"),
+        "activations not rounded: the weight was widened instead": _not_rounded,
+        **(of_scales if scaled else {}),
         "sum of products stored in float16": _float16_sums,
     }
-    return (
-        *(Mutant(name, wrong(rule, change, weight_of)) for name, change in changes.items()),
-        *(RowMutant(name, wrong(rule, change, weight_of)) for name, change in _OF_ROWS.items()),
+    of_weight = (
         Mutant("weight's scale missing", other_input("weight_scale", np.ones_like)),
         Mutant("weight's scale inverted", other_input("weight_scale", lambda scale: 1 / scale)),
+    )
+    of_rows = _OF_ROWS if scaled else {_NAN: _nan_of_zero_rows}
+    return (
+        *(Mutant(name, wrong(rule, change, weight_of)) for name, change in changes.items()),
+        *(RowMutant(name, wrong(rule, change, weight_of)) for name, change in of_rows.items()),
+        *(of_weight if scaled else ()),
         RowMutant("weight read as its transpose", other_input("weight", read_as_transposed)),
         RowMutant("last columns left out", other_input("x", without_tail)),
         RowMutant("row i read from number i on, not from i K", other_input("x", shifted_rows)),

@@ -7,6 +7,7 @@ import numpy as np
 
 from refsd.golden.mutations import Wrong, other_input
 from refsd.golden.operation import Inputs, Mutant, Operation
+from refsd.golden.operations.block_scales_of_weights import codes_of_pairs, scale_mutants, scaled_blocks, swapped
 from refsd.golden.operations.few_bits import product, product_bound, product_case
 from refsd.golden.operations.few_bits_bugs import Parts, product_mutants, read_on, with_rule, wrong
 from refsd.golden.recipe import Recipe
@@ -22,15 +23,8 @@ def _rule(params) -> Quantization:
     return NVFP4
 
 
-def _codes(inputs: Inputs) -> np.ndarray:
-    """Return the codes, of which the first of a byte is its upper half. -> uint8 [O, K]"""
-    packed = inputs["weight"].values().astype(np.uint8)
-    return np.stack([packed >> 4, packed & 0xF], axis=-1).reshape(len(packed), -1)
-
-
 def _weight(inputs: Inputs, table=TABLES["nvfp4"]) -> np.ndarray:
-    scales = np.repeat(inputs["block_scale"].values(), _GROUP, axis=1)
-    return table[_codes(inputs)] * scales
+    return scaled_blocks(table[codes_of_pairs(inputs, upper_first=True)], inputs["block_scale"].values(), _GROUP)
 
 
 def _changed(change) -> Wrong:
@@ -73,32 +67,6 @@ def _blocks_alone(parts: Parts) -> np.ndarray | None:
     return with_rule(scale="none")(parts)
 
 
-def _lying_in_fours(scales: np.ndarray) -> np.ndarray | None:
-    """Rows of scales are padded with 1 to whole fours where they are written, and not where they are read."""
-    more = -scales.shape[1] % 4
-    padded = np.pad(scales, ((0, 0), (0, more)), constant_values=1)
-    return padded.ravel()[: scales.size].reshape(scales.shape) if more else None
-
-
-def _read_in_fours(scales: np.ndarray) -> np.ndarray | None:
-    """The reverse. Behind the last row lies 1."""
-    rows, n = scales.shape
-    memory = np.pad(scales.ravel(), (0, rows * (-n % 4)), constant_values=1)
-    return memory.reshape(rows, -1)[:, :n] if n % 4 else None
-
-
-def _swapped(packed: np.ndarray) -> np.ndarray:
-    return packed << 4 | packed >> 4
-
-
-def _next_block(scales: np.ndarray) -> np.ndarray | None:
-    return np.roll(scales, -1, axis=1) if scales.shape[1] > 1 else None
-
-
-def _transposed(scales: np.ndarray) -> np.ndarray | None:
-    return np.ascontiguousarray(scales.reshape(scales.shape[::-1]).T) if 1 not in scales.shape else None
-
-
 def _case(label: str, x, out: int, scales: int = -10, **more):
     """scales: exponent of the weight's scales of blocks"""
     weight = {
@@ -130,15 +98,11 @@ LINEAR_NVFP4 = Operation(
     mutants=(
         *product_mutants(_rule, _weight),
         *read_on(_rule, _weight),
-        Mutant("codes of a byte in the other order", other_input("weight", _swapped)),
+        *scale_mutants(one=1.0),
+        Mutant("codes of a byte in the other order", other_input("weight", swapped)),
         Mutant("codes read as integers of 4 bits", _other_codes(_INTEGERS)),
         Mutant("sign of the codes lost", _other_codes([*TABLES["nvfp4"][:8], *TABLES["nvfp4"][:8]])),
-        Mutant("weight's scales of the next block", other_input("block_scale", _next_block)),
-        Mutant("weight's scales of blocks transposed", other_input("block_scale", _transposed)),
-        Mutant("weight's scales of blocks missing", other_input("block_scale", np.ones_like)),
         Mutant("both tensors' scales left out: those of blocks alone", _changed(_blocks_alone)),
-        Mutant("weight's scales are read in rows of whole fours", other_input("block_scale", _read_in_fours)),
-        Mutant("weight's scales lie in rows of whole fours", other_input("block_scale", _lying_in_fours)),
         Mutant("activations in blocks of 32", _changed(with_rule(block=32))),
         Mutant("activations' scales of blocks powers of two", _changed(_POWERS)),
         Mutant("activations' scales of blocks in float32, not E4M3", _changed(_unrounded_scales)),

@@ -110,6 +110,17 @@ def power_scale(x, axis, largest):
     )
 
 
+def floor_scale(x, axis, largest):
+    """Return the power of two that has the largest |x| in the grid's last binade; 0 where all x are 0.
+
+    Numbers that are rounded beyond the grid's largest become it: of E4M3 those from 1.75 times a power of two on.
+    Source: OCP Microscaling Formats 1.0, section 6.3.
+    """
+    most = np.abs(x).max(axis=axis, keepdims=True, initial=0)
+    exponent = np.frexp(most)[1] - np.frexp(largest)[1]
+    return np.where(most == 0, most, np.ldexp(x.dtype.type(1), exponent))
+
+
 def divided(x, scale):
     """Return x / scale; 0 where the scale is 0."""
     return np.divide(x, scale, out=np.zeros(np.broadcast_shapes(x.shape, scale.shape), x.dtype), where=scale != 0)

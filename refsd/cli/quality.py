@@ -16,7 +16,7 @@ def quality(
         str,
         typer.Option(
             help="With commas: block types, q4_0+int8 (W4A8), comfy-int8, comfy-int8-convrot, comfy-fp8, "
-            "w4a8, nvfp4-w4a4, mxfp8-w8a8."
+            "w4a8, nvfp4-w4a4, mxfp8-w8a8, mxfp4-w4a4."
         ),
     ] = "q8_0,q6_k,q5_k,q4_k,q4_0,q3_k",
     component: Annotated[str, typer.Option(help="diffusion, clip_l, t5xxl, ...")] = "diffusion",
@@ -43,9 +43,9 @@ def quality(
 
     The file's matrices are quantized as ggml does, without an importance matrix and with one collected from the
     same inputs, and the component runs in float32. comfy-int8 and the like are ComfyUI's products: they
-    round activations as well, as TYPE+int8 (+fp8, +nvfp4, +mxfp8) does. Drawn inputs have deviation 1; for those of
-    a real prompt give --inputs. Layers whose rows are no whole blocks stay as they are: the table counts those that
-    were quantized.
+    round activations as well, as TYPE+int8 (+fp8, +nvfp4, +mxfp8, +mxfp4) does. Drawn inputs have deviation 1; for
+    those of a real prompt give --inputs. Layers whose rows are no whole blocks stay as they are: the table counts
+    those that were quantized.
     Drift is the relative distance of the last latent from that of the exact weights, after --steps of Euler from
     the same noise under the same conditions. Effect is what is left of a LoRA once it is merged and quantized, in
     the layer that keeps the least and in the one that keeps the most: changes below the steps of a file's blocks

@@ -4,7 +4,7 @@ q4_k                    a block type; activations stay as they are
 comfy-int8              int8 with a scale a row; -convrot: rotated in groups of 256 before
 comfy-fp8               F8_E4M3 with one scale
 w4a8                    rotated codes of 4 bits, int8 before they are multiplied
-nvfp4-w4a4, mxfp8-w8a8  with scales of blocks
+nvfp4-w4a4, mxfp8-w8a8, mxfp4-w4a4   with scales of blocks
 q4_0+int8               a block type, and activations in few bits: W4A8; +uint8: with a zero point for the tensor
 """
 
@@ -18,7 +18,7 @@ from refsd.kernels.quant import BLOCK_TYPES, convrot, w4a8
 from refsd.kernels.quant.activation_codes import divided, to_grid
 from refsd.kernels.quant.block_type import Importance
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4, UINT8_TENSOR
+from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, MXFP4, MXFP8, NVFP4, UINT8_TENSOR
 from refsd.numerics.quantization import Quantization, block_scales, in_blocks, quantize, scales
 from refsd.numerics.tensor import GROUPED_TYPES, Grouping, Scaling, StoredTensor
 
@@ -108,7 +108,14 @@ def _w4a8(w: np.ndarray, columns: np.ndarray | None) -> StoredTensor:
 
 
 _ROTATED = Quantization("int8", "row", rotation=convrot.GROUP)
-_ACTIVATIONS = {"int8": INT8_ROWS, "uint8": UINT8_TENSOR, "fp8": FP8_TENSOR, "nvfp4": NVFP4, "mxfp8": MXFP8}
+_ACTIVATIONS = {
+    "int8": INT8_ROWS,
+    "uint8": UINT8_TENSOR,
+    "fp8": FP8_TENSOR,
+    "nvfp4": NVFP4,
+    "mxfp8": MXFP8,
+    "mxfp4": MXFP4,
+}
 _UNUSED = Importance.UNUSED
 _E4M3 = ml_dtypes.float8_e4m3fn
 _KEPT = {
@@ -118,4 +125,5 @@ _KEPT = {
     "w4a8": Storage("", "i8", 4.5, convrot.GROUP, _UNUSED, _w4a8, INT8_ROWS),
     "nvfp4-w4a4": Storage("", "nvfp4_comfy", 4.5, 16, _UNUSED, _grouped("nvfp4_comfy", NVFP4), NVFP4),
     "mxfp8-w8a8": Storage("", "mxfp8", 8.25, 32, _UNUSED, _grouped("mxfp8", MXFP8), MXFP8),
+    "mxfp4-w4a4": Storage("", "nvfp4_comfy", 4.25, 32, _UNUSED, _grouped("nvfp4_comfy", MXFP4), MXFP4),
 }

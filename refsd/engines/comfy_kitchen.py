@@ -76,6 +76,17 @@ def _linear_nvfp4(torch, x, params):
     return torch.nn.functional.linear(factor, weight, x.get("bias")).reshape(*x["x"].shape[:-1], -1)
 
 
+def _linear_mxfp8(torch, x, params):
+    """What TensorCoreMXFP8Layout comes to where torch has no product of MXFP8: both factors widened again."""
+    from comfy_kitchen.backends.eager import quantization as eager
+    from comfy_kitchen.float_utils import to_blocked
+
+    rows = x["x"].reshape(-1, x["x"].shape[-1])
+    factor = eager.dequantize_mxfp8(*eager.quantize_mxfp8(rows), rows.dtype)
+    weight = eager.dequantize_mxfp8(x["weight"], to_blocked(x["block_scale"], flatten=False), rows.dtype)
+    return torch.nn.functional.linear(factor, weight, x.get("bias")).reshape(*x["x"].shape[:-1], -1)
+
+
 def _linear_svdquant(torch, x, params):
     """_w4a4_forward of TensorCoreSVDQuantW4A4Layout."""
     from comfy_kitchen.backends.eager import svdquant as eager
@@ -93,6 +104,11 @@ def _no_rows(case: Case) -> str | None:
     return "comfy-kitchen's FP8 has one scale for the tensor" if rows else None
 
 
+def _other_mx(case: Case) -> str | None:
+    other = case.params.get("scales") == "floor" or case.params.get("activations") == "f8_e5m2"
+    return "comfy-kitchen's MXFP8 is E4M3, its scales are rounded up" if other else None
+
+
 def _zero_point(case: Case) -> str | None:
     if "y_scale" in case.inputs:
         return "comfy-kitchen's results are no codes"
@@ -107,8 +123,9 @@ LIBRARY = Library(
         "linear_svdquant": _linear_svdquant,
         "linear_fp8": _linear_fp8,
         "linear_nvfp4": _linear_nvfp4,
+        "linear_mxfp8": _linear_mxfp8,
     },
-    refusals={"linear_fp8": _no_rows, "linear_int8": _zero_point},
+    refusals={"linear_fp8": _no_rows, "linear_int8": _zero_point, "linear_mxfp8": _other_mx},
     rounding={},
     rounded={
         "linear_nvfp4": "a CPU has no product of NVFP4, and widened factors are rounded to the dtype",

@@ -18,7 +18,16 @@ import ml_dtypes
 import numpy as np
 
 from refsd.kernels.philox import philox_successive
-from refsd.numerics.profiles import FP8_TENSOR, INT8_GROUPS, INT8_ROWS, MXFP8, NVFP4, TORCHAO_ROWS, UINT8_TENSOR
+from refsd.numerics.profiles import (
+    FP8_TENSOR,
+    INT8_GROUPS,
+    INT8_ROWS,
+    MXFP4,
+    MXFP8,
+    NVFP4,
+    TORCHAO_ROWS,
+    UINT8_TENSOR,
+)
 from refsd.numerics.quantization import Quantization, rounded
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor, stored
 from refsd.profiling.question import Finding, Questioner
@@ -45,7 +54,8 @@ def _rules() -> Iterator[Quantization]:
         yield replace(base, scale=scale, rounding=rounding)
     for scale, rounding in product(("row", "tensor"), ("even", "away", "zero")):
         yield replace(UINT8_TENSOR, scale=scale, rounding=rounding)
-    yield from (INT8_GROUPS, NVFP4, MXFP8, TORCHAO_ROWS)
+    yield from (INT8_GROUPS, NVFP4, TORCHAO_ROWS)
+    yield from (replace(rule, block_scale=scale) for rule in (MXFP8, MXFP4) for scale in ("e8m0", "e8m0_floor"))
 
 
 RULES = {str(rule): rule for rule in _rules()}

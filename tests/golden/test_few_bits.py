@@ -30,6 +30,7 @@ from refsd.numerics.profiles import (
     INT8_GROUPS,
     INT8_ROWS,
     LLM_ROWS,
+    MXFP4,
     MXFP8,
     NVFP4,
     SDNQ_ROWS,
@@ -43,6 +44,7 @@ from refsd.numerics.tensor import Scaling, StoredTensor, stored
 _UINT8_ROWS = replace(UINT8_TENSOR, scale="row")
 _RULES = (
     *(INT8_ROWS, TORCHAO_ROWS, INT8_GROUPS, FP8_TENSOR, NVFP4, MXFP8, replace(INT8_ROWS, rotation=16)),
+    *(replace(MXFP8, block_scale="e8m0_floor"), MXFP4, replace(MXFP4, block_scale="e8m0_floor")),
     *(UINT8_TENSOR, _UINT8_ROWS, replace(SDNQ_ROWS, fewest=8), replace(LLM_ROWS, outliers=2.5)),
 )
 
@@ -193,6 +195,47 @@ def test_nvfp4_is_the_search_of_every_code():
     expected = scale * float(s[0]) * rows @ naive.nvfp4_weight(w, d.astype(np.float64)).T + b
     y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
     assert abs(y - expected).max() <= 1e-13 * abs(expected).max()
+
+
+@pytest.mark.parametrize("case", OPERATIONS["linear_mxfp8"].cases, ids=lambda case: case.name)
+def test_mxfp8_is_the_search_of_every_code_and_power(case):
+    inputs, how = case.realize(), OPERATIONS[case.op].complete(case.realize(), case.params)
+    x, w, codes = (inputs[name].values() for name in ("x", "weight", "block_scale"))
+    weight = w.astype(np.float64) * np.repeat(2.0 ** (codes.astype(int) - 127), 32, axis=1)
+    rows = naive.mx_rows(x, how["activations"], how["scales"] == "up")
+    expected = rows @ weight.T + (inputs["bias"].values() if "bias" in inputs else 0.0)
+    y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    assert abs(y - expected).max() <= 1e-13 * abs(expected).max()
+
+
+@pytest.mark.parametrize("label", ["tokens", "floor-tokens", "floor-powers"])
+def test_mxfp4_is_the_search_of_every_code_and_power(label):
+    """Of two codes in a byte the first is in the lower half."""
+    case = _case("linear_mxfp4", label)
+    inputs = case.realize()
+    x, w, codes, bias = (inputs[name].values() for name in ("x", "weight", "block_scale", "bias"))
+    weight = naive.nvfp4_weight(w >> 4 | w << 4, np.repeat(2.0 ** (codes.astype(int) - 127), 2, axis=1))
+    expected = naive.mx_rows(x, "f4_e2m1", not case.params) @ weight.T + bias
+    y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    assert abs(y - expected).max() <= 1e-13 * abs(expected).max()
+
+
+def test_the_two_rules_part_where_the_largest_number_is_a_power_of_two_and_where_it_is_clipped():
+    x = np.zeros((3, 32), np.float32)
+    x[:, :2] = [[256, 1], [480, 1], [448, 1]]
+    up, floor = (quantize(x, replace(MXFP8, block_scale=kind), _same).values for kind in ("e8m0", "e8m0_floor"))
+    assert up[:, 0].tolist() == [256, 480, 448] and floor[:, 0].tolist() == [256, 448, 448]
+
+
+def test_powers_of_two_are_in_doubt_on_one_side_alone():
+    """At a power of two a logarithm is exact; beside it an engine may have either scale."""
+    x = np.zeros((4, 32))
+    x[:, :2] = np.array([[448, 52.3], [448 * (1 + 2e-8), 52.3], [2, 0.17], [2 - 1e-7, 0.17]])
+    for kind, doubted in (("e8m0", [False, True, False, False]), ("e8m0_floor", [False, False, False, True])):
+        how = replace(MXFP4, block_scale=kind)
+        factor = np.where(kind == "e8m0", 6 / 448, 1.0)
+        bits = moves(x * factor, np.zeros(x.shape), how, "float32", "float32")
+        assert ((bits.moved > 0).any(axis=1) == doubted).all(), kind
 
 
 def test_a_rotated_weight_is_multiplied_in_its_own_basis():

@@ -1,5 +1,6 @@
 """comfy-kitchen as an engine: right in every case and seed; with a bug in it, seen and named."""
 
+import itertools
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
@@ -11,6 +12,7 @@ import torch
 from comfy_kitchen.backends.eager import quantization as eager
 from comfy_kitchen.backends.eager import svdquant as eager_svdquant
 from comfy_kitchen.backends.eager import w4a8_int8 as eager_w4a8
+from comfy_kitchen.float_utils import from_blocked, to_blocked
 from comfy_kitchen.tensor import TensorCoreFP8Layout
 
 from refsd.cases import select
@@ -26,7 +28,9 @@ from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
-_CASES = select("linear_int8/*", "linear_w4a8/*", "linear_svdquant/*", "linear_fp8/*", "linear_nvfp4/*")
+_CASES = select(
+    *("linear_int8/*", "linear_w4a8/*", "linear_svdquant/*", "linear_fp8/*", "linear_nvfp4/*", "linear_mxfp8/*")
+)
 
 
 class InProcess:
@@ -61,7 +65,7 @@ def test_its_process_conforms_in_every_case(runner):
     found = [one.engine for one in registry.find("comfy-kitchen")]
     results = conform.run(runner, found, _CASES)
     assert [(r.engine, r.case, r.reason) for r in results if not r.conforms] == []
-    assert sum(r.status == "pass" for r in results) >= 3 * 35 + 16
+    assert sum(r.status == "pass" for r in results) >= 3 * 42 + 16
 
 
 @pytest.mark.parametrize("seed", range(1, 11))
@@ -354,6 +358,71 @@ FP8 = {
 }
 
 
+_mx, _expanded = eager.quantize_mxfp8, eager.dequantize_mxfp8
+
+
+def _powers(change):
+    """The activations under other powers of two. change: the largest numbers of blocks -> logarithms"""
+
+    def quantize(x):
+        blocks = x.reshape(len(x), -1, 32)
+        most = blocks.abs().amax(dim=-1)
+        powers = torch.where(most == 0, torch.ones(()), torch.exp2(change(most)))
+        codes = (blocks / powers.unsqueeze(-1)).clamp(-448, 448).to(torch.float8_e4m3fn)
+        exponents = (powers.log2() + 127).to(torch.uint8)
+        return codes.reshape(x.shape), to_blocked(exponents, flatten=False).view(torch.float8_e8m0fnu)
+
+    return {"quantize_mxfp8": quantize}
+
+
+def _up(most):
+    return (most / 448).log2().ceil()
+
+
+def _cut_blocks(x):
+    _, scales = _mx(x)
+    powers = torch.exp2(from_blocked(scales.view(torch.uint8), len(x), x.shape[1] // 32).float() - 127)
+    return _cut(x, powers.repeat_interleave(32, dim=1).clamp(min=1e-30)), scales
+
+
+def _weight(change):
+    """The weight's exponents, in rows, changed. The activations are widened first."""
+    calls = itertools.count()
+
+    def expand(codes, scales, kind):
+        if next(calls) % 2 == 0:
+            return _expanded(codes, scales, kind)
+        exponents = change(from_blocked(scales.view(torch.uint8), len(codes), codes.shape[1] // 32))
+        blocked = to_blocked(exponents.to(torch.uint8), flatten=False).view(torch.float8_e8m0fnu)
+        return _expanded(codes, blocked, kind)
+
+    return {"dequantize_mxfp8": expand}
+
+
+def _tiles_as_rows(exponents):
+    return to_blocked(exponents, flatten=False).reshape(-1)[: exponents.numel()].reshape(exponents.shape)
+
+
+MXFP8 = {
+    "the specification's scale": (_powers(lambda most: most.log2().floor() - 8), "round the other way"),
+    "the nearest power": (_powers(lambda most: (most / 448).log2().round()), "nearest power"),
+    "truncated": ({"quantize_mxfp8": _cut_blocks}, "toward zero"),
+    "not rounded": (
+        {
+            "quantize_mxfp8": lambda x: (x, None),
+            "dequantize_mxfp8": lambda codes, scales, kind: (
+                codes if scales is None else _expanded(codes, scales, kind)
+            ),
+        },
+        "not rounded",
+    ),
+    "a bias of 126": (_weight(lambda exponents: exponents + 1), "less 126"),
+    "tiles read as rows": (_weight(_tiles_as_rows), "read as rows"),
+    "the next block's": (_weight(lambda exponents: exponents.roll(-1, 1)), "next block"),
+    "scales transposed": (_weight(_read_as_transposed), "transposed"),
+}
+
+
 def _caught(engine, runner, op, replacements):
     with ExitStack() as stack:
         for name, replacement in replacements:
@@ -377,6 +446,8 @@ def _bugs():
             [(where_svdquant + function, new) for function, new in replaced.items()],
             words,
         )
+    for name, (replaced, words) in MXFP8.items():
+        yield name, "linear_mxfp8", [(where + function, new) for function, new in replaced.items()], words
     for name, (replaced, words) in FP8.items():
         if callable(replaced):
             yield name, "linear_fp8", [("comfy_kitchen.tensor.TensorCoreFP8Layout.quantize", replaced)], words

@@ -90,6 +90,28 @@ def nvfp4_rows(x):
     return np.array(rows, np.float64).reshape(x.shape), float(scale)
 
 
+def mx_rows(x, kind, up):
+    """Blocks of 32 under a power of two, found by search. up: the least that clips nothing; else the
+    specification's, which puts the largest number in the last binade. -> float64 [M, K]"""
+    largest = numbers(kind)[-1][0]
+    rows = []
+    for block in x.reshape(-1, 32).tolist():
+        most = max(abs(Fraction(v)) for v in block)
+        power = Fraction(2) ** -40
+        while most and (most > largest * power if up else most >= 2 * power * _binade(largest)):
+            power *= 2
+        rows.append([power * nearest(Fraction(v) / power, kind) for v in block])
+    return np.array(rows, np.float64).reshape(x.shape)
+
+
+def _binade(v):
+    """The largest power of two that is not above v."""
+    power = Fraction(1)
+    while 2 * power <= v:
+        power *= 2
+    return power
+
+
 def nvfp4_weight(packed, block_scale):
     """Two codes a byte, the first in the upper half: sign, 2 bits of exponent, 1 of mantissa. -> float64 [O, K]"""
     table = numbers("f4_e2m1")[7:]

@@ -20,7 +20,7 @@ from refsd.golden.named_numerics import named
 from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import FLOAT32, FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4
+from refsd.numerics.profiles import FLOAT32, FP8_TENSOR, INT8_ROWS, MXFP4, MXFP8, NVFP4
 from refsd.numerics.quantization import rounded
 from refsd.numerics.tensor import stored
 from refsd.pipelines.loaded_component import load_component
@@ -223,6 +223,7 @@ PRODUCTS = {
     "comfy-fp8": FP8_TENSOR,
     "nvfp4-w4a4": NVFP4,
     "mxfp8-w8a8": MXFP8,
+    "mxfp4-w4a4": MXFP4,
 }
 
 
