@@ -3,7 +3,7 @@
 import datetime
 import fnmatch
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from refsd.golden.fusions import wrong_fusion
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
 from refsd.golden.repeated_requests import LEFT_OVER, asked_last, causes_of_changes, changes, conforms_alone, copied
 from refsd.golden.report import NOT_SOUGHT, RIGHT, UNSEEN, WRONG, Result, Step
+from refsd.golden.search_cuts import SearchMemory, remembering
 from refsd.golden.unwritten_memory import foreign_outputs
 from refsd.golden.waivers import Waiver, apply, waive
 from refsd.numerics.arithmetic import Arithmetic
@@ -67,6 +68,7 @@ class Runner(NamedTuple):
     twice:    whether to ask every case again whose answer conforms, and fail it if the answer changes
     waiting:  engine, case -> a context for one request of the engine
     itself:   names of engines that are the reference itself: their answer is the honest run, and computed once
+    memory:   engine, operation -> what its failing cases have told, if this run keeps it
     """
 
     judges: Judges
@@ -81,6 +83,7 @@ class Runner(NamedTuple):
     twice: bool = False
     waiting: Callable[[Engine, Case], AbstractContextManager] = lambda engine, case: nullcontext()
     itself: Collection[str] = ()
+    memory: Callable[[str, str], SearchMemory | None] = lambda engine, op: None
 
 
 def run(
@@ -91,7 +94,8 @@ def run(
 ) -> list[Result]:
     """Judge every engine on every case, case by case, so that engines share the honest runs.
 
-    An engine that answers all cases in one process gets its first answered case once more at the end.
+    An engine that answers all cases in one process gets its first answered case once more at the end. Once six
+    failing cases of an operation have told nothing new, the causes of others are sought by what explained those.
     """
     results: list[Result] = []
     first: dict[str, Answered] = {}
@@ -101,7 +105,8 @@ def run(
         first.setdefault(answered.engine, answered)
         measured(answered)
 
-    runner = runner._replace(measured=note_first)
+    memories: dict[tuple[str, str], SearchMemory] = defaultdict(SearchMemory)
+    runner = runner._replace(measured=note_first, memory=lambda engine, op: memories[engine, op])
     for case in cases:
         wanted = [engine for engine in engines if runner.wanted(engine.name, case.name)]
         willing = [engine for engine in wanted if engine.refuses(case) is None]
@@ -237,7 +242,8 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     else:
         causes = _of_requests(runner, engine, judge, answered)
         if causes is None:
-            causes = _causes(judge, standard, actual, taps, examined)
+            with remembering(runner.memory(engine.name, case.op)):
+                causes = _causes(judge, standard, actual, taps, examined)
             again = [wrong_alone(engine, judge, standard, taps), wrong_fusion(engine, judge, standard, tapped)]
             causes["reason"] = "; ".join(filter(None, [causes["reason"], *again]))
         outcome = result(verdict.FAIL, **rest, **causes)

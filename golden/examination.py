@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Answer, Judge, Standard, Trace
 from refsd.golden.metrics import Metrics, not_asked_for
-from refsd.golden.search_cuts import noted_cuts
+from refsd.golden.search_cuts import noted_cuts, search_memory
 from refsd.golden.verdict import NO_WITNESS, Judgement, judge, judge_output
 from refsd.golden.wording import counted, did_you_mean
+from refsd.numerics.machine import one_blas_thread
 
 # Operations that a phrase lists, at most.
 _OPS = 6
@@ -137,11 +138,15 @@ def explain(
     """
     if examined.unknown:
         return Explanation()
-    with noted_cuts() as cuts:
+    memory = search_memory()
+    short = memory is not None and memory.short
+    with noted_cuts() as cuts, one_blas_thread():
         if examined.wrong:
             why = kind.explain(standard, {**taps, **actual}, at or examined.wrong[0])
         else:
             why = kind.explain(standard, actual)
+    if not why.causes and short:
+        return why._replace(cut="searched only for what explained other cases, for six had told nothing new")
     if why.causes or not cuts:
         return why
     return why._replace(cut=f"the search for a cause was cut after {max(cuts):g} s")

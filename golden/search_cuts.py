@@ -1,4 +1,4 @@
-"""Note that a search for a cause was cut by its time limit, so that the report can say so.
+"""Note that a search for a cause was cut by its time limit, so that the report can say so; shorten later ones.
 
 Limits are in seconds of a processor of 2024; a slower one is given as many more, so that it finds nearly the same.
 All other searches end by counted work.
@@ -6,15 +6,19 @@ All other searches end by counted work.
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
+
+from refsd.golden.cause_kinds import kinds
 
 T = TypeVar("T")
 _CUTS: ContextVar[list[float] | None] = ContextVar("cuts", default=None)
 _ROUNDS, _USUAL = 20_000, 50e-9  # Python takes so many seconds a round of `_count` on a Zen 4
 _SLOWEST = 4.0
+_IDLE = 6  # searches that tell nothing new, before others are shortened
 
 
 @contextmanager
@@ -32,6 +36,49 @@ def note_cut(seconds: float) -> None:
     cuts = _CUTS.get()
     if cuts is not None:
         cuts.append(seconds)
+
+
+class SearchMemory:
+    """What the failing cases of one operation have told, so that later ones are asked only for that.
+
+    finders: those that explained a case; idle: wide searches in turn that added none
+    """
+
+    def __init__(self):
+        self.finders: set[str] = set()
+        self._kinds = Counter[str]()  # of causes, with the number of cases
+        self.idle = 0
+
+    @property
+    def short(self) -> bool:
+        return self.idle >= _IDLE
+
+    def note(self, found_by: Mapping[str, str]) -> None:
+        """Take the causes that explained a case, each with its finder."""
+        self.idle = self.idle + 1 if self.finders.issuperset(found_by.values()) else 0
+        self.finders.update(found_by.values())
+        self._kinds.update({kind for cause in found_by for kind in kinds(cause)})
+
+    def suffices(self, cause: str) -> bool:
+        """Return True for a cause of six other cases, once searches are short: no other need be tried."""
+        return self.short and any(self._kinds[kind] >= _IDLE for kind in kinds(cause))
+
+
+_MEMORY: ContextVar[SearchMemory | None] = ContextVar("memory", default=None)
+
+
+@contextmanager
+def remembering(memory: SearchMemory | None) -> Iterator[None]:
+    """Search with a memory; None: each search is as wide as the first."""
+    token = _MEMORY.set(memory)
+    try:
+        yield
+    finally:
+        _MEMORY.reset(token)
+
+
+def search_memory() -> SearchMemory | None:
+    return _MEMORY.get()
 
 
 def _count() -> float:

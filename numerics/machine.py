@@ -19,10 +19,14 @@ def one_answer(numerics: Numerics) -> Iterator[None]:
 
     What overflows in narrower numerics does so without a warning.
     """
-    alone = numerics.compute == "float64"
-    threads = _libraries(len(sys.modules)).limit(limits=1, user_api="blas") if alone else contextlib.nullcontext()
+    threads = one_blas_thread() if numerics.compute == "float64" else contextlib.nullcontext()
     with threads, np.errstate(over="ignore", invalid="ignore"):
         yield
+
+
+def one_blas_thread() -> contextlib.AbstractContextManager:
+    """Multiply with one thread: beside another program two wait for each other, much longer than they multiply."""
+    return _libraries(len(sys.modules)).limit(limits=1, user_api="blas")
 
 
 @functools.lru_cache(maxsize=1)

@@ -33,15 +33,15 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 14_940,  # cases of rare sizes, of what float16 does not hold, a cache; products in MX formats
+    "golden": 15_000,  # cases of rare sizes, of what float16 does not hold, a cache; products in MX formats; a memory of searches
     "kernels": 11_360,
-    "numerics": 1_785,
+    "numerics": 1_790,
     "refsd": 1_150,
     "refsd/adoption": 2_710,
     "refsd/bench": 1_960,
     "refsd/caches": 750,
     "refsd/cases": 560,
-    "refsd/causes": 10_200,  # formulas of operations with one expression changed, an end above 0
+    "refsd/causes": 10_260,  # finders have names, so that later cases ask those that told something
     "refsd/cli": 4_705,  # conform --twice, --no-causes, golden show of several
     "refsd/cluster": 1_300,
     "refsd/commands": 1_360,
@@ -56,7 +56,7 @@ BUDGETS = {
     "refsd/files": 4_025,
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
-    "refsd/judges": 2_255,  # an answer of which few elements are rounded the other way; NaN where a bug has it
+    "refsd/judges": 2_265,  # an answer of which few elements are rounded the other way; NaN where a bug has it
     "refsd/models": 21_530,
     "refsd/networks": 1_436,
     "refsd/onnx": 3_965,  # results in 8 bits, codes made unsigned

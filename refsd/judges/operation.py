@@ -14,7 +14,7 @@ from refsd.causes.operation.exchanged_axes import letters
 from refsd.causes.operation.other_values import fits, other_values, plain
 from refsd.causes.operation.precisions import broken_requests, in_precisions
 from refsd.causes.operation.steps import stepwise
-from refsd.causes.operation.unlisted import explaining, unlisted
+from refsd.causes.operation.unlisted import explaining, never, unlisted
 from refsd.golden import operations
 from refsd.golden.block_activations import block_of, moved_otherwise
 from refsd.golden.case import Case
@@ -25,6 +25,7 @@ from refsd.golden.metrics import Metrics, measure, not_asked_for
 from refsd.golden.mutations import other_input, other_params, with_bug
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.rounding import Bound, unit
+from refsd.golden.search_cuts import search_memory
 from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.machine import one_answer
@@ -122,7 +123,12 @@ class OperationJudge(Judge):
         if inside and (steps := explaining(of_shape(stepwise(op, inputs, params)), explains, tried)):
             return scene.nearest({name: {"y": wrong + error} for name, wrong in steps.items()}), []
         gap = is_gap(y, truth["y"], honest["y"], op.channel)
-        suspects = explaining(of_shape(unlisted(op, inputs, params, y, gap, stepped=inside)), explains, tried)
+        memory, found_by = search_memory(), dict[str, str]()
+        only = memory.finders if memory is not None and memory.short else None
+        wide = unlisted(op, inputs, params, y, gap, stepped=inside, only=only, found_by=found_by)
+        suspects = explaining(of_shape(wide), explains, tried, memory.suffices if memory is not None else never)
+        if memory is not None:
+            memory.note({name: found_by[name] for name in suspects})
         if suspects:
             near = scene.nearest({name: {"y": wrong + error} for name, wrong in suspects.items()})
             names = [name for name in suspects if name in near]

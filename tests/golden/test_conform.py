@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES, select
+from refsd.causes.operation import unlisted
 from refsd.engines import registry
 from refsd.engines.reference import Reference
 from refsd.golden import search_cuts, verdict
@@ -282,6 +283,39 @@ def test_a_search_that_was_cut_says_so():
     runner = Runner(Judges(Slow()), lambda case: truth.run(case, case.realize()))
     (result,) = run(runner, [Engine(lambda y, i: y + 1)], [_GELU])
     assert result.cut == "the search for a cause was cut after -1 s" and result.reason.endswith(result.cut)
+
+
+_FEW = [
+    case for case in select("attention/f32/*") if case.inputs["q"].shape[1] < 40 and not case.params.get("scale")
+][:14]
+
+
+def _noise(y, inputs):
+    return y + 0.1 * np.random.default_rng(y.size).standard_normal(y.shape).astype(np.float32)
+
+
+def test_once_six_cases_have_told_nothing_others_are_searched_less():
+    results = run(_runner(), [Engine(_noise)], _FEW)
+    short = ["told nothing new" in result.cut for result in results]
+    assert short == [i >= 6 for i in range(len(_FEW))] and not any(result.causes for result in results)
+    assert all(result.cut in result.reason for result in results)
+
+
+def test_what_explained_six_cases_is_sought_first_in_the_others(monkeypatch):
+    asked, tried = [], unlisted._all
+    monkeypatch.setattr(unlisted, "_all", lambda finders, y: asked.append([*finders]) or tried(finders, y))
+
+    class Flat(Engine):
+        """The scale of all heads' channels."""
+
+        def run(self, case, inputs):
+            q = inputs["q"].shape
+            wrong = msgspec.structs.replace(case, params={**case.params, "scale": (q[2] * q[3]) ** -0.5})
+            return super().run(wrong, inputs)
+
+    results = run(_runner(), [Flat()], _FEW)
+    assert len(asked[0]) > 20 and {"fitted"} <= {*asked[-1]} <= {"fitted", "generated"}
+    assert all(any("scale is" in cause for cause in r.causes) for r in results if r.status == verdict.FAIL)
 
 
 def test_a_limit_counts_by_its_clock_and_notes_what_it_is_told_to():

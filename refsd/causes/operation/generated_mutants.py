@@ -186,6 +186,9 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
             yield f"{which} exchanged", lambda x, a=one, b=other: x.swapaxes(a, b)
         yield f"{which} exchanged in memory", lambda x, a=one, b=other: reread(x, a, b)
         yield f"{which} stored in the other order", lambda x, a=one, b=other: restored(x, a, b)
+    for words, edge in (("first", 0), ("last", -1)) if x.ndim == 4 and min(x.shape[2:]) > 1 else ():
+        phrase = f"{name}: neither the {words} row nor the {words} column is read"
+        yield phrase, lambda x, at=edge: without_edges(x, at)
     if x.ndim > 3 and x.shape[1] > 1:
         yield f"{name}: axis {axes[1] or 1} is read as if it came last in memory", first_of_last
         yield f"{name}: axis {axes[1] or 1} lies last in memory", last_of_first
@@ -195,6 +198,13 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
         if x.shape[-1] % block:
             phrase = f"{name}: its rows are sought at a stride of whole {block}s of numbers"
             yield phrase, lambda x, b=block: strided(x, -(-x.shape[-1] // b) * b)
+
+
+def without_edges(x: np.ndarray, edge: int) -> np.ndarray:
+    """Return pictures [N, C, H, W] with zeros in one row and one column."""
+    x = x.copy()
+    x[:, :, edge] = x[..., edge] = 0
+    return x
 
 
 def _channels_last(op, inputs, params, right):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from refsd.causes.generic.orders import rules
@@ -30,6 +31,7 @@ _MOST = 1 << 22
 _FITTING = 6
 # How sums are taken, beside E[(x - mean)^2].
 _ONCE, _MEAN = "as E[x^2] - E[x]^2", "the mean of the run, the variance of all"
+_SMALL = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 # Rows by which a run of keys is known.
 _SHARES = 256
 # Pixels that a layout may keep free around a channel.
@@ -205,6 +207,10 @@ def _other_statistics(
     shape: of the rows; mean, variance: those of the engine
     """
     own = _moments(rows, centred)
+    for name, dtype in _SMALL.items():
+        small = [t.astype(dtype).astype(np.float64) for t in (*own, 1 / np.sqrt(own[1] + eps))]
+        yield f"{STATISTICS if centred else 'mean square'} stored in {name}", (small[0], small[1])
+        yield f"1/sqrt(variance + eps) stored in {name}", (own[0], small[2] ** -2 - eps)
     axes = ["all items", "all tokens", "all heads"][: len(shape)] if len(shape) != 2 else ["all items", "axis 1"]
     number = np.arange(len(rows)).reshape(shape)
     for a, name in enumerate(axes):
@@ -265,14 +271,15 @@ def _runs(n, sums, mean, variance, centred, size) -> list[_Run]:
         if block < n:
             candidates += [_Run(0, n, hole, block) for hole in range(0, n - block + 1, min(block, 4))]
     some = np.arange(min(_ROWS, len(mean)))
-    fitting = []
-    for run in candidates:
-        for count, how in _ways(run, n, centred):
-            own = _statistics(run, n, some, sums, centred, size, count, how)
-            if _near(own, mean[some], variance[some]):
-                # In long rows a number more or less is near, too.
-                fitting.append((np.abs(own - np.stack([mean[some], variance[some]])).max(), run))
-    return [run for _, run in sorted(fitting, key=lambda fit: fit[0])[:_FITTING]]
+    all_of_them = _Run(*np.array(candidates).T[..., None])
+    far = np.full(len(candidates), np.inf)
+    for count, how in _ways(all_of_them, n, centred):
+        own = np.stack(_statistics(all_of_them, n, some, sums, centred, size, count, how))
+        near = _near(own, mean[some], variance[some])
+        # In long rows a number more or less is near, too.
+        off = np.abs(own - np.stack([mean[some], variance[some]])[:, None]).max(axis=(0, 2))
+        far = np.where(near, np.minimum(far, off), far)
+    return [candidates[i] for i in np.argsort(far, kind="stable")[:_FITTING] if far[i] < np.inf]
 
 
 def _ways(run: _Run, n: int, centred: bool) -> Iterator[tuple[int, str]]:
@@ -283,22 +290,26 @@ def _ways(run: _Run, n: int, centred: bool) -> Iterator[tuple[int, str]]:
 
 
 def _statistics(run, n, rows, sums, centred, size, count, how) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and variance of the run in each of these rows. count, how: as in `_ways`"""
+    """Return mean and variance of the run in each of these rows. count, how: as in `_ways`
+
+    run: its numbers may be arrays [C, 1], one for each of C runs
+    """
     first, last = (np.minimum(rows * n + at, size) for at in (run.first, run.last))
     hole, end = rows * n + run.hole, rows * n + run.hole + run.lost
-    one, two = (s[last] - s[first] - (s[end] - s[hole] if run.lost else 0.0) for s in sums)
+    one, two = (s[last] - s[first] - (s[end] - s[hole]) for s in sums)
     there = last - first - run.lost
-    mean = one / count if centred else np.zeros(len(rows))
+    mean = one / count if centred else np.zeros_like(one)
     if how == _MEAN:
         one, two = (s[rows * n + n] - s[rows * n] for s in sums)
         there = count = n
     return mean, two / count - mean**2 if how == _ONCE else (two - 2 * mean * one + there * mean**2) / count
 
 
-def _near(own, mean, variance) -> bool:
+def _near(own, mean, variance) -> np.ndarray:
+    """Return whether means and variances [..., rows] are those of all rows. -> bool [...]"""
     size = np.sqrt(np.abs(variance)) + np.abs(mean)
     near = np.abs(own[0] - mean) <= _NEAR * size
-    return bool((near & (np.abs(own[1] - variance) <= 2 * _NEAR * np.abs(variance))).all())
+    return (near & (np.abs(own[1] - variance) <= 2 * _NEAR * np.abs(variance))).all(axis=-1)
 
 
 def _phrase(run: _Run, n: int) -> str:

@@ -129,7 +129,9 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
                 yield f"{phrase}; the variance is about it", made(about[0] / n, centre)
                 part = ((part - mean) ** 2).sum(1, keepdims=True)
                 yield f"the variance is the sum over {words}{divided}", made(part / count)
-    for parts in (k for k in (2, 4, 8) if n % k == 0 and n > k):
+    whole = x.shape[1] // params["num_groups"] if name.startswith("group_norm") else 1
+    # Where channels are whole, that is another number of groups.
+    for parts in (k for k in (2, 4, 8) if n % k == 0 and n > k and whole % k):
         part = rows.reshape(len(rows), parts, -1)
         centre = part.mean(2, keepdims=True) * own
         about = ((part - centre) ** 2).sum(2) / (n if name == "l2_norm" else n // parts)

@@ -4,7 +4,7 @@ They come after the listed bugs, which have better names, and before causes that
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain, islice
 
@@ -42,7 +42,14 @@ Named = Iterator[tuple[str, np.ndarray]]
 
 
 def unlisted(
-    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, gap: bool = False, stepped: bool = False
+    op: Operation,
+    inputs: Inputs,
+    params: Params,
+    actual: np.ndarray,
+    gap: bool = False,
+    stepped: bool = False,
+    only: Collection[str] | None = None,
+    found_by: dict[str, str] | None = None,
 ) -> Named:
     """Yield (name, wrong answer in float32, of the right shape), the likeliest first, as many as WORK allows.
 
@@ -51,8 +58,15 @@ def unlisted(
     gap:    found is one constant or not finite where it is wrong (see is_gap): try only overflows, what computes
             nothing, wrongly read blocks and codes, and formulas
     stepped: the bugs of `stepwise` were tried already, and are left out
+    only:   the finders to ask; None: all
+    found_by: takes the finder of each name
     """
-    yield from islice(_all(op, inputs, params, actual, gap, stepped), most_bugs(op, inputs, params))
+    finders = _finders(op, inputs, params, actual, gap, stepped)
+    wanted = {finder: find for finder, find in finders.items() if only is None or finder in only}
+    for finder, name, y in islice(_all(wanted, actual), most_bugs(op, inputs, params)):
+        if found_by is not None:
+            found_by.setdefault(name, finder)
+        yield name, y
 
 
 def most_bugs(op: Operation, inputs: Inputs, params: Params) -> int:
@@ -69,39 +83,47 @@ def most_bugs(op: Operation, inputs: Inputs, params: Params) -> int:
     return max(WORK // (work + _EACH), _LEAST)
 
 
-def _all(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, gap: bool, stepped: bool) -> Named:
-    computed = (
-        lambda: product_terms(op, inputs, params, actual),
-        lambda: head_counts(op, inputs, params),
-        *(() if stepped else (lambda: stepwise(op, inputs, params),)),
-        lambda: other_tokens(op, inputs, params, actual),
-        lambda: row_sums(op, inputs, params, actual),
-        lambda: softmax_sums(op, inputs, params, actual),
-        lambda: key_counts(op, inputs, params, actual),
-        lambda: other_exponential(op, inputs, params, actual),
-        lambda: other_entries(op, inputs, params, actual),
-        lambda: cut_polynomials(op, inputs, params, actual),
-        lambda: straight_lines(op, inputs, params, actual),
-        lambda: bordered(op, inputs, params),
-        lambda: changed_formulas(op, inputs, params),
-        lambda: fitted(op, inputs, params, actual),
-        lambda: generated(op, inputs, params, OPERATIONS),
-        lambda: softmax_sums(op, inputs, params, actual, more=True),
-    )
-    for make in (
-        lambda: overflows(op, inputs, params, actual),
-        lambda: partial_maximum(op, inputs, params, actual),
-        lambda: cancelled(op, inputs, params, actual),
-        lambda: ranges(op, inputs, params, actual),
-        lambda: _of_blocks(op, inputs, params, wrong_values, other_indices),
-        lambda: simplest(op, inputs, params),
-        lambda: _of_blocks(op, inputs, params, misread_floats),
-        lambda: _of_codes(op, inputs, actual),
-        *((lambda: changed_formulas(op, inputs, params),) if gap and np.isfinite(actual).any() else ()),
-        *(() if gap else computed),
-    ):
+def _finders(
+    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray, gap: bool, stepped: bool
+) -> dict[str, Callable[[], Named]]:
+    call = (op, inputs, params)
+    first = {
+        "overflows": lambda: overflows(*call, actual),
+        "partial_maximum": lambda: partial_maximum(*call, actual),
+        "cancelled": lambda: cancelled(*call, actual),
+        "ranges": lambda: ranges(*call, actual),
+        "blocks": lambda: _of_blocks(*call, wrong_values, other_indices),
+        "simplest": lambda: simplest(*call),
+        "small_floats": lambda: _of_blocks(*call, misread_floats),
+        "codes": lambda: _of_codes(op, inputs, actual),
+    }
+    if gap:
+        return {**first, "formulas": lambda: changed_formulas(*call)} if np.isfinite(actual).any() else first
+    return {
+        **first,
+        "product_terms": lambda: product_terms(*call, actual),
+        "head_counts": lambda: head_counts(*call),
+        **({} if stepped else {"steps": lambda: stepwise(*call)}),
+        "other_tokens": lambda: other_tokens(*call, actual),
+        "row_sums": lambda: row_sums(*call, actual),
+        "softmax_sums": lambda: softmax_sums(*call, actual),
+        "key_counts": lambda: key_counts(*call, actual),
+        "other_exponential": lambda: other_exponential(*call, actual),
+        "other_entries": lambda: other_entries(*call, actual),
+        "cut_polynomials": lambda: cut_polynomials(*call, actual),
+        "straight_lines": lambda: straight_lines(*call, actual),
+        "bordered": lambda: bordered(*call),
+        "formulas": lambda: changed_formulas(*call),
+        "fitted": lambda: fitted(*call, actual),
+        "generated": lambda: generated(*call, OPERATIONS),
+        "more_softmax_sums": lambda: softmax_sums(*call, actual, more=True),
+    }
+
+
+def _all(finders: Mapping[str, Callable[[], Named]], actual: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
+    for finder, find in finders.items():
         with suppress(Inapplicable):
-            yield from ((name, y) for name, y in make() if y.shape == actual.shape)
+            yield from ((finder, name, y) for name, y in find() if y.shape == actual.shape)
 
 
 def _of_blocks(op: Operation, inputs: Inputs, params: Params, *changes: Callable) -> Named:
@@ -120,12 +142,20 @@ def _of_codes(op: Operation, inputs: Inputs, actual: np.ndarray) -> Named:
             yield from ((phrase, y.astype(np.float32)) for phrase, y in fit(tensor, actual))
 
 
+def never(name: str) -> bool:
+    return False
+
+
 def explaining(
-    candidates: Named, explains: Callable[[np.ndarray], bool], tried: dict[str, np.ndarray]
+    candidates: Named,
+    explains: Callable[[np.ndarray], bool],
+    tried: dict[str, np.ndarray],
+    suffices: Callable[[str], bool] = never,
 ) -> dict[str, np.ndarray]:
     """Return the candidates that explain an answer; add the others to `tried`, up to KEPT bytes in all.
 
     explains: a candidate's answer in float64 -> whether it explains the engine's
+    suffices: the name of one that does -> whether others need not be tried
     """
     suspects: dict[str, np.ndarray] = {}
     room = KEPT - sum(y.nbytes for y in tried.values())
@@ -133,6 +163,8 @@ def explaining(
         wrong = y.astype(np.float64)
         if explains(wrong):
             suspects.setdefault(name, wrong)
+            if suffices(name):
+                break
         elif room > y.nbytes:
             room -= y.nbytes
             tried.setdefault(name, y)

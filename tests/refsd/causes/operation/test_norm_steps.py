@@ -120,3 +120,31 @@ def test_a_wrong_step_is_named(bug):
     case, wrong, says = _BUGS[bug]
     causes = named(case, wrong)
     assert causes and re.search(says, causes[0]), causes
+
+
+def _statistics_in(dtype, reciprocal=False):
+    def wrong(op, inputs, params):
+        x, w, b = _values(inputs, "x", "weight", "bias")
+        rows = x.reshape(len(x), params["num_groups"], -1)
+        mean, variance = rows.mean(-1, keepdims=True), rows.var(-1, keepdims=True)
+        root = 1 / np.sqrt(variance + params["eps"])
+        if reciprocal:
+            root = root.astype(dtype).astype(np.float64)
+        else:
+            mean, variance = (t.astype(dtype).astype(np.float64) for t in (mean, variance))
+            root = 1 / np.sqrt(variance + params["eps"])
+        return ((rows - mean) * root).reshape(x.shape) * w[:, None, None] + b[:, None, None]
+
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reciprocal", "cause"),
+    [
+        (np.float16, False, "mean and variance stored in float16"),
+        (ml_dtypes.bfloat16, True, "1/sqrt(variance + eps) stored in bfloat16"),
+    ],
+)
+@pytest.mark.parametrize("case", ["unet-n2-c320-h5-w4-g32", "groups-n3-c33-h4-w5-g11"])
+def test_statistics_in_a_small_type_are_named(case, dtype, reciprocal, cause):
+    assert named(f"group_norm/f32/{case}", _statistics_in(dtype, reciprocal))[0] == cause

@@ -12,7 +12,7 @@ from refsd.causes.operation.block_parts import parts_of
 from refsd.causes.operation.exchanged_axes import letters
 from refsd.causes.operation.generated_mutants import generated
 from refsd.causes.operation.steps import stepwise
-from refsd.causes.operation.unlisted import _all, explaining, most_bugs, unlisted
+from refsd.causes.operation.unlisted import _all, _finders, explaining, most_bugs, unlisted
 from refsd.golden.mutations import answer, widened
 from refsd.golden.operations import OPERATIONS
 from refsd.kernels.quant import BLOCK_TYPES
@@ -54,9 +54,19 @@ def times(name, factor):
     return wrong
 
 
+def _last_row_and_column_lost(op, inputs, params):
+    x = inputs["x"].values()
+    return answer(op, {**inputs, "x": stored(np.pad(x[..., :-1, :-1], ((0, 0), (0, 0), (0, 1), (0, 1))))}, params)
+
+
+def _with_eight_groups(op, inputs, params):
+    return answer(op, inputs, {**params, "num_groups": 8})
+
+
 @pytest.mark.parametrize(
     ("case", "wrong", "cause"),
     [
+        ("group_norm/f32/flat-n3-c64-h1-w1-g4", _with_eight_groups, "num_groups is 8, not 4"),
         ("rms_norm/f32/tiny-x33x320", other(eps=3e-5), "eps is 3e-05, not 1e-06"),
         ("rope/f32/flux-n2-l20-h3-d128", other(theta=1234.0), "theta is 1234, not 1e+04"),
         (
@@ -401,6 +411,11 @@ def test_a_maximum_that_starts_at_zero_is_told_even_where_nothing_but_zeros_come
             ),
             "second item of the batch reads the first",
         ),
+        (
+            "avg_pool2d/f32/plain-n2-c7-h9-w12",
+            _last_row_and_column_lost,
+            "x: neither the last row nor the last column is read",
+        ),
         (CONV, of_slices("weight", 2, [0, -1, -1]), "weight, axis R: the first slice alone is read"),
         (CONV, of_slices("weight", 3, [0, 1, -1]), "weight, axis S: the last slice is not read"),
         (CONV, of_slices("weight", 3, [1, 2, 2]), "weight, axis S: each the next"),
@@ -481,7 +496,7 @@ def test_at_most_750_bugs_are_made_of_one_case(name):
     params = op.complete(inputs, case.params)
     found = answer(op, inputs, params)
     found = found + np.random.default_rng(1).standard_normal(found.shape).astype(found.dtype)
-    made = sum(1 for _ in _all(op, inputs, params, found, gap=False, stepped=False))
+    made = sum(1 for _ in _all(_finders(op, inputs, params, found, gap=False, stepped=False), found))
     assert 300 < made <= 750 < most_bugs(op, inputs, params)
 
 
@@ -494,6 +509,17 @@ def test_as_many_unlisted_bugs_as_the_work_allows(monkeypatch):
     monkeypatch.setattr("refsd.causes.operation.unlisted.WORK", 0)
     monkeypatch.setattr("refsd.causes.operation.unlisted._LEAST", 3)
     assert [name for name, _ in unlisted(op, inputs, params, found)] == all_of_them[:3] != all_of_them
+
+
+def test_only_the_finders_that_are_asked_for_are_tried():
+    case = CASES[SELF]
+    op, inputs = OPERATIONS[case.op], case.realize()
+    params, found_by = op.complete(inputs, case.params), dict[str, str]()
+    found = answer(op, inputs, params)
+    every = [name for name, _ in unlisted(op, inputs, params, found, found_by=found_by)]
+    some = {name for name, _ in unlisted(op, inputs, params, found, only={"fitted", "head_counts"})}
+    assert some and some == {name for name in every if found_by[name] in ("fitted", "head_counts")}
+    assert not [*unlisted(op, inputs, params, found, only=())]
 
 
 def test_bugs_that_were_tried_are_left_out():
