@@ -104,7 +104,7 @@ _TABLE = {
         wrong_parts(
             "weights/fp8-fused-own",
             "weight",
-            r"(one|same|smallest|least|first|third|last|single) scale|own scale"
+            r"(one|same|smallest|least|first|third|last|single)( one's)? scale|own scale"
             r"|scale.*(all parts|of the|is the|smallest|0\.1875|min)",
             own=lambda scales: [min(scales, key=np.max)] * len(scales),
         ),
@@ -131,7 +131,7 @@ _TABLE = {
         wrong_parts(
             "language_tokens/zimage-rare",
             "ids",
-            "word|cut|split|regular|space|whole|across|together|pairs",
+            "(not|never) (cut|split)|whole text|across|together|no words",
             cut=lambda cut: Cut(r"\p{N}{1,3}|\P{N}+", cut.nfc, cut.whole),
         )._replace(cases=("stage/language_tokens/zimage-rare", "stage/language_tokens/flux2")),
     ),
