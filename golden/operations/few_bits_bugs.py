@@ -203,19 +203,22 @@ _OF_ROWS = {
 
 
 def read_on(rule: Rule, weight_of: Weight = stored_weight) -> tuple[Mutant[Wrong], ...]:
-    """Return the bugs of blocks that rows do not fill: behind a row lies the next, of x and of the weight."""
+    """Return the bugs of blocks that rows, or their parts, do not fill: what is behind is read, of x and weight."""
 
-    def bug(block: int) -> Mutant[Wrong]:
-        def change(parts: Parts) -> np.ndarray | None:
-            by = -parts.x.shape[-1] % block
-            if not by or parts.how.rotation:
+    def bug(block: int, parts: int = 1) -> Mutant[Wrong]:
+        def change(p: Parts) -> np.ndarray | None:
+            length, rest = divmod(p.x.shape[-1], parts)
+            by = -length % block
+            if not by or rest or p.how.rotation:
                 return None
-            parts.x, parts.weight = widened(parts.x, by), widened(parts.weight, by)
-            return parts.result(parts.quantized())
+            at = (np.arange(parts)[:, None] * length + np.arange(length + by)).ravel()
+            p.x, p.weight = (widened(t, by)[..., at] for t in (p.x, p.weight))
+            return p.result(p.quantized())
 
-        return Mutant(f"rows are read on to whole {block}s of numbers", wrong(rule, change, weight_of))
+        of = "rows" if parts == 1 else f"{parts} parts of each row"
+        return Mutant(f"{of} are read on to whole {block}s of numbers", wrong(rule, change, weight_of))
 
-    return tuple(bug(block) for block in (32, 64, 128))
+    return *(bug(block) for block in (32, 64, 128)), *(bug(block, parts=2) for block in (32, 64))
 
 
 def product_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 from held_out import HeldOut
-from injection import Bug, Injection, wrong_method, wrong_operation
+from injection import Bug, Injection, wrong_method
 
 from refsd.engines.reference import Reference
 from refsd.numerics.profiles import PROFILES
@@ -70,27 +70,6 @@ def _parts_of_80(a, right, x, weight, scale, bias, how, static=None, zero=None):
     return right(*wide, scale, bias, how, static, zero).reshape(*x.shape[:-1], -1)
 
 
-_CALLS = []
-
-
-def _noted(a, right, *told):
-    _CALLS.append((right, told))
-    return right(*told)
-
-
-def _scales_four_tiles_on(case, inputs, y):
-    """From one tile of 64 to the next, the scales' pointer advances by as many tiles as a tile has groups."""
-    right, (x, weight, scale, bias, *rest) = _CALLS.pop()
-    own = inputs["group_scale"].values().astype(weight.dtype)  # [O, G]
-    each = weight.shape[1] // own.shape[1]
-    groups = max(64 // each, 1)  # of a tile
-    g = np.arange(own.shape[1])
-    at = np.arange(len(own))[:, None] * own.shape[1] + g % groups + g // groups * groups * groups
-    read = np.concatenate([own.ravel(), np.zeros(at.max() + 1, own.dtype)])[at]
-    other = weight * np.repeat(np.divide(read, own, out=np.zeros_like(own), where=own != 0), each, axis=1)
-    return {"y": right(x, other, scale, bias, *rest)}
-
-
 def _again(case, inputs, **changed):
     return Reference(PROFILES["float32"]).run(case, {**inputs, **changed})
 
@@ -108,6 +87,18 @@ def _subnormal_scales_are_0(case, inputs, y):
     """A scale's bits are shifted as if its exponent were not 0."""
     codes = _codes(inputs["block_scale"])
     return _again(case, inputs, block_scale=_as(inputs["block_scale"], np.where(codes & 0x78, codes, 0)))
+
+
+def _scales_four_tiles_on(case, inputs, y):
+    """From one tile of 64 to the next, the scales' pointer advances by as many tiles as a tile has groups."""
+    codes, groups = (
+        _codes(inputs["group_scale"]),
+        max(64 * inputs["group_scale"].shape[1] // inputs["x"].shape[-1], 1),
+    )
+    g = np.arange(codes.shape[1])
+    at = np.arange(len(codes))[:, None] * g.size + g % groups + g // groups * groups * groups
+    read = np.concatenate([codes.ravel(), np.zeros(at.max() + 1, codes.dtype)])[at]
+    return _again(case, inputs, group_scale=_as(inputs["group_scale"], read))
 
 
 def _groups_outside(case, inputs, y):
@@ -210,7 +201,7 @@ _TABLE = {
         "ml-explore/mlx#4201 and #4202",
         Injection(
             ("linear_w4a8/*",),
-            wrong_operation(linear_quantized=_noted)._replace(answer=_scales_four_tiles_on),
+            Bug(answer=_scales_four_tiles_on),
             "linear_w4a8",
             r"scale.*(tile|stride|advance|apart|row|place|address|other|read|behind|next|group \d)|64",
         ),
