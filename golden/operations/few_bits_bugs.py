@@ -205,7 +205,7 @@ _OF_ROWS = {
 def read_on(rule: Rule, weight_of: Weight = stored_weight) -> tuple[Mutant[Wrong], ...]:
     """Return the bugs of blocks that rows, or their parts, do not fill: what is behind is read, of x and weight."""
 
-    def bug(block: int, parts: int = 1) -> Mutant[Wrong]:
+    def bug(block: int, parts: int = 1, of: str = "rows") -> Mutant[Wrong]:
         def change(p: Parts) -> np.ndarray | None:
             length, rest = divmod(p.x.shape[-1], parts)
             by = -length % block
@@ -215,10 +215,9 @@ def read_on(rule: Rule, weight_of: Weight = stored_weight) -> tuple[Mutant[Wrong
             p.x, p.weight = (widened(t, by)[..., at] for t in (p.x, p.weight))
             return p.result(p.quantized())
 
-        of = "rows" if parts == 1 else f"{parts} parts of each row"
         return Mutant(f"{of} are read on to whole {block}s of numbers", wrong(rule, change, weight_of))
 
-    return *(bug(block) for block in (32, 64, 128)), *(bug(block, parts=2) for block in (32, 64))
+    return *(bug(block) for block in (32, 64, 128)), *(bug(block, 2, "2 parts of each row") for block in (32, 64))
 
 
 def product_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:

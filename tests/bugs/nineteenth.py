@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 from held_out import HeldOut
 from injected_models import _model, _patch
-from injection import Bug, wrong_operation
+from injection import Bug, Injection, wrong_operation
 from nineteenth_operations import NINETEENTH_OPERATIONS
 from nineteenth_steps import NINETEENTH_STEPS
 
@@ -36,7 +36,29 @@ def _all_in_turn(sections):
     return np.arange(sum(sections)) % 3
 
 
+# --- an operation that had no case when it was drawn --------------------------------------------------------------
+
+
+def _reciprocal_of_the_size(case, inputs, y):
+    """Pixels are sought by float32 products with H (1 / height)."""
+    x, one = inputs["x"].values(), np.float32(1)
+    sizes = zip((case.params["height"], case.params["width"]), x.shape[2:], strict=True)
+    steps = [(n, np.float32(s) * (one / np.float32(n))) for n, s in sizes]
+    rows, columns = ((np.arange(n, dtype=np.float32) * step).astype(int) for n, step in steps)
+    return {"y": x[:, :, rows[:, None], columns]}
+
+
 _TABLE = {
+    "nt-op-16": (
+        "op",
+        "tracel-ai/burn#4686, without a case when it was drawn",
+        Injection(
+            ("resize_nearest/f32/inexact-*",),
+            Bug(answer=_reciprocal_of_the_size),
+            "resize_nearest",
+            "step|rounded down|each the one before|float32|inexact",
+        ),
+    ),
     "nt-mod-01": (
         "model",
         "utensils/mold#111, its third",

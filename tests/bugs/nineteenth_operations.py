@@ -319,7 +319,6 @@ _TABLE = {
         ),
     ),
     "nt-op-15": ("op", "pulp-platform/Deeploy#190, what its review finds: a transposed convolution", None),
-    "nt-op-16": ("op", "tracel-ai/burn#4686, sides of 214 and more by a factor of 2", None),
     "nt-op-17": (
         "op",
         "tracel-ai/cubecl#1444",
