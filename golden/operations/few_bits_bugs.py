@@ -206,19 +206,21 @@ _OF_ROWS = {
 def read_on(
     rule: Rule, weight_of: Weight = stored_weight, blocks: Sequence[int] = (32, 64, 128)
 ) -> tuple[Mutant[Wrong], ...]:
-    """Return the bugs of blocks that rows do not fill: behind a row lies the next, of x and of the weight."""
+    """Return the bugs of blocks that rows, or their parts, do not fill: what is behind is read, of x and weight."""
 
-    def bug(block: int) -> Mutant[Wrong]:
-        def change(parts: Parts) -> np.ndarray | None:
-            by = -parts.x.shape[-1] % block
-            if not by or parts.how.rotation:
+    def bug(block: int, parts: int = 1, of: str = "rows") -> Mutant[Wrong]:
+        def change(p: Parts) -> np.ndarray | None:
+            length, rest = divmod(p.x.shape[-1], parts)
+            by = -length % block
+            if not by or rest or p.how.rotation:
                 return None
-            parts.x, parts.weight = widened(parts.x, by), widened(parts.weight, by)
-            return parts.result(parts.quantized())
+            at = (np.arange(parts)[:, None] * length + np.arange(length + by)).ravel()
+            p.x, p.weight = (widened(t, by)[..., at] for t in (p.x, p.weight))
+            return p.result(p.quantized())
 
-        return Mutant(f"rows are read on to whole {block}s of numbers", wrong(rule, change, weight_of))
+        return Mutant(f"{of} are read on to whole {block}s of numbers", wrong(rule, change, weight_of))
 
-    return tuple(bug(block) for block in blocks)
+    return *(bug(block) for block in blocks), *(bug(block, 2, "2 parts of each row") for block in (32, 64))
 
 
 def product_mutants(

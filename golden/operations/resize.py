@@ -240,6 +240,7 @@ _ENDS = (
 )
 _NEAREST = (
     Mutant("rounded", taken_at(lambda p, step: np.rint(p * step))),
+    Mutant("by a step that is rounded down", taken_at(lambda p, step: np.floor(p * step * (1 - 2**-24)))),
     Mutant("half-pixel centres", taken_at(lambda p, step: np.floor((p + 0.5) * step))),
     Mutant("corners on corners", taken_at(lambda p, step: np.floor(p * (step + (step - 1) / max(len(p) - 1, 1))))),
 )
@@ -284,6 +285,7 @@ RESIZE_NEAREST = _resize(
     cases=(
         _case("nearest", "up", (2, 3, 5, 7), (8, 16)),
         _case("nearest", "down", (2, 3, 16, 20), (6, 8)),
+        _case("nearest", "inexact", (1, 2, 41, 47), (82, 94)),  # 41 times float32's 1 / 82 is less than 1 / 2
     ),
 )
 

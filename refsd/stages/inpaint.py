@@ -1,6 +1,7 @@
 """Inpainting and editing: masks, the extra channels after x, and what is kept outside the mask."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,6 +129,17 @@ def _mean(mask: np.ndarray, pixels: int) -> np.ndarray:
     return mask.reshape(N, C, H // pixels, pixels, W // pixels, pixels).mean(axis=(3, 5))
 
 
+def _of_other_pixels(times: float, engine: str):
+    """Make the mask for an autoencoder of other pixels per latent pixel; what lies beyond it is not masked."""
+
+    def pooled(mask: np.ndarray, pixels: int) -> np.ndarray:
+        high, wide = (n // pixels for n in mask.shape[2:])
+        y = MASKS[engine].pooled(mask, int(pixels / times))[:, :, :high, :wide]
+        return np.pad(y, ((0, 0), (0, 0), (0, high - y.shape[2]), (0, wide - y.shape[3])))
+
+    return pooled
+
+
 def _smallest(mask: np.ndarray, pixels: int) -> np.ndarray:
     return 1 - largest_of_square(1 - mask, pixels)
 
@@ -159,6 +171,10 @@ _KNOWN = (
     part("mask by its middle pixel", pooled=lambda engine: _nearest),
     part("mask by its mean", pooled=lambda engine: _mean),
     part("mask by its smallest pixel", pooled=lambda engine: _smallest),
+    *(
+        part(f"mask of a latent {words} the size, its corner taken", pooled=partial(_of_other_pixels, times))
+        for times, words in ((2, "twice"), (0.5, "half"))
+    ),
     part("mask not widened", widened=lambda mask: mask),
     part("mask widened twice", widened=lambda mask: widened(widened(mask))),
     part("a latent's pixels column by column", channels=_pixels_apart),

@@ -282,6 +282,8 @@ _KNOWN = (
     part(
         "runs of blanks not parted from the word behind", cut=_words(words=lambda w: w.replace(r"\s+(?!\S)|", ""))
     ),
+    part("the text not cut into words", cut=_words(words=lambda w: r"[\s\S]+")),
+    part("the text cut at blanks alone, not into words", cut=_words(words=lambda w: r"\s*\S+|\s+")),
     part("words cut as GPT-2's", cut=lambda cut: cut._replace(words=GPT2.words)),
     part("words cut as Qwen's", cut=lambda cut: cut._replace(words=QWEN2.words)),
     part("words that are tokens not looked up whole", cut=_words(whole=False)),

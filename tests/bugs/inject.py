@@ -6,7 +6,7 @@
     uv run python tests/bugs/inject.py bugs.json --forget --splits 5 --seed 7
     uv run python tests/bugs/inject.py bugs.json --ablate
     uv run python tests/bugs/inject.py --held-out
-    uv run python tests/bugs/inject.py --held-out fresh    # or: second, third, ... eighteenth
+    uv run python tests/bugs/inject.py --held-out fresh    # or: second, third, ... nineteenth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -53,6 +53,7 @@ from injected_stages import STAGES
 from injected_steps import STEPS
 from injection import Injected, Injection
 from mechanisms import Named, splits
+from nineteenth import NINETEENTH
 from ninth import NINTH
 from other_words import OTHER_WORDS
 from second_models import SECOND_MODELS
@@ -114,6 +115,7 @@ HELD_OUT_SETS = {
     "sixteenth": SIXTEENTH,
     "seventeenth": SEVENTEENTH,
     "eighteenth": EIGHTEENTH,
+    "nineteenth": NINETEENTH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -141,6 +143,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(SIXTEENTH),
     **injections(SEVENTEENTH),
     **injections(EIGHTEENTH),
+    **injections(NINETEENTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)

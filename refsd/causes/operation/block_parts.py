@@ -273,7 +273,8 @@ def _of_others(p: Parts, wide: int) -> Iterator[tuple[str, Parts]]:
 def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
     grouped = p.s.shape[1] > 1
     has_minimum, has_high = bool(np.any(p.dmin)), bool(np.any(p.high))
-    for words, factor in (("flushed to zero", 0.0), ("halved", 0.5), ("doubled", 2.0)):
+    larger = ((f"{2**k} times too large", 2.0**k) for k in range(2, 11))  # as where an exponent's bits are changed
+    for words, factor in (("flushed to zero", 0.0), ("halved", 0.5), ("doubled", 2.0), *larger):
         d, dmin = (np.where(np.abs(t) < 2.0**-14, factor * t, t) for t in (p.d, p.dmin))
         yield f"subnormal scales {words}", p._replace(d=d, dmin=dmin)
     yield "the scale without its sign", p._replace(d=np.abs(p.d))

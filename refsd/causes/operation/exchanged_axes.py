@@ -48,15 +48,6 @@ def exchanged_inputs(op, inputs, params):
             (f"{one} read for {other}", {other: a}),
         ):
             yield phrase, lambda changed=changed: answer(op, {**inputs, **changed}, params)
-        if len(a.shape) < 2 or a.values().dtype.kind != "f":
-            continue
-        for to, of in ((one, other), (other, one)):
-            for part, chosen in _parts_of_last(a.shape[-1]).items():
-                mixed = np.where(chosen, inputs[of].values(), inputs[to].values())
-                yield (
-                    f"{part} of {to} read from {of}",
-                    lambda to=to, y=mixed: with_changed(op, inputs, params, {to: y}),
-                )
 
 
 def along_others(op, inputs, params, right):
@@ -86,10 +77,3 @@ def _exchanged_axes(op, inputs, params, shape, exchanged: dict[str, int]) -> np.
     if not op.fits({name: x.shape for name, x in changed.items()}, params):
         raise BadInput(f"{op.name}: other shapes")
     return with_changed(op, inputs, params, changed)
-
-
-def _parts_of_last(n: int) -> dict[str, np.ndarray]:
-    """Return masks of parts of n channels, by name."""
-    i = np.arange(n)
-    parts = {"the first half": i < n // 2, "the second half": i >= n // 2}
-    return parts | {"the even channels": i % 2 == 0, "the odd channels": i % 2 == 1}

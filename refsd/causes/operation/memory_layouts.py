@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 
@@ -74,6 +74,10 @@ def of_strides(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
                     x.shape
                 ),
             )
+    for k, step in product((k for k in (2, 4, 8, 16) if k < n and n % k == 0), (0.5, 2, 4)):
+        phrase = f"{name}: rows are read {k} at a time, from an address that advances by {step * k:g}"
+        tiled = lambda x, k=k, step=int(step * k): _read_on(x.reshape(-1, n // k, k), step, n // k)
+        yield phrase, lambda x, tiled=tiled: tiled(x).reshape(x.shape)
     if x.ndim > 2:
         phrase = f"{name}: its rows are sought at a stride of 1 number, not {n}, from where the first item begins"
         yield phrase, lambda x: _read_on(x, 1, x.size // x.shape[-1])

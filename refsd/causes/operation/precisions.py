@@ -8,7 +8,10 @@ import ml_dtypes
 import numpy as np
 
 from refsd.golden.judge import Inputs
+from refsd.golden.mutations import answer
 from refsd.golden.operation import Operation, Params
+from refsd.golden.operations import OPERATIONS
+from refsd.kernels.convolution_geometry import each, positions
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import (
@@ -68,8 +71,8 @@ def in_precisions(
                 declared, products="f16", conv="f16", sums=dict.fromkeys(("linear", "conv", "attention"), sums)
             )
             with np.errstate(all="ignore"):
-                answer = op.answer(Arithmetic(numerics), inputs, params)
-            yield f"products added up in float16, not in {declared.compute}", answer
+                y = op.answer(Arithmetic(numerics), inputs, params)
+            yield f"products added up in float16, not in {declared.compute}", y
 
 
 def _rounded_by_steps(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:
@@ -79,7 +82,10 @@ def _rounded_by_steps(op: Operation, inputs: Inputs, params: Params) -> Iterator
         params = op.complete(inputs, params)
         if params["groups"] != 1:
             return
-        x = _patches(x, weight.shape[2:], params)
+        own = {"kernel": weight.shape[2:], **{name: params[name] for name in ("stride", "padding", "dilation")}}
+        steps = (each(own[name], 2) for name in ("stride", "dilation"))
+        sides = positions(x.shape[2:], own["padding"], own["kernel"], *steps)
+        x = answer(OPERATIONS["im2col"], {"x": inputs["x"]}, own).swapaxes(1, 2).reshape(len(x), *sides, -1)
     rows, weight, inside = x.reshape(-1, x.shape[-1]), weight.reshape(len(weight), -1), weight[0, 0].size
     if len(rows) * weight.size > _MOST_HALVES:
         return
@@ -94,20 +100,6 @@ def _rounded_by_steps(op: Operation, inputs: Inputs, params: Params) -> Iterator
         y = (total + bias).reshape(*x.shape[:-1], -1)
         called = f"sums stored as {np.dtype(dtype).name} after each {step} products"
         yield called, np.ascontiguousarray(np.moveaxis(y, -1, 1) if op.name == "conv2d" else y, np.float32)
-
-
-def _patches(x: np.ndarray, filters: tuple[int, ...], params: Params) -> np.ndarray:
-    """Return what each output of a convolution sees: [N, C, H, W] -> [N, P, Q, C R S]"""
-    pairs = [(0, 0), (0, 0), *zip(params["padding"][::2], params["padding"][1::2], strict=True)]
-    (down, across), (by_row, by_column) = (_pair(params[name]) for name in ("stride", "dilation"))
-    spans = [(n - 1) * by + 1 for n, by in zip(filters, (by_row, by_column), strict=True)]
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, pairs), spans, (2, 3))
-    windows = windows[:, :, ::down, ::across, ::by_row, ::by_column].transpose(0, 2, 3, 1, 4, 5)
-    return windows.reshape(*windows.shape[:3], -1)
-
-
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return value if isinstance(value, tuple) else (value, value)
 
 
 def _in_halves(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:

@@ -4,12 +4,13 @@ In the right sum every c_k is 1. A tail that is not read has 0, a block that is 
 """
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, product
 
 import numpy as np
 
 from refsd.causes.generic.error_places import index_set
 from refsd.causes.generic.solved_numbers import shown
+from refsd.golden.cause_kinds import BLOCKS
 from refsd.golden.operation import Inputs, Operation, Params
 
 _MOST = 1 << 27
@@ -41,7 +42,7 @@ def product_terms(
     if K > _TERMS or len(rows) * K * O > _MOST:
         return
     y = (actual - bias).reshape(-1, O)
-    for phrase, wrong in chain(_counted(rows, weight, y), _read_on(rows, weight, y)):
+    for phrase, wrong in chain(_counted(rows, weight, y), _read_on(rows, weight, y), _whole_tile(rows, weight, y)):
         answer = (wrong.reshape(actual.shape) + bias).astype(np.float32)
         yield phrase, np.moveaxis(answer, -1, 1) if pixels else answer
 
@@ -91,6 +92,19 @@ def _read_on(rows: np.ndarray, weight: np.ndarray, y: np.ndarray) -> Iterator[tu
             more = "1 term" if m == 0 else f"{m + 1} terms"
             yield f"sums of {rows.shape[1]} terms go on for {more} more, behind the ends of the rows", wrong
             return
+
+
+def _whole_tile(rows: np.ndarray, weight: np.ndarray, y: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Sums whose last tile is whole: one factor goes on behind its row, the other's tile has what it had."""
+    (M, K), names, right = rows.shape, ("inputs", "weight"), rows @ weight.T
+    for block, own in product((b for b in BLOCKS if b < K and K % b), (0, 1) if M > 1 else ()):
+        more = [t[:, K - block : K - K % block] for t in (rows, weight)]
+        more[own] = _behind((rows, weight)[own])[:, : block - K % block]
+        wrong, last = right + more[0] @ more[1].T, np.s_[:, -1] if own else -1
+        wrong[last] = y[last]  # what lies behind all rows is unknown
+        if np.abs(y - wrong).max() <= _NEAR * np.abs(y).max():
+            words = f"behind the {names[own]} lies the next row, the {names[1 - own]}'s has what was in it before"
+            yield f"the last tile of {block} terms is whole: {words}", wrong
 
 
 def told_counts(counts: np.ndarray, of: str = "the inputs") -> str:

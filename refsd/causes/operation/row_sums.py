@@ -236,6 +236,10 @@ def _other_statistics(
     words = words if count > n else f"sums over {n} numbers, divided by {count}"
     if count > 0 and (centred or count != n - 1):  # that is a step of norms
         yield f"{STATISTICS} are {words}", (centre, square / count - centre**2)
+    share = float(np.median(variance / np.maximum(((rows - mean[:, None]) ** 2).sum(axis=1), np.finfo(float).tiny)))
+    centre = rows.sum(axis=1) * share * centred
+    words = f"sums multiplied by {share:.6g}, not by 1 / {n} = {1 / n:.6g}"
+    yield f"{STATISTICS} are {words}", (centre, ((rows - centre[:, None]) ** 2).sum(axis=1) * share)
     logs = np.log(own[1] + eps), np.log(np.maximum(variance + eps, np.finfo(float).tiny))
     power = float(np.polyfit(*logs, 1)[0]) if np.ptp(logs[0]) > _NEAR else 1.0
     power = round(2 * power) / 2

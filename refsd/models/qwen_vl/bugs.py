@@ -9,6 +9,12 @@ from refsd.networks.bugs import Change, changing, dropping, replacing
 
 _SECTIONS = (qwen_vl, "in_turn", qwen_vl.interleaved), (qwen_vl, "interleaved", qwen_vl.in_turn)
 
+
+def _to_the_last(sections):
+    """Every third frequency is of the row, every third of the column, beyond their sections, too."""
+    return np.arange(sum(sections)) % 3
+
+
 _CHUNKS = 8, 16, 32
 _ATTENTION = Module.attention
 _ENCODE, _FEATURES, _PLACED = qwen_vl.encode, qwen_vl.features_in_places, qwen_vl.with_pictures
@@ -93,6 +99,7 @@ BUGS = (
     Mutant("DeepStack's features are not added", dropping("deepstack")),
     *replacing(
         qwen_vl,
+        ("M-RoPE's interleaved sections do not end", "interleaved", _to_the_last),
         ("DeepStack's features are added one layer late", "features_in_places", _one_layer_late),
         ("DeepStack's features are added one layer early", "encode", _one_layer_early),
         ("DeepStack's features are added one token late", "features_in_places", _one_token_late),

@@ -123,6 +123,8 @@ def test_the_first_wrong_item_is_the_place(name, bug, says):
         ("stage/clip_layer/sdcpp-sd1", "clip skip stays for the next request"),
         ("stage/inpaint/inpaint-diffusers", "black under the mask"),
         ("stage/inpaint/inpaint-sdcpp", "nothing kept"),
+        ("stage/inpaint/inpaint-sdcpp", "mask of a latent half the size, its corner taken"),
+        ("stage/language_tokens/zimage-lines", "the text cut at blanks alone, not into words"),
         ("stage/guidance/zimage", "scale as usual, not Z-Image's"),
         ("stage/guidance/pix2pix", "scales of text and image swapped"),
     ],

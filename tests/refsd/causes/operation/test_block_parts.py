@@ -115,11 +115,14 @@ def test_scales_without_the_bits_that_lie_apart():
     assert _told("q5_k", q5_k) == ["q5_k: scales of the second half of groups without their upper bits"]
 
 
-def test_subnormal_scales_halved():
+@pytest.mark.parametrize(("factor", "says"), [(0.5, "halved"), (8.0, "8 times too large")])
+def test_subnormal_scales_by_a_power_of_two(factor, says):
     tensor = realize(Recipe((5, 512), "q4_0", exponent=-28), "x")
     blocks = tensor.data.reshape(-1, BLOCK_TYPES["q4_0"].bytes)
     d = np.repeat(_scale(blocks.astype(np.int64), 0), 32, 1)
     small = np.abs(d) < 2.0**-14
     assert small.any()
-    y = np.where(small, 0.5, 1.0).ravel() * tensor.values().ravel()
-    assert [n for n, v in wrong_values(tensor) if np.array_equal(v.ravel(), y)] == ["q4_0: subnormal scales halved"]
+    y = np.where(small, factor, 1.0).ravel() * tensor.values().ravel()
+    assert [n for n, v in wrong_values(tensor) if np.array_equal(v.ravel(), y)] == [
+        f"q4_0: subnormal scales {says}"
+    ]

@@ -5,10 +5,12 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from naming import named
 
 from refsd.cases import select
 from refsd.engines.reference import Reference
 from refsd.golden import conform
+from refsd.golden.mutations import answer
 from refsd.judges import judges
 from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, TORCH_BF16, TORCH_F16, TORCH_F16_SAGE, TORCH_F32
 
@@ -92,3 +94,19 @@ def test_attention_in_int8_that_is_not_declared():
     assert len(wrong) >= 3
     cause = f"scores are products of {TORCH_F16_SAGE.scores}"
     assert [r.case for r in wrong if r.causes[:1] != (cause,)] == []
+
+
+def test_parts_of_rows_that_whole_tiles_do_not_fill():
+    """An int8 product over 160 numbers in two parts of 80, each read as two tiles of 64."""
+
+    def wrong(op, inputs, params):
+        wide = {}
+        for name in ("x", "weight"):
+            t = inputs[name]
+            memory = np.append(t.data.ravel(), np.zeros(128, t.data.dtype))
+            rows = [np.concatenate([memory[160 * i + at :][:128] for at in (0, 80)]) for i in range(len(t.data))]
+            wide[name] = t._replace(shape=(len(rows), 256), data=np.stack(rows))
+        return answer(op, {**inputs, **wide}, params)
+
+    told = named("linear_int8/rows-x20x160-o33", wrong)
+    assert told[0] == "2 parts of each row are read on to whole 64s of numbers", told

@@ -371,6 +371,15 @@ def test_rows_at_another_stride():
     )
 
 
+def test_tiles_of_a_row_at_another_stride():
+    x = _normal(3, 12)
+    read, flat = {name: change(x) for name, change in of_strides("x", x)}, [*x.ravel(), *np.zeros(24)]
+    far = read["x: rows are read 4 at a time, from an address that advances by 16"]
+    np.testing.assert_array_equal(far[2], [*flat[24:28], *flat[40:44], *flat[56:60]])
+    near = read["x: rows are read 2 at a time, from an address that advances by 1"]
+    np.testing.assert_array_equal(near[1, :6], [flat[12 + i] for i in (0, 1, 1, 2, 2, 3)])
+
+
 def test_rows_of_two_inputs_at_the_stride_of_the_other():
     x, y = _normal(2, 4, 11), _normal(2, 4, 3)
     (phrase, read), *_ = of_other_strides({"x": x, "y": y, "flat": _normal(4, 3)})

@@ -1,5 +1,6 @@
 """Entries, rows, terms and codes that an engine reads by another rule are named, and nothing else is."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -135,6 +136,35 @@ def test_sums_divided_by_another_count():
     found = (v["x"] - mean) / np.sqrt(square - mean**2 + NORM[2]["eps"]) * v["weight"] + v["bias"]
     told = _named(row_sums, NORM, found)
     assert told[0][0] == "mean and variance are sums over 33 numbers, divided by 32", told
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_sums_times_a_share_that_is_rounded(centred):
+    """1 / 33 is a bfloat16: a share of 0.0302734."""
+    call = NORM if centred else _call("rms_norm", x=(2, 9, 33), weight=(33,))
+    v, share = _values(call), float(ml_dtypes.bfloat16(1 / 33))
+    mean = v["x"].sum(-1, keepdims=True) * share * centred
+    square = ((v["x"] - mean) ** 2).sum(-1, keepdims=True) * share
+    found = (v["x"] - mean) / np.sqrt(square + call[2]["eps"]) * v["weight"] + v.get("bias", 0)
+    told = _named(row_sums, call, found)
+    assert told[0][0] == "mean and variance are sums multiplied by 0.0302734, not by 1 / 33 = 0.030303", told
+    np.testing.assert_allclose(told[0][1], found, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("block", "own"), [(32, "weight"), (16, "inputs")])
+def test_a_last_tile_that_is_whole(block, own):
+    """37 terms in tiles: of the last one a factor goes on behind its row, of the other what was there remains."""
+    v = _values(LINEAR)
+    x, rest = v["x"].reshape(63, 37), 37 % block
+    rows = {"inputs": x, "weight": v["weight"]}
+    more = {name: t[:, 37 - block : 37 - rest] for name, t in rows.items()}
+    memory = np.append(rows[own].ravel(), np.zeros(block))
+    more[own] = np.stack([memory[37 * i + 37 :][: block - rest] for i in range(len(rows[own]))])
+    found = (x @ v["weight"].T + more["inputs"] @ more["weight"].T + v["bias"]).reshape(3, 21, 10)
+    told = _named(product_terms, LINEAR, found)
+    says = f"the last tile of {block} terms is whole: behind the {own} lies the next row"
+    assert [name for name, _ in told if name.startswith(says)], told
+    np.testing.assert_allclose(told[-1][1], found, rtol=1e-3, atol=1e-3)
 
 
 def _never(*_):

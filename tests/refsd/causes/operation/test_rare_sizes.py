@@ -54,6 +54,13 @@ def _by_the_sizes(name: str) -> Bug:
     return Bug(answer=answer)
 
 
+def _divided_by_more_than_2(case, inputs, y):
+    """Pixels are sought by a quotient in float32, whose divisor is the number behind 2."""
+    more = np.nextafter(np.float32(2), np.float32(3))
+    rows, columns = ((np.arange(n, dtype=np.float32) / more).astype(int) for n in y["y"].shape[2:])
+    return {"y": inputs["x"].values()[:, :, rows[:, None], columns].astype(y["y"].dtype)}
+
+
 def _half(x) -> np.ndarray:
     return np.asarray(x).astype(np.float16).astype(np.float32)
 
@@ -125,6 +132,7 @@ _BUGS = {
     "linear_int8/tall-*": (Bug(answer=_half_the_columns), "rows from half as many as columns"),
     "resize_bilinear/f32/factor-up-*": (_by_the_sizes("resize_bilinear"), "pixels H / height apart"),
     "resize_bicubic/f32/factor-down-*": (_by_the_sizes("resize_bicubic_antialias"), "pixels H / height apart"),
+    "resize_nearest/f32/inexact-*": (Bug(answer=_divided_by_more_than_2), "by a step that is rounded down"),
     "linear/f32/rows-*": (_rows_of_a_grid(32768), "rows from 32768 on"),
     "softmax/f32/rows-*": (_rows_of_a_grid(65535), "rows from 65535 on"),
     "rms_norm/f32/rows-*": (_rows_of_a_grid(65535), "rows from 65535 on"),

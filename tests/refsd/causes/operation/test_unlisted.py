@@ -105,11 +105,6 @@ def test_a_root_that_is_a_plain_number_is_told_as_both_and_each_number_once():
     assert causes[2:] == ["q is multiplied by 2.828", "k is multiplied by 2.828"]
 
 
-def _q_of_k(op, inputs, params):
-    q, k = inputs["q"].values(), inputs["k"].values()
-    return answer(op, {**inputs, "q": stored(np.where(np.arange(40) % 2, k, q))}, params)
-
-
 def _zero_keys(op, inputs, params):
     more = {n: stored(np.pad(inputs[n].values(), ((0, 0), (0, 29), (0, 0), (0, 0)))) for n in ("k", "v")}
     return answer(op, {**inputs, **more}, params)
@@ -401,7 +396,6 @@ def test_a_maximum_that_starts_at_zero_is_told_even_where_nothing_but_zeros_come
             _minimums_by_halves,
             "q5_k: minimums read by halves of groups, not by groups, in each 2",
         ),
-        (SELF, _q_of_k, "the odd channels of q read from k"),
         (SELF, _zero_keys, "axis J of k and v padded with zeros to a multiple of 32, which are read"),
         (SELF, _other_axis, "softmax over the queries, not over the keys"),
         (
