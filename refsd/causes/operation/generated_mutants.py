@@ -186,7 +186,7 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
             yield f"{which} exchanged", lambda x, a=one, b=other: x.swapaxes(a, b)
         yield f"{which} exchanged in memory", lambda x, a=one, b=other: reread(x, a, b)
         yield f"{which} stored in the other order", lambda x, a=one, b=other: restored(x, a, b)
-    for words, edge in (("first", 0), ("last", -1)) if x.ndim == 4 and min(x.shape[2:]) > 1 else ():
+    for words, edge in (("first", 0), ("last", -1)) if axes[2:] == ["H", "W"] else ():
         phrase = f"{name}: neither the {words} row nor the {words} column is read"
         yield phrase, lambda x, at=edge: without_edges(x, at)
     if x.ndim > 3 and x.shape[1] > 1:

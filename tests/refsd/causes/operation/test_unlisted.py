@@ -406,7 +406,7 @@ def test_a_maximum_that_starts_at_zero_is_told_even_where_nothing_but_zeros_come
             "second item of the batch reads the first",
         ),
         (
-            "avg_pool2d/f32/plain-n2-c7-h9-w12",
+            "avg_pool2d/f32/border-n2-c7-h9-w12",
             _last_row_and_column_lost,
             "x: neither the last row nor the last column is read",
         ),
