@@ -200,9 +200,12 @@ def died(how: str, printed: bytes) -> EngineDied:
     return EngineDied(f"{how}: {last_words(printed)}", last_lines(printed))
 
 
-def late(timeout: float, printed: bytes) -> EngineDied:
-    """Return the error of a program that gave no answer within `timeout` seconds. printed: the end of its output"""
-    return EngineDied(f"no answer after {timeout:g} s", last_lines(printed))
+def late(timeout: float, printed: bytes, hint: str = "") -> EngineDied:
+    """Return the error of a program that gave no answer within `timeout` seconds.
+
+    printed: the end of its output; hint: the probable reason
+    """
+    return EngineDied(f"no answer after {timeout:g} s{hint and f': {hint}'}", last_lines(printed))
 
 
 def last_lines(printed: bytes) -> list[str]:

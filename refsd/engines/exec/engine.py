@@ -82,6 +82,11 @@ class ExecEngine:
         """Return how many seconds an answer may take."""
         return self._program.timeout
 
+    @property
+    def hint(self) -> str:
+        """Return why the current request may wait in vain; "" if nothing is known."""
+        return self._asked.hint if isinstance(self._asked, ServedProgram) else ""
+
     def refuses(self, case: Case) -> str | None:
         offer = self._description.ops.get(case.op)
         if offer is None:
