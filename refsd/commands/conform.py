@@ -3,7 +3,7 @@
 import datetime
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -287,7 +287,6 @@ def judge(
             twice=request.twice,
             itself=references(found),
             keep=keep_tensors,
-            waiting=_waiting,
             wanted=again.wants if again is not None else lambda name, case: case not in left_out.get(name, ()),
         )
         collector = Collector(judging.judges, found)
@@ -303,10 +302,6 @@ def judge(
     return Judged(results, partial, pictures, collector, [*kept.notes, *notes(left_out)])
 
 
-def _waiting(engine: Any, case: Case) -> AbstractContextManager:
-    return waiting(f"{engine.name}, {case.name}", getattr(engine, "timeout", None))
-
-
 def _judge_all(
     place: Here | OnCluster,
     judging: Runner,
@@ -318,15 +313,28 @@ def _judge_all(
     """Judge with progress on stderr. -> (results, how many answers were judged if interrupted, otherwise "")"""
     results: list[Result] = []
     try:
-        with interruptible(), steps("conform", len(requested)) as advance:
+        with interruptible(), steps("conform", len(requested)) as advance, ExitStack() as searching:
+
+            def wait(engine: Any, case: Case) -> AbstractContextManager:
+                what, limit = f"waiting for {engine.name}, {case.name}", getattr(engine, "timeout", None)
+                return waiting(what, limit, hint=lambda: getattr(engine, "hint", ""), show=advance.show)
+
+            def measure(answered: Answered) -> None:
+                judging.measured(answered)
+                if judging.explains and not answered.examined.verdict.passed:
+                    advance.search()
+                    what = f"searching for the cause of {answered.engine}, {answered.standard.case.name}"
+                    searching.enter_context(waiting(what, show=advance.show))
 
             def done(result: Result) -> None:
+                searching.close()
                 results.append(result)
                 if (result.engine, result.case) in requested:
                     advance(f"{result.engine} {result.case}")
                 trim_model_files()
 
-            judged = place.judge(judging, found, chosen, done)
+            watched = judging._replace(waiting=wait, measured=measure)
+            judged = place.judge(watched, found, chosen, done)
             return with_shared_causes(judging._replace(waivers=place.of_every_machine(judging.waivers)), judged), ""
     except (KeyboardInterrupt, NoWorkers) as end:
         why = f"; {end}" if str(end) else ""

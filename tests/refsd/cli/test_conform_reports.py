@@ -259,6 +259,45 @@ def test_a_program_that_hangs_is_given_up_after_the_time_that_the_user_allows(fo
     assert "--timeout beside --dask or --processes" in str(beside.exception)
 
 
+class _Advance:
+    """Write down finished steps and the beginnings of searches."""
+
+    def __init__(self, said):
+        self._said = said
+
+    def __call__(self, name):
+        self._said.append(name)
+
+    def search(self):
+        self._said.append("search")
+
+    def show(self, text):
+        pass
+
+
+def test_progress_tells_searches_from_answers(monkeypatch):
+    said = []
+
+    @contextlib.contextmanager
+    def told(what, *_, **__):
+        said.append(what)
+        yield
+        said.append("ended")
+
+    monkeypatch.setattr("refsd.commands.conform.steps", lambda what, n: contextlib.nullcontext(_Advance(said)))
+    monkeypatch.setattr("refsd.commands.conform.waiting", told)
+    wide = "silu/f32/wide-x2x320", "quick_gelu/f32/wide-x2x320"
+    answered = [[f"waiting for wrong, {case}", "ended"] for case in wide]
+    searched = ["search", f"searching for the cause of wrong, {wide[0]}", "ended"]
+    _conform(*_GLOBS)
+    assert sorted([said[:6], said[6:]]) == sorted(
+        [[*answered[0], *searched, f"wrong {wide[0]}"], [*answered[1], f"wrong {wide[1]}"]]
+    )
+    said.clear()
+    _conform(*_GLOBS, "--no-causes")
+    assert "search" not in said
+
+
 class _Workers:
     """A cluster that gives these results."""
 
@@ -304,7 +343,7 @@ def test_progress_counts_what_an_engine_is_asked(folder, monkeypatch):
     @contextlib.contextmanager
     def counting(what, total):
         totals.append(total)
-        yield lambda name: totals.append(name)
+        yield _Advance(totals)
 
     monkeypatch.setattr("refsd.commands.conform.steps", counting)
     assert CliRunner().invoke(app, ["conform", "refsd", "gguf-py", "--cases", "silu/*"]).exit_code == 1
