@@ -1,6 +1,7 @@
 """Judge engines against the goldens: assemble a run, judge, and report. `refsd conform` calls it."""
 
 import datetime
+import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -373,7 +374,7 @@ def _unsought(request: ConformRequest, results: Sequence[Result], argument_of: M
     failed = next((result for result in results if result.status == FAIL), None)
     if request.causes or failed is None:
         return []
-    again = f"refsd conform {argument_of[failed.engine]} --cases {failed.case}"
+    again = shlex.join(("refsd", "conform", argument_of[failed.engine], "--cases", failed.case))
     return [f"--no-causes: what explains a failure was not searched for; of one case: {again}"]
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -294,7 +295,8 @@ def test_progress_tells_searches_from_answers(monkeypatch):
         [[*answered[0], *searched, f"wrong {wide[0]}"], [*answered[1], f"wrong {wide[1]}"]]
     )
     said.clear()
-    _conform(*_GLOBS, "--no-causes")
+    again = shlex.join(["refsd", *_arguments("--cases", wide[0])])
+    assert f"was not searched for; of one case: {again}\n" in _conform(*_GLOBS, "--no-causes")[1]
     assert "search" not in said
 
 
