@@ -7,7 +7,6 @@ import fnmatch
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import safetensors
 from refsd.engines.exec.description import Description, read_description
 from refsd.engines.exec.program import Program
 from refsd.engines.exec.served import ServedProgram
+from refsd.engines.exec.start_hints import start_hint
 from refsd.engines.relocation import command
 from refsd.engines.work_folder import WorkFolder
 from refsd.files.writers import Spec, write_safetensors
@@ -252,9 +252,6 @@ def find(
             text = describing.ask({"request": "describe"}, folder, "description.json", _MAX_DESCRIPTION)
             description = read_description(text)
     except (EngineFailure, ValueError) as error:
-        word = path.split()[0] if path.split() else ""
-        here = os.sep not in word and not shutil.which(word) and os.path.isfile(word)
-        meant = f' (did you mean "exec:./{path}"?)' if here else ""
-        return [EngineSearch("exec", None, printable(f"{path}: {error}{meant}"))]
+        return [EngineSearch("exec", None, printable(f"{path}: {error}{start_hint(path, str(error))}"))]
     kind = ServingEngine if description.serve else ExecEngine
     return [EngineSearch(description.name, kind(program, description, model_files, taps))]

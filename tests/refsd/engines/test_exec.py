@@ -511,6 +511,27 @@ def test_numerics_that_do_not_fit_a_case_are_an_error_of_the_engine(program):
     assert result.reason.startswith("the reference cannot compute it under test: ValueError: cannot reshape")
 
 
+@pytest.mark.parametrize(
+    ("command", "ends"),
+    [
+        ("{python} nope.py", "(there is no file nope.py in the folder where refsd was started, so the word was passed "
+         "on as it is)"),
+        ("{python} sub/nope.py --fast", "so the word was passed on as it is)"),
+        ("{python} -m my.engine", "write env PYTHONPATH=. before it)"),
+        ("{python} there.py nope.json", "ended with exit code 1: broken"),
+        ("./npm run engine", "starts in an empty folder of its own: name the project's path, npm --prefix FOLDER)"),
+        ("/bin/false", "it said nothing (a program starts in an empty folder of its own: one that looks for files of "
+         "its project needs their path)"),
+    ],
+)  # fmt: skip
+def test_what_may_be_wrong_in_a_command_is_told(tmp_path, monkeypatch, command, ends):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.py").write_text("import sys; sys.exit('broken')")
+    (tmp_path / "npm").write_text("#!/bin/sh\necho 'no package.json'\nexit 254\n")
+    (tmp_path / "npm").chmod(0o755)
+    assert programs.find(command.format(python=sys.executable))[0].why_not.endswith(ends)
+
+
 def test_programs_that_are_none():
     assert "give exec:PROGRAM" in programs.find()[0].why_not
     assert "does not start" in programs.find("./no-such-program")[0].why_not
