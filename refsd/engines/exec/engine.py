@@ -4,7 +4,6 @@ The protocol is in protocol.md beside this file.
 """
 
 import fnmatch
-import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 
+from refsd.engines.exec.answer_files import read_tensors
 from refsd.engines.exec.description import Description, read_description
 from refsd.engines.exec.program import Program
 from refsd.engines.exec.served import ServedProgram
@@ -35,22 +34,6 @@ _MAX_DESCRIPTION = 1 << 20
 # Seconds that a description may take at least, however short the time for an answer: interpreters start slowly.
 _DESCRIBING = 60.0
 _OUTPUT, _TAPS = "output.safetensors", "taps.safetensors"
-
-# type name in a safetensors header -> refsd's storage type
-_DTYPES = {
-    "F64": "f64",
-    "F32": "f32",
-    "F16": "f16",
-    "BF16": "bf16",
-    "I64": "i64",
-    "I32": "i32",
-    "I16": "i16",
-    "I8": "i8",
-    "U8": "u8",
-    "BOOL": "bool",
-}
-
-
 # Integer types of indices and masks. An operation asks for them whatever its other arguments are stored in, so they
 # are taken unless `types` names one of them; codes of weights (i8, u8) are as any other storage.
 _INDICES = ("i32", "i64")
@@ -167,10 +150,10 @@ class ExecEngine:
                 _write_tensors({name: stored(y) for name, y in forced.items()}, Path(request["forced"]))
             if tapped:
                 request |= {"taps": str(folder.work / _TAPS), "tap_names": self._tap_names}
-            outputs = _read_tensors(program.ask(request, folder, _OUTPUT), _OUTPUT)
+            outputs = read_tensors(program.ask(request, folder, _OUTPUT), _OUTPUT)
             if not tapped:
                 return outputs, {}
-            taps = _read_tensors(folder.read(_TAPS, self._program.max_output), _TAPS)
+            taps = read_tensors(folder.read(_TAPS, self._program.max_output), _TAPS)
             return outputs, {name: y for name, y in taps.items() if fnmatch.fnmatchcase(name, self._tap_names)}
 
 
@@ -199,40 +182,6 @@ def _write_tensors(tensors: Mapping[str, StoredTensor], path: Path) -> None:
     specs = {name: Spec(tensor.type, tensor.shape) for name, tensor in stores}
     specs = dict(sorted(specs.items(), key=lambda item: -SCALAR_TYPES[item[1].type].itemsize))
     write_safetensors(path, specs, (stored(tensors[name].storable()) for name in specs))
-
-
-def _read_tensors(data: bytes, file: str) -> dict[str, np.ndarray]:
-    try:
-        found = safetensors.deserialize(data)
-    except safetensors.SafetensorError as error:
-        raise EngineFailure(f"{file} is no safetensors file{_backwards(data)}: {error}") from None
-    _check_names(data, file)
-    outputs = {}
-    for name, entry in found:
-        at = f"{file}: {printable(name, 100)}"
-        if entry["dtype"] not in _DTYPES:
-            raise EngineFailure(f"{at} has type {entry['dtype']}, expected F32 or the like")
-        flat = np.frombuffer(bytes(entry["data"]), SCALAR_TYPES[_DTYPES[entry["dtype"]]])
-        try:
-            outputs[name] = flat.reshape(entry["shape"])
-        except (ValueError, OverflowError):
-            raise EngineFailure(f"{at} has a shape that NumPy cannot hold: {entry['shape']}") from None
-    return outputs
-
-
-def _backwards(data: bytes) -> str:
-    """Say that a header's length has its bytes in the other order, if it has."""
-    little, big = (int.from_bytes(data[:8], order) for order in ("little", "big"))
-    return " (its first 8 bytes, the header's length, are big-endian)" if 0 < big <= len(data) - 8 < little else ""
-
-
-def _check_names(data: bytes, file: str) -> None:
-    """Raise EngineFailure if a header names a tensor twice; the safetensors package would take the last."""
-    header = data[8 : 8 + int.from_bytes(data[:8], "little")]
-    names = [name for name, _ in json.loads(header, object_pairs_hook=list)]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise EngineFailure(f"{file}: the header names {printable(twice, 100)} twice")
 
 
 def find(

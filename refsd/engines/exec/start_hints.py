@@ -1,5 +1,6 @@
 """Say what in a command may be wrong where a program does not describe itself: it runs in another, empty folder."""
 
+import itertools
 import os
 import re
 import shlex
@@ -38,14 +39,16 @@ def _hint(words: Sequence[str], text: str, error: str) -> str:
     program = words[0]
     if os.sep not in program and not shutil.which(program) and os.path.isfile(program):
         return f'did you mean "exec:./{text}"?'
-    if "ended" not in error:
+    if "ended with exit code" not in error:
         return ""
-    for before, word in zip(words, words[1:], strict=False):
+    for before, word in itertools.pairwise(words):
         looks_like_file = not word.startswith("-") and (os.sep in word or _EXTENSION.search(word))
         if looks_like_file and word in error and not os.path.exists(word):
             if before == "-m":
                 return f"{_EMPTY}: to find {word} from here write env PYTHONPATH=. before it"
-            return f"there is no file {word} in the folder where refsd was started, so the word was passed on as it is"
+            return (
+                f"there is no file {word} in the folder where refsd was started, so the word was passed on as it is"
+            )
     if option := _PROJECTS.get(os.path.basename(program)):
         return f"{_EMPTY}: name the project's path, {os.path.basename(program)} {option}"
     if error.endswith("it said nothing"):
