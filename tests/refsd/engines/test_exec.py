@@ -486,15 +486,27 @@ def own(op, **sets):
         (own("gelu", approximate=[]), "sets gelu approximate to [], expected one of none, tanh"),
         (own("group_norm", eps=-1), "sets group_norm eps to -1, expected a number from 0 to 1"),
         (own("group_norm", eps=""), "sets group_norm eps to '', expected a number from 0 to 1"),
-        ({"ops": {"linear": {}, "silu": {"typs": []}}}, "unknown field `typs` - at `$.ops.silu`"),
+        ({"numerics": "FP32"}, "numerics 'FP32' is not known (did you mean \"float32\"?)"),
+        ({"numerics": {"like": "float16"}}, "numerics 'float16' is not known (did you mean \"torch-f16\"?)"),
+        ({"ops": {"linear": {}, "silu": {"type": []}}}, '`type` - at `$.ops.silu` (did you mean "types"?)'),
+        ({"ops": {"silu": {"author": 1}}}, "`author` - at `$.ops.silu`: expected one of types, weights, samplers,"),
+        (
+            {"ops": {"silu": {"deviations": [{"nme": "x"}]}}},
+            '`nme` - at `$.ops.silu.deviations[0]` (did you mean "name"?)',
+        ),
         (
             {"ops": {"linear": {}, "model/clip": {"types": "f32"}}},
             "Expected `array | null`, got `str` - at `$.ops.model/clip.types`",
         ),
         ({"ops": 5}, "Expected `object`"),
-        ({"surprise": 5}, "unknown field `surprise`"),
+        (
+            {"surprise": 5},
+            "unknown field `surprise`: expected one of protocol, name, version, ops, numerics, serve",
+        ),
+        ({"server": True}, 'unknown field `server` (did you mean "serve"?)'),
         ({"name": "two\nlines"}, "$.name"),
         ({"version": ""}, "$.version"),
+        ({"version": 1.0}, "Expected `str`, got `float` - at `$.version`"),
     ],
 )
 def test_a_wrong_description_is_one_line(program, tmp_path, description, said):
