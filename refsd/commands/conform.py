@@ -14,6 +14,7 @@ from refsd.adoption import folder as adopted
 from refsd.cluster.spread import NoWorkers
 from refsd.cluster.workplace import Here, OnCluster, workplace
 from refsd.commands.interruption import interruptible
+from refsd.commands.waiver_notes import waiver_notes
 from refsd.corpus.met import unmet, verdict_of
 from refsd.corpus.versions import profile_cases
 from refsd.engines.devices import device_of
@@ -166,8 +167,9 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
         paths = outputs_of(request)
         judged = judge(place, store, request, engines, chosen, accepted, again)
     report = report_of(request, engines, cases, chosen, judged)
-    if request.names_no_cases and request.shard is None and not judged.partial:
-        report.notes += waiving.without_cases(accepted, report.results)
+    if not judged.partial:
+        whole = request.names_no_cases and request.shard is None
+        report.notes += waiver_notes(accepted, report.results, [case.name for case in chosen], whole)
     if baseline is not None:
         report.baseline = changes.against(baseline, report, str(request.baseline))
     for name, form in files.FORMS.items():

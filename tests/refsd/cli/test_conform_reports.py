@@ -127,6 +127,16 @@ def test_a_waiver_of_cases_passes_the_run_until_its_day(folder):
     assert code == 1 and "the waiver of the case expired on 2020-01-01" in said
 
 
+def test_a_waiver_that_is_not_needed_is_told_in_the_terminal_and_in_the_summary(folder, monkeypatch):
+    waiver = '[[waiver]]\ncases = "silu/f32/wide*"\nreason = "issue 8"\nexpires = 9999-12-31\n'
+    (folder / "refsd-waivers.toml").write_text(waiver)
+    line = "the waiver of silu/f32/wide* is no longer needed"
+    assert line not in _conform(*_GLOBS)[1]
+    monkeypatch.setenv("WRONG", "nothing")
+    code, said = _conform(*_GLOBS)
+    assert (code, line in said, line in (folder / "refsd-report" / "report.md").read_text()) == (0, True, True)
+
+
 def test_a_waiver_of_another_machine_accepts_nothing(folder, monkeypatch):
     waiver = '[[waiver]]\ncases = "silu/*"\nreason = "issue 8"\nexpires = 9999-12-31\nwhen = "amx_bf16"\n'
     (folder / "refsd-waivers.toml").write_text(waiver)
