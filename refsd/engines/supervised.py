@@ -152,10 +152,15 @@ class Supervised:
 
 
 def _dismiss(process: subprocess.Popen, connection: socket.socket) -> None:
-    """Close the connection, upon which the supervisor ends its program and itself."""
+    """Close the connection, upon which the supervisor ends its program and itself.
+
+    An interrupt (a second Ctrl-C) ends the wait alone: from a finalizer no exception reaches anybody.
+    """
     connection.close()
     try:
         process.wait(_PATIENCE)
+    except KeyboardInterrupt:
+        return
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
