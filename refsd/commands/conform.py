@@ -14,6 +14,7 @@ from refsd.adoption import folder as adopted
 from refsd.cluster.spread import NoWorkers
 from refsd.cluster.workplace import Here, OnCluster, workplace
 from refsd.commands.interruption import interruptible
+from refsd.commands.precise_sums import precise_sums
 from refsd.commands.waiver_notes import waiver_notes
 from refsd.corpus.met import unmet, verdict_of
 from refsd.corpus.versions import profile_cases
@@ -362,7 +363,8 @@ def report_of(
     shared = shared_traits(results, {case.name: case for case in chosen})
     argument_of = {engine.name: argument for argument, group in engines.groups.items() for engine in group}
     report = Report(__version__, versions, [*engines.missing], results, short, shared, partial)
-    report.notes = [*refused, *judged.notes, *modest_declarations(results, argument_of)]
+    report.notes = [*refused, *judged.notes]
+    report.notes += modest_declarations(results, argument_of) or precise_sums(results, argument_of)
     report.notes += _unsought(request, results, argument_of)
     report.date, report.profile = datetime.date.today().isoformat(), request.profile or ""
     report.devices = {engine.name: request.device or device_of(engine) for engine in found}
