@@ -29,6 +29,7 @@ class Advance:
         self._search_begun: float | None = None
         self._searched = 0.0  # seconds of searches since the last line
         self._has_searched = False
+        self._hint = ""
 
     def __call__(self, name: str) -> None:
         self._bar.update(self._task, advance=1, name=name)
@@ -51,10 +52,13 @@ class Advance:
         """Leave the seconds until the next finished step out of the estimate."""
         self._search_begun = time.monotonic()
 
-    def show(self, text: str) -> None:
-        """Show a text beside the bar on a terminal, until the next step or text."""
+    def show(self, text: str, hint: str = "") -> None:
+        """Show a text beside the bar on a terminal, until the next step or text; a new hint in a line above it."""
         self._bar.update(self._task, name=text)
         self._start(time.monotonic())
+        if hint and hint != self._hint:
+            self._console.print(printable(hint), markup=False, highlight=False, soft_wrap=True)
+        self._hint = hint
 
     def close(self) -> None:
         if self._bar.live.is_started:  # otherwise Rich prints an empty line if stderr is not a terminal

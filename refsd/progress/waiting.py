@@ -16,13 +16,13 @@ def waiting(
     limit: float | None = None,
     every: float = EVERY,
     hint: Callable[[], str] = lambda: "",
-    show: Callable[[str], None] | None = None,
+    show: Callable[[str, str], None] | None = None,
 ) -> Iterator[None]:
     """Print "WHAT, 10 s of 600" every ten seconds while the block runs. what: "waiting for ggml, silu/f32"
 
     limit: seconds that it may take, if known
     hint:  returns why it may wait in vain; "" if nothing is known
-    show:  shows the line on a terminal, beside its progress bar; None: nothing is shown on a terminal
+    show:  shows the line and the hint on a terminal, with its progress bar; None: nothing is shown on a terminal
     """
     terminal = sys.stderr.isatty()
     if terminal and show is None:
@@ -34,11 +34,11 @@ def waiting(
         while not ended.wait(every):
             most = f" of {limit:g}" if limit is not None else ""
             why = hint()
-            line = printable(f"{what}, {time.monotonic() - begun:.0f} s{most}{why and f': {why}'}")
+            line = printable(f"{what}, {time.monotonic() - begun:.0f} s{most}")
             if show is not None and terminal:
-                show(line)
+                show(line, f"{what}: {why}" if why else "")
             else:
-                print(line, file=sys.stderr, flush=True)
+                print(f"{line}{why and f': {printable(why)}'}", file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()

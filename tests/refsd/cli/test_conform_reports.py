@@ -282,7 +282,7 @@ class _Advance:
     def search(self):
         self._said.append("search")
 
-    def show(self, text):
+    def show(self, text, hint=""):
         pass
 
 

@@ -38,4 +38,7 @@ def test_a_terminal_s_bar_shows_a_text_beside_it(monkeypatch, capsys):
     monkeypatch.setattr("refsd.progress.steps.PATIENCE", -1.0)
     with steps("conform", 10) as advance:
         advance.show("waiting for rusty, silu/1, 10 s")
-    assert "waiting for rusty, silu/1, 10 s" in capsys.readouterr().err
+        for seconds in (20, 30):
+            advance.show(f"waiting for rusty, silu/1, {seconds} s", "no line came")
+    said = capsys.readouterr().err
+    assert "waiting for rusty, silu/1, 10 s" in said and said.count("no line came") == 1

@@ -36,14 +36,19 @@ def test_a_hint_stands_behind_the_seconds_and_a_terminal_s_bar_shows_the_line(ca
     shown, told = [], threading.Event()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
-    def show(line):
-        shown.append(line)
+    def show(line, hint):
+        shown.append((line, hint))
         told.set()
 
     with waiting("waiting for rusty, silu/1", 8.0, every=0.01, hint=lambda: "no line came", show=show):
         assert told.wait(60)
-    assert shown[0] == "waiting for rusty, silu/1, 0 s of 8: no line came"
+    assert shown[0] == ("waiting for rusty, silu/1, 0 s of 8", "waiting for rusty, silu/1: no line came")
     assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    printed = threading.Event()
+    with waiting("waiting for rusty", every=0.01, hint=lambda: (printed.set(), "no line came")[1]):
+        assert printed.wait(60)
+    assert capsys.readouterr().err.startswith("waiting for rusty, 0 s: no line came\n")
 
 
 def test_a_fast_block_and_a_terminal_are_left_alone(capsys, monkeypatch):
