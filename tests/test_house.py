@@ -62,7 +62,7 @@ BUDGETS = {
     "refsd/onnx": 3_965,  # results in 8 bits, codes made unsigned
     "refsd/pipelines": 4_030,
     "refsd/profiling": 1_905,  # quotients, fewest rows, outliers, truncated codes
-    "refsd/progress": 292,  # searches beside the estimate, a text beside the bar
+    "refsd/progress": 297,  # searches beside the estimate, a text beside the bar
     "refsd/reports": 2_070,
     "refsd/requests": 210,
     "refsd/scoreboard": 700,
