@@ -91,6 +91,8 @@ def _in_place_of(path: Path, target: Path) -> Iterator[Path]:
 
 def _target(path: Path) -> Path:
     """Return the path without links. Raises BadInput if refsd must not write there."""
+    if str(path) == "-":
+        raise BadInput("-: refsd writes files, and no file to standard output: name one")
     try:
         target = Path(os.path.realpath(path))
         if (folder := input_folder(target)) is not None:

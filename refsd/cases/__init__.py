@@ -85,8 +85,26 @@ def meant(pattern: str) -> str:
     )
     if alike and len(_plain(pattern)) > 2 and not slash:
         return f' (did you mean "*{alike[0]}*"?)'
+    if between := _with_a_part_between(pattern):
+        return f" (did you mean {' or '.join(between)}?)"
     like_head = did_you_mean(f"{head}/{rest or '*'}", [f"{one}/{rest or '*'}" for one in heads])
-    return did_you_mean(pattern, CASES) or (like_head if head not in heads else "")
+    if head in heads:
+        of_head = [name for name in CASES if name.startswith(f"{head}/")]
+        return did_you_mean(pattern, of_head) or f' (did you mean "{head}/*"?)'
+    return did_you_mean(pattern, CASES) or like_head
+
+
+def _with_a_part_between(pattern: str) -> list[str]:
+    """Return the globs, quoted, that match cases with one part more: "conv2d/f16/tiny*" for "conv2d/tiny*"."""
+    parts = pattern.split("/")
+    names = [name.split("/") for name in CASES]
+    globs = {}
+    for i in range(1, len(parts)):
+        for name in names:
+            one = "/".join([*parts[:i], name[i] if len(name) > i else "", *parts[i:]])
+            if len(name) == len(parts) + 1 and fnmatch.fnmatchcase("/".join(name), one):
+                globs[f'"{one}"'] = None
+    return list(globs) if len(globs) <= _FEW else []
 
 
 def _plain(name: str) -> str:

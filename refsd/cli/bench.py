@@ -75,7 +75,10 @@ def bench(
     clip_g: ClipG = None,
     t5xxl: T5XXL = None,
     llm: Llm = None,
-    json: Annotated[Path | None, typer.Option(help="Write every time to this file.")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(help="Write every time to this file; not to standard output (-)."),
+    ] = None,
 ) -> None:
     """Time refsd in float32 against its peers: interleaved runs, each contender in its own process."""
     from refsd.golden.input_file import note_input

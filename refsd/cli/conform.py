@@ -16,8 +16,11 @@ _ENGINES = typer.Argument(
     "tinygrad, comfy-kitchen, sdnq, refsd[:PROFILE]. None: all that are there. `refsd engines` lists devices.",
 )
 _GOLDEN = typer.Option("goldens", help="Store of goldens: a folder, a packed file, a URL; what it lacks is made.")
-_JSON = typer.Option(None, help="Write the report with every metric as JSON here too.")
-_JUNIT = typer.Option(None, help="Write JUnit XML here too.")
+_JSON = typer.Option(
+    None,
+    help="Write the report with every metric as JSON to this file too; not to standard output (-).",
+)
+_JUNIT = typer.Option(None, help="Write JUnit XML to this file too; not to standard output (-).")
 _REPORT = typer.Option(Path("refsd-report"), help="Folder for report.html, report.md, conform.json and junit.xml.")
 _KEEP = typer.Option(
     None,

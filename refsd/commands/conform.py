@@ -1,9 +1,10 @@
 """Judge engines against the goldens: assemble a run, judge, and report. `refsd conform` calls it."""
 
 import datetime
+import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from refsd.adoption import folder as adopted
 from refsd.cluster.spread import NoWorkers
 from refsd.cluster.workplace import Here, OnCluster, workplace
 from refsd.commands.interruption import interruptible
+from refsd.commands.precise_sums import precise_sums
+from refsd.commands.waiver_notes import waiver_notes
 from refsd.corpus.met import unmet, verdict_of
 from refsd.corpus.versions import profile_cases
 from refsd.engines.devices import device_of
@@ -165,8 +168,9 @@ def conform(request: ConformRequest) -> Conformed | NothingFailed:
         paths = outputs_of(request)
         judged = judge(place, store, request, engines, chosen, accepted, again)
     report = report_of(request, engines, cases, chosen, judged)
-    if request.names_no_cases and request.shard is None and not judged.partial:
-        report.notes += waiving.without_cases(accepted, report.results)
+    if not judged.partial:
+        whole = request.names_no_cases and request.shard is None
+        report.notes += waiver_notes(accepted, report.results, [case.name for case in chosen], whole)
     if baseline is not None:
         report.baseline = changes.against(baseline, report, str(request.baseline))
     for name, form in files.FORMS.items():
@@ -287,7 +291,6 @@ def judge(
             twice=request.twice,
             itself=references(found),
             keep=keep_tensors,
-            waiting=_waiting,
             wanted=again.wants if again is not None else lambda name, case: case not in left_out.get(name, ()),
         )
         collector = Collector(judging.judges, found)
@@ -303,10 +306,6 @@ def judge(
     return Judged(results, partial, pictures, collector, [*kept.notes, *notes(left_out)])
 
 
-def _waiting(engine: Any, case: Case) -> AbstractContextManager:
-    return waiting(f"{engine.name}, {case.name}", getattr(engine, "timeout", None))
-
-
 def _judge_all(
     place: Here | OnCluster,
     judging: Runner,
@@ -318,15 +317,28 @@ def _judge_all(
     """Judge with progress on stderr. -> (results, how many answers were judged if interrupted, otherwise "")"""
     results: list[Result] = []
     try:
-        with interruptible(), steps("conform", len(requested)) as advance:
+        with interruptible(), steps("conform", len(requested)) as advance, ExitStack() as searching:
+
+            def wait(engine: Any, case: Case) -> AbstractContextManager:
+                what, limit = f"waiting for {engine.name}, {case.name}", getattr(engine, "timeout", None)
+                return waiting(what, limit, hint=lambda: getattr(engine, "hint", ""), show=advance.show)
+
+            def measure(answered: Answered) -> None:
+                judging.measured(answered)
+                if judging.explains and not answered.examined.verdict.passed:
+                    advance.search()
+                    what = f"searching for the cause of {answered.engine}, {answered.standard.case.name}"
+                    searching.enter_context(waiting(what, show=advance.show))
 
             def done(result: Result) -> None:
+                searching.close()
                 results.append(result)
                 if (result.engine, result.case) in requested:
                     advance(f"{result.engine} {result.case}")
                 trim_model_files()
 
-            judged = place.judge(judging, found, chosen, done)
+            watched = judging._replace(waiting=wait, measured=measure)
+            judged = place.judge(watched, found, chosen, done)
             return with_shared_causes(judging._replace(waivers=place.of_every_machine(judging.waivers)), judged), ""
     except (KeyboardInterrupt, NoWorkers) as end:
         why = f"; {end}" if str(end) else ""
@@ -351,7 +363,8 @@ def report_of(
     shared = shared_traits(results, {case.name: case for case in chosen})
     argument_of = {engine.name: argument for argument, group in engines.groups.items() for engine in group}
     report = Report(__version__, versions, [*engines.missing], results, short, shared, partial)
-    report.notes = [*refused, *judged.notes, *modest_declarations(results, argument_of)]
+    report.notes = [*refused, *judged.notes]
+    report.notes += modest_declarations(results, argument_of) or precise_sums(results, argument_of)
     report.notes += _unsought(request, results, argument_of)
     report.date, report.profile = datetime.date.today().isoformat(), request.profile or ""
     report.devices = {engine.name: request.device or device_of(engine) for engine in found}
@@ -365,7 +378,7 @@ def _unsought(request: ConformRequest, results: Sequence[Result], argument_of: M
     failed = next((result for result in results if result.status == FAIL), None)
     if request.causes or failed is None:
         return []
-    again = f"refsd conform {argument_of[failed.engine]} --cases {failed.case}"
+    again = shlex.join(("refsd", "conform", argument_of[failed.engine], "--cases", failed.case))
     return [f"--no-causes: what explains a failure was not searched for; of one case: {again}"]
 
 

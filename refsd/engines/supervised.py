@@ -152,10 +152,15 @@ class Supervised:
 
 
 def _dismiss(process: subprocess.Popen, connection: socket.socket) -> None:
-    """Close the connection, upon which the supervisor ends its program and itself."""
+    """Close the connection, upon which the supervisor ends its program and itself.
+
+    An interrupt (a second Ctrl-C) ends the wait alone: from a finalizer no exception reaches anybody.
+    """
     connection.close()
     try:
         process.wait(_PATIENCE)
+    except KeyboardInterrupt:
+        return
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -200,9 +205,12 @@ def died(how: str, printed: bytes) -> EngineDied:
     return EngineDied(f"{how}: {last_words(printed)}", last_lines(printed))
 
 
-def late(timeout: float, printed: bytes) -> EngineDied:
-    """Return the error of a program that gave no answer within `timeout` seconds. printed: the end of its output"""
-    return EngineDied(f"no answer after {timeout:g} s", last_lines(printed))
+def late(timeout: float, printed: bytes, hint: str = "") -> EngineDied:
+    """Return the error of a program that gave no answer within `timeout` seconds.
+
+    printed: the end of its output; hint: the probable reason
+    """
+    return EngineDied(f"no answer after {timeout:g} s{hint and f': {hint}'}", last_lines(printed))
 
 
 def last_lines(printed: bytes) -> list[str]:

@@ -1,9 +1,9 @@
-"""Say on stderr for whom refsd waits, a line every ten seconds; on a terminal the progress bar shows it."""
+"""Say on stderr for whom refsd waits, every ten seconds."""
 
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from refsd.numerics.printable import printable
@@ -11,9 +11,21 @@ from refsd.progress.steps import EVERY
 
 
 @contextmanager
-def waiting(what: str, limit: float | None = None, every: float = EVERY) -> Iterator[None]:
-    """Print "waiting for WHAT, 10 s of 600" while the block runs. limit: seconds that it may take, if known"""
-    if sys.stderr.isatty():
+def waiting(
+    what: str,
+    limit: float | None = None,
+    every: float = EVERY,
+    hint: Callable[[], str] = lambda: "",
+    show: Callable[[str, str], None] | None = None,
+) -> Iterator[None]:
+    """Print "WHAT, 10 s of 600" every ten seconds while the block runs. what: "waiting for ggml, silu/f32"
+
+    limit: seconds that it may take, if known
+    hint:  returns why it may wait in vain; "" if nothing is known
+    show:  shows the line and the hint on a terminal, with its progress bar; None: nothing is shown on a terminal
+    """
+    terminal = sys.stderr.isatty()
+    if terminal and show is None:
         yield
         return
     ended, begun = threading.Event(), time.monotonic()
@@ -21,8 +33,12 @@ def waiting(what: str, limit: float | None = None, every: float = EVERY) -> Iter
     def tell() -> None:
         while not ended.wait(every):
             most = f" of {limit:g}" if limit is not None else ""
-            line = f"waiting for {what}, {time.monotonic() - begun:.0f} s{most}"
-            print(printable(line), file=sys.stderr, flush=True)
+            why = hint()
+            line = printable(f"{what}, {time.monotonic() - begun:.0f} s{most}")
+            if show is not None and terminal:
+                show(line, f"{what}: {why}" if why else "")
+            else:
+                print(f"{line}{why and f': {printable(why)}'}", file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()

@@ -100,6 +100,16 @@ def refusals(report: Report, engine: str) -> list[tuple[str, int]]:
     return sorted(Counter(r.reason for r in refused).items(), key=lambda one: (one[0] not in own, -one[1]))
 
 
+def of_lacking_operations(report: Report, engine: str) -> list[Result]:
+    """Return the refused cases of operations that an engine lacks ("torch has no gelu"), if it takes any case."""
+    results = report.of(engine)
+    taken = {r.op for r in results if r.status != verdict.REFUSED}
+    lacking = [
+        re.search(rf"\b(no|not|not for|operation) {re.escape(r.op)}( in this .*)?\Z", r.reason) for r in results
+    ]
+    return [r for r, says in zip(results, lacking, strict=True) if says and r.op not in taken] if taken else []
+
+
 def refusals_in_short(report: Report, engine: str) -> list[str]:
     """Say why cases were refused, the most frequent reasons first: of the operations that it answers, then how many
     others; nothing if none was. Of an engine that answers nothing: why.

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from refsd.golden import verdict
 from refsd.golden.report import Report
 from refsd.numerics.printable import printable
-from refsd.reports.cells import margin_text
+from refsd.reports.cells import margin_text, of_lacking_operations
 from refsd.reports.groups import CAUSE, groups
 
 _BAD = (verdict.FAIL, verdict.DEVIATES, verdict.ERROR)
@@ -14,13 +14,15 @@ _BAD = (verdict.FAIL, verdict.DEVIATES, verdict.ERROR)
 def junit(report: Report) -> bytes:
     """Make a suite for each engine and a test for each case; refused, waived and known failing cases are skipped.
 
+    Cases of operations that the engine lacks are left out.
     A failure's message begins with the words under which the terminal reports it.
     """
     causes = {(r.engine, r.case): f"{g.title}: " for g in groups(report) if g.kind == CAUSE for r in g.results}
     known = {*report.baseline.known} if report.baseline is not None else set()
     root = ElementTree.Element("testsuites", name="refsd conform")
     for name, version in report.engines.items():
-        results = report.of(name)
+        lacking = {r.case for r in of_lacking_operations(report, name)}
+        results = [r for r in report.of(name) if r.case not in lacking]
         suite = ElementTree.SubElement(
             root, "testsuite", name=printable(f"{name} {version}"), tests=str(len(results))
         )

@@ -9,7 +9,7 @@ from refsd.golden import verdict
 from refsd.golden.report import Report, Result
 from refsd.golden.wording import counted
 from refsd.numerics.printable import in_markdown
-from refsd.reports.cells import ORDER, SCALE, cell, grid, margin_text, refusals, verdict_line
+from refsd.reports.cells import ORDER, SCALE, cell, grid, margin_text, of_lacking_operations, refusals, verdict_line
 from refsd.reports.groups import ERROR, WAIVED, Group, groups
 
 # GitHub accepts 1 MiB; conform.json has everything that is left out here.
@@ -108,7 +108,10 @@ def _engines(report: Report) -> list[str]:
     lines = [f"| engine | version | {' | '.join(statuses)} |", "|---|---|" + "---|" * len(statuses)]
     for name, version in report.engines.items():
         counts = Counter(r.status for r in report.of(name))
-        row = (in_markdown(name), in_markdown(version), *(str(counts[s]) for s in statuses))
+        row = [in_markdown(name), in_markdown(version), *(str(counts[s]) for s in statuses)]
+        if lacking := of_lacking_operations(report, name):
+            ops = counted(len({r.op for r in lacking}), "operation")
+            row[-1] = f"{counts[verdict.REFUSED] - len(lacking)}, and {len(lacking)} of {ops} that it lacks"
         lines.append(f"| {' | '.join(row)} |")
     return [*lines, ""]
 

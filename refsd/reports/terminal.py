@@ -63,8 +63,9 @@ def print_report(
         say(line)
     if all(r.conforms for r in report.results) and not as_table:
         for name in report.engines:
-            say(_conforming(name, report.of(name)), style="green")
-        for program in (one for one in arguments.values() if one.startswith("exec:")):
+            if report.of(name) or not report.partial:
+                say(_conforming(name, report.of(name)), style="green")
+        for program in (one for one in arguments.values() if one.startswith("exec:") and not report.partial):
             more = "asks for other shapes and parameters than the cases'"
             say(f"next: {shlex.join(('refsd', 'fuzz', program))} {more}", style="dim")
     else:

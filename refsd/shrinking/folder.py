@@ -7,7 +7,7 @@ expected.safetensors   truth (float64), limit (what an honest engine may be off)
 place.safetensors      of a model in which no operation fails alone: the operation at the first wrong tap,
                        its inputs by name, truth (float64), and found (the engine's tap)
 reproduce.py           asks an engine and judges its answer
-reproduce_ggml.cpp     the same by ggml, for operations that ggml has
+reproduce_ggml.cpp     the same by ggml, for engines that compute with it and operations that it has
 issue.md               the text of an issue
 """
 
@@ -23,6 +23,7 @@ import safetensors.numpy
 
 from refsd import __version__
 from refsd.engines.reference import Reference
+from refsd.engines.registry import Argument
 from refsd.files.safetensors import open_safetensors
 from refsd.golden import operations
 from refsd.golden.case import Case
@@ -129,7 +130,8 @@ def write(
     if answered is not None:
         expected = _expected(answered)
         files[EXPECTED] = safetensors.numpy.save(expected)
-        program = ggml_program.source(engine.name, answered.standard) if case.op in OPERATIONS else None
+        of_ggml = case.op in OPERATIONS and _computes_with_ggml(argument, answered)
+        program = ggml_program.source(engine.name, answered.standard) if of_ggml else None
         if program is not None:
             files[CPP] = program.encode()
     place = _place(shrunk.cut)
@@ -157,6 +159,11 @@ def _note(shrunk: Shrunk, engine: Engine, argument: str) -> Note:
     plain = Case(case.name, case.op, case.inputs, case.params, case.model)
     first = Case(original.name, original.op, original.inputs, original.params, original.model)
     return Note(__version__, argument, plain, first, layout_of(engine))
+
+
+def _computes_with_ggml(argument: str, answered: Answered) -> bool:
+    """Return True for ggml, and for a program that declares ggml's numerics."""
+    return Argument.of(argument).kind == "ggml" or answered.standard.numerics.name.startswith("ggml")
 
 
 def layout_of(engine: Engine) -> str:

@@ -1,5 +1,6 @@
 """Read and check the description of an exec program: its operations, numerics and deviations."""
 
+import re
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from refsd.numerics.quantization import Int8Scores, Quantization
 from refsd.numerics.tensor import SCALAR_TYPES
 from refsd.weights.recipes import TYPES
 
+_UNKNOWN_FIELD = re.compile(r"unknown field `(?P<field>[^`]*)`(?: - at `(?P<at>[^`]*)`)?$")
 # Names are printed in reports and JUnit files. (\Z, because "$" also matches before a final newline.)
 _Word = Annotated[str, msgspec.Meta(pattern=r"^[\w .:+()/-]{1,80}\Z")]
 
@@ -137,7 +139,18 @@ def read_description(data: bytes) -> Description:
     try:
         return Description(msgspec.json.decode(data, type=_Text))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise EngineFailure(f"description.json: {_with_operation(data, str(error))}") from None
+        raise EngineFailure(f"description.json: {_with_fields(_with_operation(data, str(error)))}") from None
+
+
+def _with_fields(error: str) -> str:
+    """Say behind msgspec's "unknown field `type`" which field was meant, or which there are."""
+    found = _UNKNOWN_FIELD.search(error)
+    if found is None:
+        return error
+    at = found["at"] or ""
+    struct = DeviationText if ".deviations[" in at else Offer if at.startswith("$.ops.") else _Text
+    fields = struct.__struct_fields__
+    return error + (did_you_mean(found["field"], fields) or f": expected one of {', '.join(fields)}")
 
 
 def _with_operation(data: bytes, error: str) -> str:
@@ -156,6 +169,14 @@ def _with_operation(data: bytes, error: str) -> str:
 _ROUNDED = ("f32", "f16", "bf16", *(name for name, of in BLOCK_TYPES.items() if of.quantize_activation))
 # An error message that can suggest the intended name lists the allowed names only if there are at most this many.
 _MANY = 12
+# What other programs call numerics -> the profile that is meant.
+_OTHER_NAMES = {
+    **dict.fromkeys(("fp64", "f64", "double"), "float64"),
+    **dict.fromkeys(("fp32", "f32", "single"), "float32"),
+    **dict.fromkeys(("fp16", "f16", "float16", "half"), "torch-f16"),
+    **dict.fromkeys(("bf16", "bfloat16"), "torch-bf16"),
+    "tf32": "torch-tf32",
+}
 _ROUNDING = (None, "f16", "bf16", "f32")
 _MULTIPLIED = (None, "tf32", "bf16", "f16")
 _ALLOWED = {
@@ -191,7 +212,10 @@ _SUMMED = ("linear", "conv", "attention")
 
 def _numerics(said: str | dict[str, Any], program: str) -> Numerics:
     changes: dict[str, Any] = {"like": said} if isinstance(said, str) else dict(said)
-    like = PROFILES[_one_of("numerics", changes.pop("like", "float32"), tuple(PROFILES))]
+    profile = changes.pop("like", "float32")
+    if isinstance(profile, str) and (meant := _OTHER_NAMES.get(profile.lower())):
+        raise EngineFailure(f'description.json: numerics {profile!r} is not known (did you mean "{meant}"?)')
+    like = PROFILES[_one_of("numerics", profile, tuple(PROFILES))]
     rounded, one_pass, sums = (changes.pop(field, None) for field in ("activations", "one_pass", "sums"))
     if "scores" in changes:
         changes["scores"] = _scores(changes["scores"])

@@ -4,20 +4,19 @@ The protocol is in protocol.md beside this file.
 """
 
 import fnmatch
-import json
 import os
 import secrets
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 
+from refsd.engines.exec.answer_files import read_tensors
 from refsd.engines.exec.description import Description, read_description
 from refsd.engines.exec.program import Program
 from refsd.engines.exec.served import ServedProgram
+from refsd.engines.exec.start_hints import start_hint
 from refsd.engines.relocation import command
 from refsd.engines.work_folder import WorkFolder
 from refsd.files.writers import Spec, write_safetensors
@@ -35,22 +34,6 @@ _MAX_DESCRIPTION = 1 << 20
 # Seconds that a description may take at least, however short the time for an answer: interpreters start slowly.
 _DESCRIBING = 60.0
 _OUTPUT, _TAPS = "output.safetensors", "taps.safetensors"
-
-# type name in a safetensors header -> refsd's storage type
-_DTYPES = {
-    "F64": "f64",
-    "F32": "f32",
-    "F16": "f16",
-    "BF16": "bf16",
-    "I64": "i64",
-    "I32": "i32",
-    "I16": "i16",
-    "I8": "i8",
-    "U8": "u8",
-    "BOOL": "bool",
-}
-
-
 # Integer types of indices and masks. An operation asks for them whatever its other arguments are stored in, so they
 # are taken unless `types` names one of them; codes of weights (i8, u8) are as any other storage.
 _INDICES = ("i32", "i64")
@@ -81,6 +64,11 @@ class ExecEngine:
     def timeout(self) -> float:
         """Return how many seconds an answer may take."""
         return self._program.timeout
+
+    @property
+    def hint(self) -> str:
+        """Return why the current request may wait in vain; "" if nothing is known."""
+        return self._asked.hint if isinstance(self._asked, ServedProgram) else ""
 
     def refuses(self, case: Case) -> str | None:
         offer = self._description.ops.get(case.op)
@@ -162,10 +150,10 @@ class ExecEngine:
                 _write_tensors({name: stored(y) for name, y in forced.items()}, Path(request["forced"]))
             if tapped:
                 request |= {"taps": str(folder.work / _TAPS), "tap_names": self._tap_names}
-            outputs = _read_tensors(program.ask(request, folder, _OUTPUT), _OUTPUT)
+            outputs = read_tensors(program.ask(request, folder, _OUTPUT), _OUTPUT)
             if not tapped:
                 return outputs, {}
-            taps = _read_tensors(folder.read(_TAPS, self._program.max_output), _TAPS)
+            taps = read_tensors(folder.read(_TAPS, self._program.max_output), _TAPS)
             return outputs, {name: y for name, y in taps.items() if fnmatch.fnmatchcase(name, self._tap_names)}
 
 
@@ -196,40 +184,6 @@ def _write_tensors(tensors: Mapping[str, StoredTensor], path: Path) -> None:
     write_safetensors(path, specs, (stored(tensors[name].storable()) for name in specs))
 
 
-def _read_tensors(data: bytes, file: str) -> dict[str, np.ndarray]:
-    try:
-        found = safetensors.deserialize(data)
-    except safetensors.SafetensorError as error:
-        raise EngineFailure(f"{file} is no safetensors file{_backwards(data)}: {error}") from None
-    _check_names(data, file)
-    outputs = {}
-    for name, entry in found:
-        at = f"{file}: {printable(name, 100)}"
-        if entry["dtype"] not in _DTYPES:
-            raise EngineFailure(f"{at} has type {entry['dtype']}, expected F32 or the like")
-        flat = np.frombuffer(bytes(entry["data"]), SCALAR_TYPES[_DTYPES[entry["dtype"]]])
-        try:
-            outputs[name] = flat.reshape(entry["shape"])
-        except (ValueError, OverflowError):
-            raise EngineFailure(f"{at} has a shape that NumPy cannot hold: {entry['shape']}") from None
-    return outputs
-
-
-def _backwards(data: bytes) -> str:
-    """Say that a header's length has its bytes in the other order, if it has."""
-    little, big = (int.from_bytes(data[:8], order) for order in ("little", "big"))
-    return " (its first 8 bytes, the header's length, are big-endian)" if 0 < big <= len(data) - 8 < little else ""
-
-
-def _check_names(data: bytes, file: str) -> None:
-    """Raise EngineFailure if a header names a tensor twice; the safetensors package would take the last."""
-    header = data[8 : 8 + int.from_bytes(data[:8], "little")]
-    names = [name for name, _ in json.loads(header, object_pairs_hook=list)]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise EngineFailure(f"{file}: the header names {printable(twice, 100)} twice")
-
-
 def find(
     path: str | None = None, model_files: ModelFiles | None = None, timeout: float = 600.0, taps: str = "*", **_
 ) -> list[EngineSearch]:
@@ -247,9 +201,6 @@ def find(
             text = describing.ask({"request": "describe"}, folder, "description.json", _MAX_DESCRIPTION)
             description = read_description(text)
     except (EngineFailure, ValueError) as error:
-        word = path.split()[0] if path.split() else ""
-        here = os.sep not in word and not shutil.which(word) and os.path.isfile(word)
-        meant = f' (did you mean "exec:./{path}"?)' if here else ""
-        return [EngineSearch("exec", None, printable(f"{path}: {error}{meant}"))]
+        return [EngineSearch("exec", None, printable(f"{path}: {error}{start_hint(path, str(error))}"))]
     kind = ServingEngine if description.serve else ExecEngine
     return [EngineSearch(description.name, kind(program, description, model_files, taps))]

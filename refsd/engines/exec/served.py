@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+import safetensors
 
 from refsd.engines.exec.program import Program, full_request
 from refsd.engines.relocation import environment
-from refsd.engines.supervised import TAIL, Supervised, died, ending, late
+from refsd.engines.supervised import TAIL, Supervised, died, ending, last_lines, late
 from refsd.engines.work_folder import WorkFolder
 from refsd.golden.engine import EngineFailure
 from refsd.numerics.printable import printable
@@ -27,6 +28,7 @@ _ANSWER = re.compile(rb'\{\s*"done"\s*:')
 _LONGEST_START = 1 << 10  # bytes of {"done":, with blanks
 _PIPE = 1 << 20  # bytes that the program may be ahead of refsd
 _PAUSES = 0.0005, 0.05  # seconds between two readings: the first and the longest pause
+_PATIENCE = 9.0  # seconds before the output of a request without an answer is looked at, and between two looks
 
 
 class _Answer(msgspec.Struct):
@@ -43,6 +45,7 @@ class ServedProgram:
     started again at the next request.
 
     program: the command, and the limits that apply to each request
+    hint:    what the current request lacks, if it has waited long beside a complete output; else ""
     """
 
     def __init__(self, program: Program):
@@ -50,6 +53,7 @@ class ServedProgram:
         self._supervised = Supervised()
         self._turn = threading.Lock()
         self._process: _Process | None = None
+        self.hint = ""
 
     def ask(self, request: Mapping[str, Any], folder: WorkFolder, output: str, most: int | None = None) -> bytes:
         """Do what Program.ask does; the answer is recognised by request["case"]."""
@@ -59,10 +63,12 @@ class ServedProgram:
                 process = self._alive()
                 process.expect_silence()
                 process.begin()
-                answer = self._answer(process, full_request(request, folder, output), folder)
+                answer = self._answer(process, full_request(request, folder, output), folder, output)
             except EngineFailure:
                 self._end()
                 raise
+            finally:
+                self.hint = ""
             if answer.error:
                 raise EngineFailure(answer.error[:300])
             try:
@@ -70,10 +76,11 @@ class ServedProgram:
             except EngineFailure as error:
                 raise EngineFailure(f"it answered, but {error}") from None
 
-    def _answer(self, process: "_Process", request: Mapping[str, Any], folder: WorkFolder) -> _Answer:
+    def _answer(self, process: "_Process", request: Mapping[str, Any], folder: WorkFolder, output: str) -> _Answer:
         left = json.dumps(request).encode() + b"\n"
         before = folder.size() + process.folder.size()
-        deadline = time.monotonic() + self._program.timeout
+        begun = time.monotonic()
+        deadline, look = begun + self._program.timeout, begun + _PATIENCE
         pause, longest = _PAUSES
         while True:
             left = process.send(left)
@@ -91,9 +98,23 @@ class ServedProgram:
                 )
             if code is not None:
                 raise died(ending(code), process.tail)
-            if time.monotonic() > deadline:
-                raise late(self._program.timeout, process.tail)
+            if (now := time.monotonic()) > min(deadline, look):
+                self.hint, look = self._missing_line(process, request["case"], folder, output), now + _PATIENCE
+            if now > deadline:
+                raise late(self._program.timeout, process.tail, self.hint)
             pause = _PAUSES[0] if process.printed > printed else min(1.5 * pause, longest)
+
+    def _missing_line(self, process: "_Process", word: str, folder: WorkFolder, output: str) -> str:
+        """Say that a complete output is there, but no answer line, and what the program printed last; else ""."""
+        try:
+            safetensors.deserialize(folder.read(output, self._program.max_output))
+        except (EngineFailure, safetensors.SafetensorError):
+            return ""
+        # CASE for the random word: failures with the same reason are reported together.
+        lines = [line.replace(word, "CASE") for line in last_lines(process.tail)]
+        last = f'it printed "{lines[-1][:100]}"' if lines else "it printed nothing"
+        end = " without the end of the line" if process.has_open_answer else ""
+        return f'it wrote {output}, but no line {{"done": CASE}} came, with the request\'s "case"; {last}{end}'
 
     def _alive(self) -> "_Process":
         """Return the process, a new one if it has left. Raises EngineDied if it crashed after its last answer."""
@@ -149,6 +170,11 @@ class _Process:
             return data
         except BrokenPipeError:
             return b""
+
+    @property
+    def has_open_answer(self) -> bool:
+        """Return True if an answer has begun whose line has not ended."""
+        return _ANSWER.match(self._line) is not None
 
     def expect_silence(self) -> None:
         """Read what was printed since the last answer. Raises EngineFailure if an answer is in it."""

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -126,6 +127,16 @@ def test_a_waiver_of_cases_passes_the_run_until_its_day(folder):
     assert code == 1 and "the waiver of the case expired on 2020-01-01" in said
 
 
+def test_a_waiver_that_is_not_needed_is_told_in_the_terminal_and_in_the_summary(folder, monkeypatch):
+    waiver = '[[waiver]]\ncases = "silu/f32/wide*"\nreason = "issue 8"\nexpires = 9999-12-31\n'
+    (folder / "refsd-waivers.toml").write_text(waiver)
+    line = "the waiver of silu/f32/wide* is no longer needed"
+    assert line not in _conform(*_GLOBS)[1]
+    monkeypatch.setenv("WRONG", "nothing")
+    code, said = _conform(*_GLOBS)
+    assert (code, line in said, line in (folder / "refsd-report" / "report.md").read_text()) == (0, True, True)
+
+
 def test_a_waiver_of_another_machine_accepts_nothing(folder, monkeypatch):
     waiver = '[[waiver]]\ncases = "silu/*"\nreason = "issue 8"\nexpires = 9999-12-31\nwhen = "amx_bf16"\n'
     (folder / "refsd-waivers.toml").write_text(waiver)
@@ -192,7 +203,7 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(folder):
     assert process.returncode == INTERRUPTED and err.endswith("refsd: interrupted\n"), err
     report = read(folder / "refsd-report" / "conform.json")
     assert report.partial == "0 of 2 answers judged" and report.results == []
-    assert out.startswith("interrupted: ")
+    assert out.startswith("interrupted: ") and "next: " not in out and "took no case" not in out
     assert not [path for path in (folder / "refsd-report").iterdir() if path.name.startswith(".")]
 
 
@@ -259,6 +270,46 @@ def test_a_program_that_hangs_is_given_up_after_the_time_that_the_user_allows(fo
     assert "--timeout beside --dask or --processes" in str(beside.exception)
 
 
+class _Advance:
+    """Write down finished steps and the beginnings of searches."""
+
+    def __init__(self, said):
+        self._said = said
+
+    def __call__(self, name):
+        self._said.append(name)
+
+    def search(self):
+        self._said.append("search")
+
+    def show(self, text, hint=""):
+        pass
+
+
+def test_progress_tells_searches_from_answers(monkeypatch):
+    said = []
+
+    @contextlib.contextmanager
+    def told(what, *_, **__):
+        said.append(what)
+        yield
+        said.append("ended")
+
+    monkeypatch.setattr("refsd.commands.conform.steps", lambda what, n: contextlib.nullcontext(_Advance(said)))
+    monkeypatch.setattr("refsd.commands.conform.waiting", told)
+    wide = "silu/f32/wide-x2x320", "quick_gelu/f32/wide-x2x320"
+    answered = [[f"waiting for wrong, {case}", "ended"] for case in wide]
+    searched = ["search", f"searching for the cause of wrong, {wide[0]}", "ended"]
+    _conform(*_GLOBS)
+    assert sorted([said[:6], said[6:]]) == sorted(
+        [[*answered[0], *searched, f"wrong {wide[0]}"], [*answered[1], f"wrong {wide[1]}"]]
+    )
+    said.clear()
+    again = shlex.join(["refsd", *_arguments("--cases", wide[0])])
+    assert f"was not searched for; of one case: {again}\n" in _conform(*_GLOBS, "--no-causes")[1]
+    assert "search" not in said
+
+
 class _Workers:
     """A cluster that gives these results."""
 
@@ -304,7 +355,7 @@ def test_progress_counts_what_an_engine_is_asked(folder, monkeypatch):
     @contextlib.contextmanager
     def counting(what, total):
         totals.append(total)
-        yield lambda name: totals.append(name)
+        yield _Advance(totals)
 
     monkeypatch.setattr("refsd.commands.conform.steps", counting)
     assert CliRunner().invoke(app, ["conform", "refsd", "gguf-py", "--cases", "silu/*"]).exit_code == 1

@@ -194,6 +194,19 @@ def test_the_first_part_of_names_suggests_each_of_them():
     assert 'no case matches \'conv/*\' (did you mean "conv2d/*" or "conv2d_int8/*" or "conv3d/*"?)' in said
 
 
+@pytest.mark.parametrize(
+    ("glob", "meant"),
+    [
+        ("group_norm/tiny*", '"group_norm/f32/tiny*"'),
+        ("conv2d/latent*", '"conv2d/f32/latent*" or "conv2d/f16/latent*"'),
+        ("linear/nope*", '"linear/*"'),
+        ("sd15/latent*", '"sd15/*"'),
+    ],
+)
+def test_a_glob_that_lacks_the_type_is_given_it(glob, meant):
+    assert f"no case matches '{glob}' (did you mean {meant}?)" in _bad("conform", "refsd", "--cases", glob)
+
+
 def test_a_glob_in_the_place_of_a_store_is_refused():
     said = str(_call("golden", "list", "silu/*").exception)
     assert said == "no store of goldens 'silu/*': to list some cases, write --cases 'silu/*'"

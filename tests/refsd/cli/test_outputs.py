@@ -69,6 +69,16 @@ def test_forward_does_not_eat_its_inputs(tmp_path, flag, name):
     assert (tmp_path / name).read_bytes() == before and not (tmp_path / "out.safetensors").exists()
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["conform refsd --cases silu/* --json", "conform refsd --junit", "bench kernels --json"],
+)
+def test_no_file_goes_to_standard_output(gguf, monkeypatch, command):
+    monkeypatch.chdir(gguf.parent)
+    refused("-: refsd writes files, and no file to standard output: name one", *command.split(), "-")
+    assert not (gguf.parent / "-").exists()
+
+
 def test_forward_writes_two_files_for_two_flags(tmp_path):
     out = tmp_path / "out.safetensors"
     refused("--out and --taps name the same file", *forward(tmp_path, "-o", out, "--taps", out))

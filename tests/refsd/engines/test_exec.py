@@ -313,6 +313,31 @@ open(request["output"], "wb").write(len(header).to_bytes(8, "big") + header + by
     fails(program(body), "no safetensors file .its first 8 bytes, the header's length, are big-endian.: ")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "told"),
+    [
+        ("f32", "y has the unknown dtype 'f32' .did you mean \"F32\"?."),
+        ("float32", "y has the unknown dtype 'float32' .did you mean \"F32\"?."),
+        ("<f4", "y has the unknown dtype '<f4', expected one of F64, F32, "),
+        ("double", "y has the unknown dtype 'double', expected one of F64, F32, "),
+    ],
+)
+def test_an_unknown_dtype_is_told_with_what_was_meant(program, dtype, told):
+    header = f'{{"y":{{"dtype":"{dtype}","shape":[1],"data_offsets":[0,4]}}}}'.encode()
+    body = f"open(request['output'], 'wb').write(({len(header)}).to_bytes(8, 'little') + {header!r} + b'....')"
+    fails(program(body), f"^output.safetensors is no safetensors file: {told}")
+
+
+def test_plain_numbers_and_json_have_no_header(program):
+    for body in (
+        "np.ones(9, np.float32).tofile(request['output'])",
+        "open(request['output'], 'w').write('[1, 2, 3, 4]')",
+    ):
+        fails(
+            program(body), "no safetensors file: its first 8 bytes are no length of a header: it is plain numbers"
+        )
+
+
 def test_a_type_that_numpy_lacks(program):
     header = b'{"y":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}}'
     body = f"open(request['output'], 'wb').write(({len(header)}).to_bytes(8, 'little') + {header!r} + b'..')"
@@ -461,15 +486,27 @@ def own(op, **sets):
         (own("gelu", approximate=[]), "sets gelu approximate to [], expected one of none, tanh"),
         (own("group_norm", eps=-1), "sets group_norm eps to -1, expected a number from 0 to 1"),
         (own("group_norm", eps=""), "sets group_norm eps to '', expected a number from 0 to 1"),
-        ({"ops": {"linear": {}, "silu": {"typs": []}}}, "unknown field `typs` - at `$.ops.silu`"),
+        ({"numerics": "FP32"}, "numerics 'FP32' is not known (did you mean \"float32\"?)"),
+        ({"numerics": {"like": "float16"}}, "numerics 'float16' is not known (did you mean \"torch-f16\"?)"),
+        ({"ops": {"linear": {}, "silu": {"type": []}}}, '`type` - at `$.ops.silu` (did you mean "types"?)'),
+        ({"ops": {"silu": {"author": 1}}}, "`author` - at `$.ops.silu`: expected one of types, weights, samplers,"),
+        (
+            {"ops": {"silu": {"deviations": [{"nme": "x"}]}}},
+            '`nme` - at `$.ops.silu.deviations[0]` (did you mean "name"?)',
+        ),
         (
             {"ops": {"linear": {}, "model/clip": {"types": "f32"}}},
             "Expected `array | null`, got `str` - at `$.ops.model/clip.types`",
         ),
         ({"ops": 5}, "Expected `object`"),
-        ({"surprise": 5}, "unknown field `surprise`"),
+        (
+            {"surprise": 5},
+            "unknown field `surprise`: expected one of protocol, name, version, ops, numerics, serve",
+        ),
+        ({"server": True}, 'unknown field `server` (did you mean "serve"?)'),
         ({"name": "two\nlines"}, "$.name"),
         ({"version": ""}, "$.version"),
+        ({"version": 1.0}, "Expected `str`, got `float` - at `$.version`"),
     ],
 )
 def test_a_wrong_description_is_one_line(program, tmp_path, description, said):
@@ -509,6 +546,29 @@ def test_numerics_that_do_not_fit_a_case_are_an_error_of_the_engine(program):
     (result,) = conform.run(runner(), [engine], [case])
     assert result.status == verdict.ERROR
     assert result.reason.startswith("the reference cannot compute it under test: ValueError: cannot reshape")
+
+
+_EMPTY = "(a program starts in an empty folder of its own: "
+
+
+@pytest.mark.parametrize(
+    ("command", "ends"),
+    [
+        ("{python} nope.py", "(there is no file nope.py in the folder where refsd was started, {passed_on})"),
+        ("{python} sub/nope.py --fast", "{passed_on})"),
+        ("{python} -m my.engine", "{empty}to find my.engine from here write env PYTHONPATH=. before it)"),
+        ("{python} there.py nope.json", "ended with exit code 1: broken"),
+        ("./npm run engine", "{empty}name the project's path, npm --prefix FOLDER)"),
+        ("/bin/false", "it said nothing {empty}one that looks for files of its project needs their path)"),
+    ],
+)
+def test_what_may_be_wrong_in_a_command_is_told(tmp_path, monkeypatch, command, ends):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.py").write_text("import sys; sys.exit('broken')")
+    (tmp_path / "npm").write_text("#!/bin/sh\necho 'no package.json'\nexit 254\n")
+    (tmp_path / "npm").chmod(0o755)
+    (found,) = programs.find(command.format(python=sys.executable))
+    assert found.why_not.endswith(ends.format(empty=_EMPTY, passed_on="so the word was passed on as it is"))
 
 
 def test_programs_that_are_none():

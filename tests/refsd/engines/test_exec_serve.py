@@ -201,6 +201,32 @@ def test_a_request_that_hangs_keeps_what_was_printed(engine):
     assert (first.reason, first.log) == ("no answer after 1 s", ("step 3 of 9",))
 
 
+NO_LINE = 'it wrote output.safetensors, but no line {"done": CASE} came, with the request\'s "case"; '
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        ("print('done ' + request['case'], flush=True)", NO_LINE + 'it printed "done CASE"'),
+        ("pass", NO_LINE + "it printed nothing"),
+        (
+            "sys.stdout.write(json.dumps({'done': request['case']})); sys.stdout.flush()",
+            NO_LINE + 'it printed "{"done": "CASE"}" without the end of the line',
+        ),
+        ("open(request['output'], 'r+b').truncate(40)", ""),
+    ],
+    ids=["no JSON", "silent", "open line", "half an output"],
+)
+def test_an_output_without_an_answer_line_is_told(engine, monkeypatch, body, hint):
+    monkeypatch.setattr("refsd.engines.exec.served._PATIENCE", 0.3)
+    served = engine(f"save(right)\n{body}", timeout=1.5)
+    hints = set()
+    watched = served._asked._supervised.poll
+    served._asked._supervised.poll = lambda *seconds: (hints.add(served.hint), watched(*seconds))[1]
+    assert ask(served) == f"no answer after 1.5 s{hint and f': {hint}'}"
+    assert hints == {"", hint} and served.hint == ""
+
+
 def test_a_run_tells_of_crashes_after_right_answers(engine):
     results = conformed(engine("save(right); done(); os.kill(os.getpid(), 11)"))
     assert verdict.FAIL in [r.status for r in results]

@@ -287,3 +287,23 @@ def test_the_reason_is_told_above_a_stack_that_is_longer_than_the_log():
 def test_of_a_long_log_the_last_lines_are_kept():
     error = died("ended by SIGABRT", "\n".join(map(str, range(50))).encode())
     assert error.log == tuple(map(str, range(30, 50)))
+
+
+_INTERRUPTED = """
+import os, signal, threading
+from refsd.engines.supervised import Supervised
+
+supervised = Supervised()
+supervised._launch()
+supervisor = supervised._process.pid
+os.kill(supervisor, signal.SIGSTOP)  # so that it does not end at once
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+del supervised
+os.kill(supervisor, signal.SIGKILL)
+print("done")
+"""
+
+
+def test_an_interrupt_while_the_last_supervisor_ends_prints_nothing():
+    done = subprocess.run([sys.executable, "-P", "-c", _INTERRUPTED], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

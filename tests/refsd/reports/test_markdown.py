@@ -68,6 +68,22 @@ def test_junit_skips_what_is_known():
     assert suite.find(".//failure").get("message").startswith(f"{EPS}: y: element")
 
 
+def test_operations_that_an_engine_lacks_are_counted_apart_and_no_tests():
+    lacking = [result("roll/1", verdict.REFUSED, reason="no roll in this ggml")]
+    lacking += [
+        result(f"{op}/{i}", verdict.REFUSED, reason=f"ggml has no {op}") for op in ("gelu", "tanh") for i in "12"
+    ]
+    one = [result(f"{op}/1", verdict.REFUSED, reason=f"ggml takes no f16 in {op}") for op in ("silu", "linear")]
+    run = report(result("silu/2"), *one, *lacking)
+    (suite,) = ElementTree.fromstring(junit(run))
+    assert [suite.get(key) for key in ("tests", "skipped")] == ["3", "2"]
+    assert [test.get("name") for test in suite] == ["silu/2", "silu/1", "linear/1"]
+    assert "| 2, and 5 of 3 operations that it lacks |" in markdown(run)
+    # An engine that takes nothing has its tests: an empty suite would say nothing.
+    (suite,) = ElementTree.fromstring(junit(report(*lacking)))
+    assert (suite.get("skipped"), "| 5 |" in markdown(report(*lacking))) == ("5", True)
+
+
 def test_six_lines_for_an_issue():
     odd = [fails(f"op{i}/{j}", f"cause {i}", reason="<b> | " * 300) for i in range(9) for j in range(i)]
     lines = pasted(report(*odd), {"ggml": "ggml:lib"}).splitlines()

@@ -243,7 +243,15 @@ def test_the_command_writes_a_folder(written):
     issue = (path / folder.ISSUE).read_text()
     for text in ("# layer_norm: eps missing", "| x | f32 | 1 x 2 |", CASE, "numpy-example 1.0"):
         assert text in issue
-    assert "ggml_norm(ctx, t0, 1e-05f)" in (path / folder.CPP).read_text()
+    assert folder.CPP not in said["files"] and "reproduce_ggml" not in issue  # the engine is no ggml
+
+
+def test_a_program_that_declares_ggml_s_numerics_gets_a_program_of_ggml(tmp_path):
+    program = tmp_path / "engine.py"
+    program.write_text(EXAMPLE.read_text().replace('"numerics": "float32"', '"numerics": "ggml-cpu"'))
+    run(f"exec:{sys.executable} {program} --bug", CASE, "-o", tmp_path / "out")
+    assert "ggml_norm(ctx, t0, 1e-05f)" in (tmp_path / "out" / folder.CPP).read_text()
+    assert "reproduce_ggml.cpp" in (tmp_path / "out" / folder.ISSUE).read_text()
 
 
 def test_the_issue_has_the_title_under_which_the_run_reported_the_failure(tmp_path):
