@@ -205,6 +205,8 @@ class Text:
         code = self._compiled(site, new)
         if code is not None:
             before, after = quoted(old), quoted(new)
+            if isinstance(site[0], ast.UnaryOp) and isinstance(site[0].op, ast.USub) and is_number(old):
+                before, after = f"-{before}", f"-{after}".removeprefix("--")
             there = quoted(statement)
             where = f", in {there}" if there not in (before, "") else ""
             if words and not where and kind != "derived":

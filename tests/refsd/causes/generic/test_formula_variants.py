@@ -85,6 +85,16 @@ def test_what_is_made_of_a_variable_stands_in_its_place(phrase, value):
         assert _slope(8.0, 2.0, 4.0, 1.0) == pytest.approx(value)
 
 
+def _ends(levels):
+    return levels[0], levels[-1]
+
+
+def test_a_negative_number_is_quoted_with_its_sign():
+    phrases = {variant.phrase for variant in Text(_ends).variants()}
+    assert {f"ends: {n} in place of -1, in (levels[0], levels[-1])" for n in ("-2", "1")} <= phrases
+    assert not [one for one in phrases if "in place of 1" in one]
+
+
 def test_the_first_stands_for_all():
     words = "slope: sigma_next is the first of sigma throughout, in x + d * (sigma_next - sigma) * share"
     (variant,) = [variant for variant in Text(_slope).derived() if variant.phrase == words]
