@@ -220,6 +220,21 @@ def test_mxfp4_is_the_search_of_every_code_and_power(label):
     assert abs(y - expected).max() <= 1e-13 * abs(expected).max()
 
 
+@pytest.mark.parametrize("case", OPERATIONS["linear_fp8_blocks"].cases, ids=lambda case: case.name)
+def test_fp8_in_blocks_is_the_product_of_each_block(case):
+    inputs = case.realize()
+    x, w, s = (inputs[name].values() for name in ("x", "weight", "block_scale"))
+    rows, expected = x.reshape(-1, x.shape[-1]), np.zeros((x.size // x.shape[-1], len(w)))
+    for p, q in np.ndindex(s.shape):
+        out, columns = slice(128 * p, 128 * p + 128), slice(128 * q, 128 * q + 128)
+        codes, scales = naive.rounded_rows(rows[:, columns], "f8_e4m3", 448)
+        part = np.array(codes, np.float64) @ w[out, columns].astype(np.float64).T
+        expected[:, out] += np.array(scales, np.float64)[:, None] * float(s[p, q]) * part
+    y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    expected = expected.reshape(y.shape) + (inputs["bias"].values() if "bias" in inputs else 0.0)
+    assert abs(y - expected).max() <= 1e-13 * abs(expected).max()
+
+
 def test_the_two_rules_part_where_the_largest_number_is_a_power_of_two_and_where_it_is_clipped():
     x = np.zeros((3, 32), np.float32)
     x[:, :2] = [[256, 1], [480, 1], [448, 1]]

@@ -1,4 +1,4 @@
-"""MX formats against torchao 0.18: activations bit for bit, and the product that its tensors give."""
+"""Products in MX formats and in blocks of E4M3 against torchao 0.18: activations bit for bit, and the product."""
 
 import ml_dtypes
 import numpy as np
@@ -6,6 +6,11 @@ import pytest
 import torch
 from torchao.prototype.mx_formats.kernels import unpack_uint4
 from torchao.prototype.mx_formats.mx_tensor import MXTensor, ScaleCalculationMode, to_mx
+from torchao.quantization.quant_primitives import (
+    _choose_scale_float8,
+    _dequantize_affine_float8,
+    _quantize_affine_float8,
+)
 
 from refsd.golden import operations
 from refsd.numerics.arithmetic import Arithmetic
@@ -64,3 +69,19 @@ def test_its_product_is_inside_the_bound(op):
         truth = operations.run(op, Arithmetic(FLOAT64), inputs, {"scales": scales})["y"]
         limit = operations.bound(op, FLOAT32, inputs, {"scales": scales}, truth).limit
         assert (abs(expected - truth) <= limit).all() and np.median(limit) < 1e-4 * np.abs(truth).mean()
+
+
+def test_blocks_of_e4m3_are_the_same():
+    draw = torch.Generator().manual_seed(4)
+    x, w = torch.randn(9, 384, generator=draw), torch.randn(256, 384, generator=draw)
+    scales = [_choose_scale_float8(t, block) for t, block in ((x, [1, 128]), (w, [128, 128]))]
+    codes = [_quantize_affine_float8(t, s) for t, s in zip((x, w), scales, strict=True)]
+    how = Quantization("f8_e4m3", "none", block=128, block_scale="f32", quotient="wide")
+    ours = quantize(x.numpy(), how, lambda y: y).values
+    assert (ours == _dequantize_affine_float8(codes[0], scales[0]).numpy()).all()
+    weight = stored(codes[1].view(torch.uint8).numpy().view(ml_dtypes.float8_e4m3fn))
+    inputs = {"x": stored(x.numpy()), "weight": weight, "block_scale": stored(scales[1].numpy())}
+    truth = operations.run("linear_fp8_blocks", Arithmetic(FLOAT64), inputs, {})["y"]
+    left, right = (_dequantize_affine_float8(*of) for of in zip(codes, scales, strict=True))
+    limit = operations.bound("linear_fp8_blocks", FLOAT32, inputs, {}, truth).limit
+    assert (abs((left @ right.T).numpy() - truth) <= limit).all() and np.median(limit) < 1e-3 * np.abs(truth).mean()
