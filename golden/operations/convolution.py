@@ -170,6 +170,15 @@ def groups_in_turn(op, inputs, params):
     return answer(op, {**inputs, **changed}, params)[:, np.argsort(order)]
 
 
+def groups_ignored(op, inputs, params):
+    """Read the first group's channels for every filter."""
+    x, groups = inputs["x"].values(), params["groups"]
+    if groups == 1:
+        return None
+    first = np.tile(x[:, : x.shape[1] // groups], (1, groups, *[1] * (x.ndim - 2)))
+    return answer(op, {**inputs, "x": stored(first)}, params)
+
+
 def bias_within_groups(op, inputs, params):
     """Read the bias by a filter's number inside its group."""
     groups = params["groups"]
@@ -298,6 +307,7 @@ MUTANTS = (
     Mutant("dilation ignored", dilation_ignored),
     Mutant("groups of interleaved channels", groups_interleaved),
     Mutant("filters dealt to the groups in turn", groups_in_turn),
+    Mutant("groups ignored: every filter reads the first group's channels", groups_ignored),
     Mutant("bias read by the number inside the group", bias_within_groups),
     Mutant("filters' groups on the axis of inputs, read on that of outputs", groups_on_the_inputs(False)),
     Mutant(
