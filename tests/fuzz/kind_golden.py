@@ -15,7 +15,7 @@ from kind import Files, Kind, Mutation
 from mutations import TEXTS, bytes_changed, json_changed, places, same, value
 from safetensors.numpy import save
 
-from refsd.engines.exec import engine as programs
+from refsd.engines.exec import answer_files
 from refsd.engines.exec.description import read_description
 from refsd.golden import waivers
 from refsd.golden.case import Case
@@ -204,7 +204,7 @@ def _mutate_answer(rng: Random, files: Files) -> Mutation:
 
 
 def _read_answer(folder: Path):
-    tensors = programs._read_tensors((folder / "output.safetensors").read_bytes(), "output.safetensors")
+    tensors = answer_files.read_tensors((folder / "output.safetensors").read_bytes(), "output.safetensors")
     return {name: [str(y.dtype), list(y.shape), y.tobytes().hex()] for name, y in tensors.items()}
 
 

@@ -93,7 +93,9 @@ def _read_on(x: np.ndarray, stride: int, L: int) -> np.ndarray:
     flat = np.ascontiguousarray(x).ravel()
     first = np.arange(x.size // (L * n))[:, None] * L * n + np.arange(L) * stride
     at = first[..., None] + np.arange(n)
-    return np.where(at < flat.size, flat[np.minimum(at, flat.size - 1)], 0).reshape(x.shape)
+    y = flat.take(at, mode="clip")
+    y[at >= flat.size] = 0
+    return y.reshape(x.shape)
 
 
 def of_other_strides(inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:

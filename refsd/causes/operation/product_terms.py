@@ -96,11 +96,11 @@ def _read_on(rows: np.ndarray, weight: np.ndarray, y: np.ndarray) -> Iterator[tu
 
 def _whole_tile(rows: np.ndarray, weight: np.ndarray, y: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Sums whose last tile is whole: one factor goes on behind its row, the other's tile has what it had."""
-    (M, K), names, right = rows.shape, ("inputs", "weight"), rows @ weight.T
+    (M, K), names = rows.shape, ("inputs", "weight")
     for block, own in product((b for b in BLOCKS if b < K and K % b), (0, 1) if M > 1 else ()):
         more = [t[:, K - block : K - K % block] for t in (rows, weight)]
         more[own] = _behind((rows, weight)[own])[:, : block - K % block]
-        wrong, last = right + more[0] @ more[1].T, np.s_[:, -1] if own else -1
+        wrong, last = rows @ weight.T + more[0] @ more[1].T, np.s_[:, -1] if own else -1
         wrong[last] = y[last]  # what lies behind all rows is unknown
         if np.abs(y - wrong).max() <= _NEAR * np.abs(y).max():
             words = f"behind the {names[own]} lies the next row, the {names[1 - own]}'s has what was in it before"

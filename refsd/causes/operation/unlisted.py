@@ -152,20 +152,21 @@ def explaining(
     tried: dict[str, np.ndarray],
     suffices: Callable[[str], bool] = never,
 ) -> dict[str, np.ndarray]:
-    """Return the candidates that explain an answer; add the others to `tried`, up to KEPT bytes in all.
+    """Return the candidates that explain an answer; add others to `tried`, each answer once, up to KEPT bytes in all.
 
     explains: a candidate's answer in float64 -> whether it explains the engine's
     suffices: the name of one that does -> whether others need not be tried
     """
     suspects: dict[str, np.ndarray] = {}
-    room = KEPT - sum(y.nbytes for y in tried.values())
+    room, kept = KEPT - sum(y.nbytes for y in tried.values()), {hash(y.tobytes()) for y in tried.values()}
     for name, y in candidates:
         wrong = y.astype(np.float64)
         if explains(wrong):
             suspects.setdefault(name, wrong)
             if suffices(name):
                 break
-        elif room > y.nbytes:
+        elif room > y.nbytes and (known := hash(y.tobytes())) not in kept:
+            kept.add(known)
             room -= y.nbytes
             tried.setdefault(name, y)
     return suspects
