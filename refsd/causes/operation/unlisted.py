@@ -152,7 +152,7 @@ def explaining(
     tried: dict[str, np.ndarray],
     suffices: Callable[[str], bool] = never,
 ) -> dict[str, np.ndarray]:
-    """Return the candidates that explain an answer; add others to `tried`, each answer once, up to KEPT bytes in all.
+    """Return the candidates that explain an answer; add others to `tried`, each once, up to KEPT bytes in all.
 
     explains: a candidate's answer in float64 -> whether it explains the engine's
     suffices: the name of one that does -> whether others need not be tried
