@@ -10,10 +10,10 @@ from refsd.golden.mutations import BATCH, F16_INPUT, NO_BIAS, other_input, widen
 from refsd.golden.operation import Inputs, Mutant, Params, Wrong
 from refsd.golden.operations.few_bits import Rule, Weight, in_codes, scale_of_weight, static_numbers, stored_weight
 from refsd.golden.operations.linear import read_as_transposed, shifted_rows, without_tail
-from refsd.kernels.quant.activation_codes import divided
+from refsd.kernels.quant.activation_codes import divided, to_grid
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32
-from refsd.numerics.quantization import Quantization, Quantized, given_zero, quantize, rotated, zeros
+from refsd.numerics.quantization import Quantization, Quantized, given_zero, in_blocks, quantize, rotated, zeros
 
 
 class RowMutant(Mutant[Wrong]):
@@ -62,6 +62,19 @@ def with_rule(**changes) -> Callable[[Parts], np.ndarray | None]:
     def change(parts: Parts) -> np.ndarray | None:
         how = replace(parts.how, **changes)
         return None if how == parts.how else parts.result(parts.quantized(how))
+
+    return change
+
+
+def with_block_scales(scales_of: Callable[[np.ndarray, Quantization], np.ndarray]) -> Callable[[Parts], np.ndarray]:
+    """Other scales of the activations' blocks. scales_of: [..., n, block], rule -> [..., n, 1]"""
+
+    def change(parts: Parts) -> np.ndarray:
+        q, blocks = parts.quantized(), in_blocks(parts.x, parts.how.block)
+        scales = scales_of(blocks, parts.how)
+        values = to_grid(divided(blocks, scales), parts.how.grid, parts.how.rounding) * scales
+        values = values.reshape(*parts.x.shape[:-1], -1)[..., : parts.x.shape[-1]]
+        return parts.result(q._replace(values=divided(values, q.scale)))
 
     return change
 

@@ -7,10 +7,10 @@ import numpy as np
 from refsd.golden.mutations import other_input
 from refsd.golden.operation import Inputs, Mutant, Operation, Params
 from refsd.golden.operations.few_bits import product, product_bound, product_case
-from refsd.golden.operations.few_bits_bugs import Parts, product_mutants, read_on, with_rule, wrong
+from refsd.golden.operations.few_bits_bugs import product_mutants, read_on, with_block_scales, with_rule, wrong
 from refsd.golden.recipe import Recipe
-from refsd.kernels.quant.activation_codes import divided, power_scale
-from refsd.numerics.quantization import Quantization, in_blocks
+from refsd.kernels.quant.activation_codes import power_scale
+from refsd.numerics.quantization import Quantization
 
 _BLOCK = 128
 
@@ -23,16 +23,6 @@ def _weight(inputs: Inputs, block: int = _BLOCK) -> np.ndarray:
     codes, scales = inputs["weight"].values().astype(np.float32), inputs["block_scale"].values()
     rows, columns = (np.arange(n) // block for n in codes.shape)
     return codes * scales[rows.clip(max=len(scales) - 1)][:, columns.clip(max=scales.shape[1] - 1)]
-
-
-def _powers(parts: Parts) -> np.ndarray:
-    """The activations' scales are powers of two, as cards take that have MX formats."""
-    blocks = in_blocks(parts.x, _BLOCK)
-    scales = power_scale(blocks, -1, 448.0)
-    plain = Parts(lambda params: Quantization("f8_e4m3", "none"), parts.inputs, {}, lambda inputs: parts.weight)
-    plain.x = divided(blocks, scales)
-    values = (plain.quantized().values * scales).reshape(*parts.x.shape[:-1], -1)
-    return parts.result(parts.quantized()._replace(values=values[..., : parts.x.shape[-1]]))
 
 
 def _next(axis: int) -> Callable[[np.ndarray], np.ndarray | None]:
@@ -62,7 +52,9 @@ _CHANGES = {
     "activations in blocks of 32": with_rule(block=32),
     "activations in the other 8-bit float": with_rule(type="f8_e5m2"),
     "E4M3 that ends at 240, as FNUZ has it": with_rule(largest=240.0),
-    "activations' scales of blocks rounded up to powers of two": _powers,
+    "activations' scales of blocks rounded up to powers of two": with_block_scales(
+        lambda blocks, how: power_scale(blocks, -1, how.grid.largest)
+    ),
 }
 _SCALES = {
     "weight's scales inverted": lambda scales: 1 / scales,

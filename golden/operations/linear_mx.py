@@ -11,7 +11,14 @@ from refsd.golden.mutations import Wrong, other_input
 from refsd.golden.operation import Inputs, Mutant, Operation, Params
 from refsd.golden.operations.block_scales_of_weights import codes_of_pairs, scale_mutants, scaled_blocks, swapped
 from refsd.golden.operations.few_bits import Weight, product, product_bound, product_case
-from refsd.golden.operations.few_bits_bugs import Parts, product_mutants, read_on, with_rule, wrong
+from refsd.golden.operations.few_bits_bugs import (
+    Parts,
+    product_mutants,
+    read_on,
+    with_block_scales,
+    with_rule,
+    wrong,
+)
 from refsd.golden.recipe import Recipe
 from refsd.kernels.quant.activation_codes import divided
 from refsd.kernels.quant.grouped import TABLES
@@ -57,23 +64,6 @@ def _as_it_is(parts: Parts) -> np.ndarray:
     return parts.result(parts.quantized())
 
 
-def _with_scales(scales_of: Callable[[np.ndarray, Quantization], np.ndarray]) -> Callable[[Parts], np.ndarray]:
-    """Other scales of the activations' blocks. scales_of: [..., n, 32], rule -> [..., n, 1]"""
-
-    def change(parts: Parts) -> np.ndarray:
-        q = parts.quantized()
-        blocks = in_blocks(parts.x, _GROUP)
-        scales = scales_of(blocks, parts.how)
-        plain = Parts(lambda params: _PLAIN[parts.how.type], parts.inputs, {}, lambda inputs: parts.weight)
-        plain.x = divided(blocks, scales)
-        return parts.result(q._replace(values=(plain.quantized().values * scales).reshape(parts.x.shape)))
-
-    return change
-
-
-_PLAIN = {kind: Quantization(kind, "none") for kind in (*_FLOATS, "f4_e2m1")}
-
-
 def _nearest_power(blocks: np.ndarray, how: Quantization) -> np.ndarray:
     most = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(how.grid.largest)
     with np.errstate(divide="ignore"):
@@ -116,9 +106,9 @@ def _moved_bias(by: int) -> Callable[[np.ndarray], np.ndarray]:
 
 _ACTIVATIONS: dict[str, Callable[[Parts], np.ndarray | None]] = {
     "activations' scales round the other way: up or down to a power of two": _other_rule,
-    "activations' scales round to the nearest power of two": _with_scales(_nearest_power),
-    "activations' scales twice as large": _with_scales(_twice),
-    "activations' scales half as large": _with_scales(_half),
+    "activations' scales round to the nearest power of two": with_block_scales(_nearest_power),
+    "activations' scales twice as large": with_block_scales(_twice),
+    "activations' scales half as large": with_block_scales(_half),
     "activations in blocks of 16": with_rule(block=16),
     "activations in blocks of 64": with_rule(block=64),
     "activations under one scale for the tensor, none for blocks": with_rule(block=0, scale="tensor"),

@@ -1,7 +1,6 @@
 """Linear layers that multiply in NVFP4: 4-bit floats under a scale every 16, and one for the tensor."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -9,9 +8,16 @@ from refsd.golden.mutations import Wrong, other_input
 from refsd.golden.operation import Inputs, Mutant, Operation
 from refsd.golden.operations.block_scales_of_weights import codes_of_pairs, scale_mutants, scaled_blocks, swapped
 from refsd.golden.operations.few_bits import product, product_bound, product_case
-from refsd.golden.operations.few_bits_bugs import Parts, product_mutants, read_on, with_rule, wrong
+from refsd.golden.operations.few_bits_bugs import (
+    Parts,
+    product_mutants,
+    read_on,
+    with_block_scales,
+    with_rule,
+    wrong,
+)
 from refsd.golden.recipe import Recipe
-from refsd.kernels.quant.activation_codes import divided
+from refsd.kernels.quant.activation_codes import divided, scale_of
 from refsd.kernels.quant.grouped import TABLES
 from refsd.numerics.profiles import NVFP4
 from refsd.numerics.quantization import Quantization, in_blocks
@@ -37,16 +43,8 @@ def _other_codes(table) -> Wrong:
     return wrong(_rule, lambda parts: parts.result(parts.quantized()), lambda inputs: _weight(inputs, values))
 
 
-def _unrounded_scales(parts: Parts) -> np.ndarray:
-    """The blocks' scales of the activations in float32, not E4M3."""
-    blocks = parts.x.reshape(*parts.x.shape[:-1], -1, _GROUP)
-    plain = replace(parts.how, block=0, scale="row")
-    other = Parts(lambda params: plain, parts.inputs, {}, _weight)
-    other.x, other.static = blocks, None
-    q = other.quantized()
-    values = (q.values * q.scale).reshape(parts.x.shape)
-    whole = parts.quantized()
-    return parts.result(whole._replace(values=values / whole.scale))
+def _unrounded(blocks: np.ndarray, how: Quantization) -> np.ndarray:
+    return scale_of(blocks, -1, how.grid.largest)
 
 
 def _nan_beyond(largest: float) -> Callable[[Parts], np.ndarray | None]:
@@ -105,7 +103,7 @@ LINEAR_NVFP4 = Operation(
         Mutant("both tensors' scales left out: those of blocks alone", _changed(_blocks_alone)),
         Mutant("activations in blocks of 32", _changed(with_rule(block=32))),
         Mutant("activations' scales of blocks powers of two", _changed(_POWERS)),
-        Mutant("activations' scales of blocks in float32, not E4M3", _changed(_unrounded_scales)),
+        Mutant("activations' scales of blocks in float32, not E4M3", _changed(with_block_scales(_unrounded))),
         *(
             Mutant(f"NaN where a block's scale is beyond {n}, not limited", _changed(_nan_beyond(n)))
             for n in (448, 240)
