@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from refsd.engines import supervised
-from refsd.engines.supervised import MAX_FILE, Supervised, died, ending, last_words, tail
+from refsd.engines.supervised import MAX_FILE, Supervised, _dismiss, died, ending, last_words, tail
 from refsd.golden.engine import EngineDied, EngineFailure
 
 
@@ -289,21 +290,14 @@ def test_of_a_long_log_the_last_lines_are_kept():
     assert error.log == tuple(map(str, range(30, 50)))
 
 
-_INTERRUPTED = """
-import os, signal, threading
-from refsd.engines.supervised import Supervised
+def test_an_interrupt_while_a_supervisor_ends_is_no_traceback_of_a_finalizer():
+    class Ending:
+        """A process during whose end the second Ctrl-C comes."""
 
-supervised = Supervised()
-supervised._launch()
-supervisor = supervised._process.pid
-os.kill(supervisor, signal.SIGSTOP)  # so that it does not end at once
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-del supervised
-os.kill(supervisor, signal.SIGKILL)
-print("done")
-"""
+        def wait(self, timeout=None):
+            raise KeyboardInterrupt
 
-
-def test_an_interrupt_while_the_last_supervisor_ends_prints_nothing():
-    done = subprocess.run([sys.executable, "-P", "-c", _INTERRUPTED], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    ours, theirs = socket.socketpair()
+    _dismiss(Ending(), ours)  # type: ignore[arg-type]
+    assert ours.fileno() == -1 and theirs.recv(1) == b""
+    theirs.close()
