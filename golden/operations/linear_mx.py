@@ -82,7 +82,7 @@ def _not_clipped(parts: Parts) -> np.ndarray | None:
     """Beyond the largest number a cast to E4M3 gives NaN; a cast to E5M2 gives infinity, which no case shows."""
     blocks = in_blocks(parts.x, _GROUP)
     codes = divided(blocks, block_scales(blocks, parts.how, np.ones(1, np.float32))).astype(_FLOATS["f8_e4m3"])
-    lost = np.isnan(codes.astype(np.float32)).any(axis=(-2, -1))[..., None]
+    lost = np.isnan(codes.astype(np.float32)).reshape(parts.x.shape).any(axis=-1, keepdims=True)
     return np.where(lost, np.float32(np.nan), _as_it_is(parts)) if lost.any() else None
 
 

@@ -196,7 +196,7 @@ _FEW_BITS = {
     "type": tuple(GRIDS),
     "scale": ("row", "tensor", "none"),
     "block": (0, 16, 32, 64, 128),
-    "block_scale": ("f8_e4m3", "e8m0", "f32"),
+    "block_scale": ("f8_e4m3", "e8m0", "e8m0_floor", "f32"),
     "rounding": tuple(ROUNDINGS),
     "largest": None,
     "rotation": (0, 4, 16, 64, 256, 1024),

@@ -291,6 +291,9 @@ def test_activations_in_few_bits_are_told(rule, storage):
     assert {key: found[key] for key in found.keys() - few} == {key: plain[key] for key in found.keys() - few}
     numerics, fragment = described(answered, storage)
     assert numerics.activations["f32"] == rule and fragment["activations"]["f32"]["type"] == rule.type
+    text = {"protocol": 1, "name": "mine", "version": "1", "ops": {"linear": {"numerics": fragment}}}
+    declared = read_description(json.dumps(text).encode()).numerics_of("linear")
+    assert declared.activations["f32"] == rule, "what is told may be declared"
     assert against(answered, numerics, probes) == []
 
 
