@@ -44,7 +44,8 @@ def _next_block(scales: np.ndarray) -> np.ndarray | None:
     return np.roll(scales, -1, axis=1) if scales.shape[1] > 1 else None
 
 
-def _transposed(scales: np.ndarray) -> np.ndarray | None:
+def transposed(scales: np.ndarray) -> np.ndarray | None:
+    """Read [O, n] as its transpose; None where that is the same."""
     return np.ascontiguousarray(scales.reshape(scales.shape[::-1]).T) if 1 not in scales.shape else None
 
 
@@ -57,7 +58,7 @@ def scale_mutants(one: float) -> tuple[Mutant[Wrong], ...]:
     """Return the known bugs of the input "block_scale" [O, n]. one: how it holds a scale of 1"""
     changes = {
         "weight's scales of the next block": _next_block,
-        "weight's scales of blocks transposed": _transposed,
+        "weight's scales of blocks transposed": transposed,
         "weight's scales of blocks missing": lambda scales: np.full_like(scales, one),
         "weight's scales are read in rows of whole fours": _read_in_fours,
         "weight's scales lie in rows of whole fours": _lying_in_fours,

@@ -6,6 +6,7 @@ import numpy as np
 
 from refsd.golden.mutations import other_input
 from refsd.golden.operation import Inputs, Mutant, Operation, Params
+from refsd.golden.operations.block_scales_of_weights import transposed
 from refsd.golden.operations.few_bits import product, product_bound, product_case
 from refsd.golden.operations.few_bits_bugs import product_mutants, read_on, with_block_scales, with_rule, wrong
 from refsd.golden.recipe import Recipe
@@ -33,10 +34,6 @@ def _first(axis: int) -> Callable[[np.ndarray], np.ndarray | None]:
     return lambda scales: scales.take([0], axis) + 0 * scales if scales.shape[axis] > 1 else None
 
 
-def _transposed(scales: np.ndarray) -> np.ndarray | None:
-    return np.ascontiguousarray(scales.reshape(scales.shape[::-1]).T) if 1 not in scales.shape else None
-
-
 def _case(label: str, x, out: int, **more):
     weight = {
         "weight": Recipe((out, x[-1]), "f8_e4m3", exponent=-11),
@@ -59,7 +56,7 @@ _CHANGES = {
 _SCALES = {
     "weight's scales inverted": lambda scales: 1 / scales,
     "weight's scales missing": np.ones_like,
-    "weight's scales of blocks transposed": _transposed,
+    "weight's scales of blocks transposed": transposed,
     "weight's scales of the next block of columns": _next(1),
     "weight's scales of the next block of rows": _next(0),
     "weight's scales of the first block of columns for all": _first(1),
