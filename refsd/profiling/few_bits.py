@@ -75,6 +75,7 @@ def rule_named(words: str) -> Quantization | None:
     return rule and replace(rule, **numbers, **wide)
 
 
+@cache
 def _probe(largest: float) -> np.ndarray:
     """Rows of numbers and of ties, the first of each row the largest, the second the least."""
     words = philox_successive(np.uint64(0), len(_SIZES) * _K, np.uint64(0), np.uint64(int(largest)))[:, 0]
@@ -86,9 +87,11 @@ def _probe(largest: float) -> np.ndarray:
     return np.ldexp(x, np.array(_SIZES)[:, None]).astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-@cache  # of all rules, 300 of 16 KB
-def _expected(rule: Quantization, largest: float, shift: int) -> np.ndarray:
-    return rounded(np.ldexp(_probe(largest).astype(np.float64), shift), rule, lambda y: y)
+@cache  # two of 3 MB
+def _expected(shift: int) -> np.ndarray:
+    """Return what each rule gives: [rule, set, row, column]."""
+    given = [np.ldexp(_probe(n).astype(np.float64), shift) for n in _ENDS]
+    return np.array([[rounded(x, rule, lambda y: y) for x in given] for rule in RULES.values()])
 
 
 def identity(weight_type: str) -> StoredTensor:
@@ -129,18 +132,18 @@ def _nearest(questioner: Questioner, weight: StoredTensor, shift: int) -> tuple[
     if not all(np.isfinite(y).all() for y in came.values()):
         return None, "not finite"
 
-    sizes = {n: np.abs(x).max(axis=1, keepdims=True) for n, x in given.items()}
+    sets, answers = np.array([*given.values()]), np.array([*came.values()])
+    sizes = np.abs(sets).max(axis=2)
 
-    def errors(expected: Callable[[float], np.ndarray]) -> np.ndarray:
+    def errors(expected: np.ndarray) -> np.ndarray:
         """Return the RMS error of each row of each set, in units of the row's size, so that small rows count."""
-        apart = [(came[n] - expected(n)) / sizes[n] for n in _ENDS]
-        return np.sqrt(np.mean(np.square(apart), axis=2))
+        return np.sqrt(np.mean(np.square(answers - expected), axis=-1)) / sizes
 
-    whole = errors(lambda n: given[n])
-    apart = {name: errors(lambda n, rule=rule: _expected(rule, n, shift)) for name, rule in RULES.items()}
+    whole = errors(sets)
+    apart = errors(_expected(shift))
     # In half the rows of a set scales are powers of two: storing a scale or a quotient loses nothing there.
-    same = {name: (error < _SAME * whole).mean(axis=1).max() for name, error in apart.items()}
-    best = max(RULES, key=lambda name: (same[name], -np.square(apart[name]).sum()))
+    same = (apart < _SAME * whole).mean(axis=2).max(axis=1)
+    best = max(range(len(RULES)), key=lambda i: (same[i], -np.square(apart[i]).sum()))
     evidence = f"numbers came back within {whole.max():.2g} of the largest"
     if same[best] < _SHARE:
         return None, evidence
@@ -152,7 +155,7 @@ def _nearest(questioner: Questioner, weight: StoredTensor, shift: int) -> tuple[
     def error(how: Quantization) -> float:
         return sum(np.square(came[n] - stored_as(rounded(x, how, stored_as))).sum() for n, x in given.items())
 
-    rule = RULES[best]
+    rule = [*RULES.values()][best]
     if rule.quotient == "storage" and not rule.block:
         rule = min(rule, replace(rule, quotient="wide"), key=error)
     x = given[max(_ENDS, key=lambda n: np.square(came[n] - given[n]).sum())]
