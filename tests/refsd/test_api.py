@@ -174,6 +174,13 @@ def test_half_precision_is_judged_as_it_comes():
     assert not refsd.judge(SILU, y.astype(ml_dtypes.bfloat16), "torch-f16")
 
 
+def test_judges_load_no_scipy_before_a_search():
+    """Its functions take longer to load than the first verdict to make."""
+    script = "import sys, refsd.judges; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
+    assert not {"scipy.special", "scipy.optimize"} & {*done.stdout.split()}
+
+
 def test_taps_are_a_glob():
     with pytest.raises(BadInput, match=r"taps True: a glob of blocks expected"):
         refsd.forward("recipe:taesd:tiny", "tae-decoder", z=np.zeros((1, 4, 8, 8)), taps=True)

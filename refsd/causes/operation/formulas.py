@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-from scipy.special import erf
 
 from refsd.causes.generic.formula_variants import Text
 from refsd.causes.generic.running_code import swapped
@@ -76,6 +75,12 @@ def _shapes(parts: list) -> list:
 
 
 # --- activations ----------------------------------------------------------------------------------------------
+
+
+def erf(x):
+    from scipy import special  # half a second, which only a search needs
+
+    return special.erf(x)
 
 
 def silu(x):

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.polynomial import legendre
-from scipy.optimize import fminbound
 
 from refsd.causes.generic.error_places import index_set
 from refsd.causes.operation.product_terms import told_counts
@@ -103,6 +102,8 @@ def other_exponential(
         return shares if v is None else np.einsum("blhj,bjhe->blhe", shares, v, optimize=True)
 
     if weights.size <= _MOST_TRIED:
+        from scipy.optimize import fminbound  # half a second, which only this search needs
+
         error = lambda less: float(np.square(of_bits(less) - actual).sum())
         near = min(np.arange(_SHIFTS) / _SHIFTS, key=error)
         less = np.asarray(fminbound(error, near - 1 / _SHIFTS, near + 1 / _SHIFTS, xtol=1e-9)).item()
