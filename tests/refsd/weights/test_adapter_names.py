@@ -40,7 +40,7 @@ def test_every_naming_covers_every_row_of_every_layer_once(component):
                 pieces.setdefault(target.key, set()).add(target)
         for key, targets in pieces.items():
             rows = [np.arange(weights[key][0])[target.rows(weights[key][0])] for target in targets]
-            assert sorted(np.concatenate(rows)) == list(range(weights[key][0])), key
+            assert np.array_equal(np.sort(np.concatenate(rows)), np.arange(weights[key][0])), key
 
 
 @pytest.mark.parametrize(
