@@ -51,7 +51,7 @@ def _final_norm_as_stored(weights):
 
 
 _TABLE = {
-    "tw-te-01": (
+    "ty-te-01": (
         "model",
         "nntile/nntile#347, what its review finds",
         _model(
@@ -63,7 +63,7 @@ _TABLE = {
             "qwen3-4b/qwen3/quiet",
         ),
     ),
-    "tw-te-02": (
+    "ty-te-02": (
         "model",
         "sgl-project/sglang#35744",
         _model(
@@ -75,7 +75,7 @@ _TABLE = {
             "qwen3-vl-4b/qwen3_vl/pictures",
         ),
     ),
-    "tw-te-03": (
+    "ty-te-03": (
         "model",
         "warpfront/hipfire#228",
         _model(
@@ -85,7 +85,7 @@ _TABLE = {
             "gemma2-2b/gemma2/padded",
         ),
     ),
-    "tw-te-04": (
+    "ty-te-04": (
         "model",
         "openvinotoolkit/openvino.genai#4305, what its review finds",
         _model(
@@ -96,7 +96,7 @@ _TABLE = {
             "qwen3-4b/qwen3/padded",
         ),
     ),
-    "tw-mod-01": (
+    "ty-mod-01": (
         "model",
         "huggingface/diffusers#13811 and #13923",
         _model(
@@ -106,7 +106,7 @@ _TABLE = {
             "flux2-dev/flux2/reference",
         ),
     ),
-    "tw-mod-02": (
+    "ty-mod-02": (
         "model",
         "ml-explore/mlx#210",
         _model(
@@ -117,9 +117,9 @@ _TABLE = {
             "wan/wan/picture",
         ),
     ),
-    "tw-mod-03": ("model", "1bit-MONSTER/1bit-MONSTER#2631, a vendor's tiles", None),
-    "tw-mod-04": ("model", "Comfy-Org/ComfyUI#13625, guides of several frames in the middle of a film", None),
-    "tw-mod-05": (
+    "ty-mod-03": ("model", "1bit-MONSTER/1bit-MONSTER#2631, a vendor's tiles", None),
+    "ty-mod-04": ("model", "Comfy-Org/ComfyUI#13625, guides of several frames in the middle of a film", None),
+    "ty-mod-05": (
         "model",
         "Comfy-Org/ComfyUI#12709, what its review finds: the size of latents that are pixels",
         None,

@@ -69,7 +69,7 @@ def _ranks_exchanged(parts):
 
 
 _TABLE = {
-    "tw-smp-01": (
+    "ty-smp-01": (
         "sampler",
         "lucidrains/denoising-diffusion-pytorch#81 and #83",
         wrong_answer(
@@ -79,7 +79,7 @@ _TABLE = {
             _kept_before_each,
         ),
     ),
-    "tw-smp-02": (
+    "ty-smp-02": (
         "sampler",
         "Stability-AI/stablediffusion#345, rohitg00/ai-engineering-from-scratch#43",
         wrong_parts(
@@ -89,13 +89,13 @@ _TABLE = {
             final=float(1 / (1 + SD_LEVELS.sigmas[0] ** 2)),
         ),
     ),
-    "tw-smp-03": ("sampler", "huggingface/diffusers#1486 and #1788, a step's direction from a picture", None),
-    "tw-cfg-01": (
+    "ty-smp-03": ("sampler", "huggingface/diffusers#1486 and #1788, a step's direction from a picture", None),
+    "ty-cfg-01": (
         "pipeline",
         "lucidrains/classifier-free-guidance-pytorch#2",
         wrong_parts("guidance/rescale", "guided", r"1 - phi|phi|0\.3|share|rescal", rescaled=_shares_exchanged),
     ),
-    "tw-cch-01": (
+    "ty-cch-01": (
         "pipeline",
         "vllm-project/vllm-omni#5561",
         wrong_parts(
@@ -105,7 +105,7 @@ _TABLE = {
             kinds={**CACHES, "magcache": _EachBlockAdds},
         ),
     ),
-    "tw-cch-02": (
+    "ty-cch-02": (
         "pipeline",
         "sgl-project/sglang#24227",
         wrong_parts(
@@ -115,7 +115,7 @@ _TABLE = {
             kinds={**CACHES, "teacache": _CountedFromOne},
         ),
     ),
-    "tw-ti-01": (
+    "ty-ti-01": (
         "tokens",
         "vladmandic/sdnext#4964, its first",
         wrong_parts(
@@ -125,17 +125,17 @@ _TABLE = {
             read=_first_vectors,
         ),
     ),
-    "tw-lora-01": (
+    "ty-lora-01": (
         "loader",
         "huggingface/peft#1588",
         wrong_answer(
             "adapter/dora-peft-square",
             "merged",
-            "axis|column|row|input|output|other|length|norm",
+            "axis|column|inputs|other|length|norm",
             _lengths_of_inputs,
         ),
     ),
-    "tw-lora-02": (
+    "ty-lora-02": (
         "loader",
         "huggingface/diffusers#13998, its third",
         wrong_parts(
@@ -145,7 +145,7 @@ _TABLE = {
             parts=_ranks_exchanged,
         ),
     ),
-    "tw-cnd-01": (
+    "ty-cnd-01": (
         "pipeline",
         "bghira/SimpleTuner#179",
         wrong_parts(
@@ -155,9 +155,9 @@ _TABLE = {
             size=lambda size: size[::-1],
         ),
     ),
-    "tw-inp-01": ("pipeline", "leejet/stable-diffusion.cpp#589, a grey mask", None),
-    "tw-inp-02": ("pipeline", "AUTOMATIC1111/stable-diffusion-webui#10644, a grey mask", None),
-    "tw-inp-03": ("pipeline", "ostris/ai-toolkit#707, a picture to edit that is resized", None),
-    "tw-inp-04": ("pipeline", "kohya-ss/sd-scripts#2368, a picture to edit that is resized and cut", None),
+    "ty-inp-01": ("pipeline", "leejet/stable-diffusion.cpp#589, a grey mask", None),
+    "ty-inp-02": ("pipeline", "AUTOMATIC1111/stable-diffusion-webui#10644, a grey mask", None),
+    "ty-inp-03": ("pipeline", "ostris/ai-toolkit#707, a picture to edit that is resized", None),
+    "ty-inp-04": ("pipeline", "kohya-ss/sd-scripts#2368, a picture to edit that is resized and cut", None),
 }
 TWENTIETH_STEPS: dict[str, HeldOut] = {id: HeldOut(*row) for id, row in _TABLE.items()}
