@@ -115,10 +115,11 @@ def _but_for_zeros(evidence: Evidence, channel: int, suspects: Mapping[str, np.n
     zero = wrong & (evidence.actual == 0)
     if not evidence.finite or min(np.count_nonzero(zero), np.count_nonzero(wrong & ~zero)) < _SCATTERED:
         return []
-    alone = np.where(zero, 0, evidence.truth)
-    where = places(Evidence(alone, evidence.truth, evidence.run), channel).phrases
-    names = [name for name, y in suspects.items() if where and evidence.fits(np.where(zero, 0, y))]
-    return [f"{name}, and nothing is computed: zeros, in {joined(where, 'and')}" for name in names]
+    alone = Evidence(np.where(zero, 0, evidence.truth), evidence.truth, evidence.run)
+    where = places(alone, channel).phrases
+    place = f", in {joined(where, 'and')}" if where else _scattered(alone)
+    names = [name for name, y in suspects.items() if evidence.fits(np.where(zero, 0, y))]
+    return [f"{name}, and nothing is computed: zeros{place}" for name in names]
 
 
 def _lost_tile(evidence: Evidence, where: Places) -> list[str]:
