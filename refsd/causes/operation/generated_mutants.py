@@ -318,11 +318,8 @@ def _parameters(op, inputs, params, shape):
     for name, value in params.items():
         for other in dict.fromkeys(other_values(value)):
             if other != value and fits(name, other, value, inputs):
-                changed = {**params, name: other}
-                yield (
-                    f"{name} is {plain(other)}, not {plain(value)}",
-                    lambda p=changed: _fitted(op, inputs, p, shape),
-                )
+                phrase, changed = f"{name} is {plain(other)}, not {plain(value)}", {**params, name: other}
+                yield phrase, lambda p=changed: _fitted(op, inputs, p, shape)
 
 
 def _fitted(op, inputs, params, shape) -> np.ndarray | None:

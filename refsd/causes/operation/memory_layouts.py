@@ -43,18 +43,20 @@ def first_of_last(x: np.ndarray) -> np.ndarray:
 def of_tiles(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
     """Yield changes of layouts for tiles: each whole square transposed, or tiles one behind the other."""
     for high, wide in _TILES if x.ndim > 1 and min(x.shape[-2:]) > 1 else ():
-        (rows, more), (columns, rest) = divmod(x.shape[-2], high), divmod(x.shape[-1], wide)
-        whole, view = np.s_[..., : rows * high, : columns * wide], (*x.shape[:-2], rows, high, columns, wide)
-        at = np.arange(x.size).reshape(x.shape)
+        outer, rows, columns = x.shape[:-2], x.shape[-2] // high, x.shape[-1] // wide
+        view, whole = (*outer, rows, high, columns, wide), np.s_[..., : rows * high, : columns * wide]
+
+        def turned(x: np.ndarray, view=view, whole=whole) -> np.ndarray:
+            y = np.copy(x)
+            y[whole] = x[whole].reshape(view).swapaxes(-3, -1).reshape(x[whole].shape)
+            return y
+
         if high == wide:
-            turned = at.copy()
-            turned[whole] = at[whole].reshape(view).swapaxes(-3, -1).reshape(at[whole].shape)
-            yield f"{name}: every square of {high} x {wide} is transposed", lambda x, at=turned: x.ravel()[at]
-        if more == rest == 0 and columns > 1:
-            order = at.reshape(view).swapaxes(-3, -2).ravel()
-            for words, of in (("read", order.argsort()), ("stored", order)):
-                phrase = f"{name}: {words} as tiles of {high} x {wide}, one behind the other"
-                yield phrase, lambda x, of=of: x.ravel()[of].reshape(x.shape)
+            yield f"{name}: every square of {high} x {wide} is transposed", turned
+        ways = {"read": (*outer, rows, columns, high, wide), "stored": view} if x[whole].size == x.size else {}
+        for words, shape in ways.items() if columns > 1 else ():
+            phrase = f"{name}: {words} as tiles of {high} x {wide}, one behind the other"
+            yield phrase, lambda x, s=shape: x.reshape(s).swapaxes(-3, -2).reshape(x.shape)
 
 
 def of_strides(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
