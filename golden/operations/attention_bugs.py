@@ -129,7 +129,7 @@ def nan_where_any_key_is_hidden(op, inputs, params):
     return y if hidden.any() else None
 
 
-def nan_where_first_keys_are_hidden(block: int) -> Wrong:
+def nan_where_first_are_hidden(block: int) -> Wrong:
     """A query that sees none of the first `block` keys gives NaN, by exp(-inf + inf) of a running maximum."""
 
     def wrong(op, inputs, params):
@@ -325,10 +325,7 @@ ATTENTION_BUGS = (
     Mutant("batch of v reads the first item", other_input("v", first_of_batch)),
     Mutant("q silently float16", other_input("q", to_float16)),
     Mutant("mask of keys for the first query alone", mask_of_the_first_query),
-    *(
-        Mutant(f"NaN where the first {n} keys are hidden", nan_where_first_keys_are_hidden(n))
-        for n in (8, 16, 32, 64)
-    ),
+    *(Mutant(f"NaN where the first {n} keys are hidden", nan_where_first_are_hidden(n)) for n in (8, 16, 32, 64)),
     Mutant("heads written as if the group's ratio were a power of two", heads_of_padded_groups),
     *(Mutant(f"the last {n} keys not seen", first_keys(lambda J, n=n: J - n)) for n in (1, 2, 3)),
     *keys_of_whole_blocks(),

@@ -165,7 +165,7 @@ def groups_in_turn(op, inputs, params):
     K = len(weight)
     if groups in (1, K):
         return None
-    order = np.arange(K).reshape(groups, -1).T.reshape(-1)
+    order = np.arange(K).reshape(-1, groups).T.reshape(-1)
     changed = {name: stored(inputs[name].values()[order]) for name in ("weight", "bias") if name in inputs}
     return answer(op, {**inputs, **changed}, params)[:, np.argsort(order)]
 

@@ -210,6 +210,7 @@ LINEAR_MXFP4 = _operation(
         Mutant("codes of a byte in the other order", other_input("weight", swapped)),
         Mutant("codes read as integers of 4 bits", wrong(_rule, _as_it_is, _of_codes([*range(8), *range(-8, 0)]))),
         Mutant("sign of the codes lost", wrong(_rule, _as_it_is, _of_codes([*_E2M1[:8], *_E2M1[:8]]))),
+        Mutant("-0 of the codes read as NaN", wrong(_rule, _as_it_is, _of_codes([*_E2M1[:8], np.nan, *_E2M1[9:]]))),
     ),
     (
         _case4("tokens", (77, 320), 33),

@@ -108,6 +108,7 @@ LINEAR_NVFP4 = Operation(
             Mutant(f"NaN where a block's scale is beyond {n}, not limited", _changed(_nan_beyond(n)))
             for n in (448, 240)
         ),
+        Mutant("-0 of the codes read as NaN", _other_codes(np.where(np.arange(16) == 8, np.nan, TABLES["nvfp4"]))),
     ),
     cases=(
         _case("tokens", (77, 320), 32),

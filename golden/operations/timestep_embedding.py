@@ -25,11 +25,12 @@ def _bound(run: Run) -> Bound:
     return run.rounded(Terms().add(limit, limit / FUNCTION))
 
 
-def embedded(t, params, last=0, interleaved=False):
+def embedded(t, params, last=0, interleaved=False, by_rows=False):
     half, dim = params["dim"] // 2, params["dim"]
     f = np.exp(-np.log(params["max_period"]) * np.arange(half) / (half - params["freq_shift"] - last))
     angle = params["scale"] * t.astype(np.float64)[:, None] * f
     y = [np.sin(angle), np.cos(angle)] if params["sin_first"] else [np.cos(angle), np.sin(angle)]
+    y = [np.where(np.arange(len(t))[:, None] % 2, np.cos(angle), np.sin(angle))] * 2 if by_rows else y
     flat = np.stack(y, axis=2).reshape(len(t), -1) if interleaved else np.concatenate(y, axis=1)
     return np.pad(flat, ((0, 0), (0, dim % 2))).astype(np.float32)
 
@@ -71,6 +72,7 @@ TIMESTEP_EMBEDDING = Operation(
     mutants=(
         Mutant("sines and cosines exchanged", other_params(sin_first=lambda first: not first)),
         Mutant("sines and cosines interleaved", wrong_embedding(interleaved=True)),
+        Mutant("sines in even rows, cosines in odd rows", wrong_embedding(by_rows=True)),
         Mutant("divided by half - 1", wrong_embedding(last=1)),
         Mutant("t one too small", other_input("t", lambda t: t - 1)),
         Mutant("t one too large", other_input("t", lambda t: t + 1)),

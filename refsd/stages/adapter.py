@@ -197,6 +197,17 @@ def _of_columns(dora: DoRA) -> DoRA:
     return dora._replace(on_input=not dora.on_input)
 
 
+def _lengths_across(dora: DoRA, weight: np.ndarray, strength: float) -> np.ndarray:
+    """Divide rows by the lengths of columns, or the reverse: as many in a square weight."""
+    whole, gain, inner = _of_columns(dora).shares(strength)
+    if weight.ndim > 2 or len(weight) != weight.shape[1]:
+        raise NoDifference
+    merged = weight + dora.inner.delta(weight, inner)
+    lengths = np.linalg.norm(merged, axis=int(dora.on_input))
+    factor = 1 + gain * (dora.magnitude.ravel() / lengths - 1)
+    return whole * ((factor if dora.on_input else factor[:, None]) * merged - weight)
+
+
 def _at_the_layers_step(weight: np.ndarray, changes: list[tuple[Any, np.ndarray]]) -> np.ndarray:
     """Quantise the merged weight to 4 bits again, with the steps that the blocks of 32 had before."""
     if weight.shape[-1] % 32:
@@ -275,6 +286,7 @@ _KNOWN = (
     part("w1 transposed", parts=_other(lokr_w1=lambda p: p["lokr_w1"].T)),
     part("DoRA left out", parts=_without(*_DECOMPOSED)),
     part("lengths of columns for those of rows", adapter=_made(DoRA, _of_columns)),
+    part("each row divided by a column's length, or the reverse", adapter=_wrong(DoRA, _lengths_across)),
     part("lengths of the weight without the delta", adapter=_made(DoRA, lambda dora: dora._replace(of_base=True))),
     part("lengths of the merged weight", adapter=_made(DoRA, lambda dora: dora._replace(of_base=False))),
     *(

@@ -28,6 +28,7 @@ def _variance(least: np.ndarray, most: np.ndarray, share: float | None) -> np.nd
 class StepRule(NamedTuple):
     """The parts of the rule. kept: share of the signal (alpha-bar); previous: where a step goes, as in diffusers.
 
+    own:       timesteps -> timesteps whose share of the signal holds before the step
     previous:  timesteps, steps -> timestep to which each step goes; -1: to the picture
     kept_at:   timesteps, previous timesteps -> timesteps whose share of the signal holds after the step
     final:     share of the signal at -1
@@ -38,6 +39,7 @@ class StepRule(NamedTuple):
     around:    timesteps, previous timesteps -> timestep of the noised picture that is put around a mask
     """
 
+    own: Callable[[np.ndarray], np.ndarray] = lambda t: t
     previous: Callable[[np.ndarray, int], np.ndarray] = lambda t, steps: np.append(t[1:], -1)
     kept_at: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda t, previous: previous
     final: float = 1.0
@@ -58,9 +60,10 @@ def _run(rule: StepRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     sigmas = SCHEDULES[p["spacing"]](p["steps"], SD_LEVELS)[:-1]
     t = np.array([round(SD_LEVELS.to_t(sigma)) for sigma in sigmas])
     previous = rule.previous(t, p["steps"])
-    kept = _KEPT[t]
-    at = rule.kept_at(t, previous)
-    before = np.where(at < 0, rule.final, _KEPT[np.clip(at, 0, _T - 1)])
+    kept, before = (
+        np.where(at < 0, rule.final, _KEPT[np.clip(at, 0, _T - 1)])
+        for at in (rule.own(t), rule.kept_at(t, previous))
+    )
     variance = rule.variance(rule.least(kept, before), rule.most(kept, before), p["share"])
     around = rule.around(t, previous)
     noised = np.where(around < 0, 0.0, SD_LEVELS.sigmas[np.clip(around, 0, _T - 1)])
@@ -111,6 +114,14 @@ STEPS = Stage(
         part("each goes T / steps down", previous=lambda t, steps: np.maximum(t - _T // steps, -1)),
         part("each goes one down", previous=lambda t, steps: t - 1),
         part("each keeps as of the trained step below", kept_at=lambda t, previous: t - 1),
+        *(
+            part(
+                f"shares of the signal are the trained step's {words}",
+                own=moved,
+                kept_at=lambda t, to, m=moved: m(to),
+            )
+            for words, moved in (("below", lambda t: t - 1), ("above", lambda t: t + 1))
+        ),
         part("the last goes to timestep 0", previous=lambda t, steps: np.append(t[1:], 0)),
         part("the lowest level kept at the end", final=float(_KEPT[0])),
         part("the posterior's variance whole", least=RULE.most),

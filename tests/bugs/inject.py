@@ -6,7 +6,7 @@
     uv run python tests/bugs/inject.py bugs.json --forget --splits 5 --seed 7
     uv run python tests/bugs/inject.py bugs.json --ablate
     uv run python tests/bugs/inject.py --held-out
-    uv run python tests/bugs/inject.py --held-out fresh    # or: second, third, ... nineteenth
+    uv run python tests/bugs/inject.py --held-out fresh    # or: second, third, ... twentieth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -69,6 +69,7 @@ from third_operations import THIRD_OPERATIONS
 from third_stages import THIRD_STAGES
 from thirteenth import THIRTEENTH
 from twelfth import TWELFTH
+from twentieth import TWENTIETH
 
 from refsd.cases import CASES, select
 from refsd.engines.reference import Reference
@@ -116,6 +117,7 @@ HELD_OUT_SETS = {
     "seventeenth": SEVENTEENTH,
     "eighteenth": EIGHTEENTH,
     "nineteenth": NINETEENTH,
+    "twentieth": TWENTIETH,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -144,6 +146,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(SEVENTEENTH),
     **injections(EIGHTEENTH),
     **injections(NINETEENTH),
+    **injections(TWENTIETH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)

@@ -70,6 +70,8 @@ def fitted_causes(
         if left and np.array_equal(np.isnan(evidence.actual), evidence.wrong()):
             return [f"nothing is computed: NaN, in {rest}" for rest in left]
     inside = contents(evidence, where.inside)
+    if there := _but_for_zeros(evidence, channel, suspects):
+        return there
     if evidence.finite and not (inside == "zero" and where.phrases):
         there = _in_place(evidence, where, suspects)
         if there:
@@ -107,17 +109,33 @@ def fitted_causes(
     return [elsewhere] if elsewhere else _lost_tile(evidence, where)
 
 
+def _but_for_zeros(evidence: Evidence, channel: int, suspects: Mapping[str, np.ndarray]) -> list[str]:
+    """Name the bugs that give the engine's numbers, but where nothing was written: zeros there."""
+    wrong = evidence.wrong()
+    zero = wrong & (evidence.actual == 0)
+    if not evidence.finite or min(np.count_nonzero(zero), np.count_nonzero(wrong & ~zero)) < _SCATTERED:
+        return []
+    alone = Evidence(np.where(zero, 0, evidence.truth), evidence.truth, evidence.run)
+    where = places(alone, channel).phrases
+    place = f", in {joined(where, 'and')}" if where else _scattered(alone)
+    names = [name for name, y in suspects.items() if evidence.fits(np.where(zero, 0, y))]
+    return [f"{name}, and nothing is computed: zeros{place}" for name in names]
+
+
 def _lost_tile(evidence: Evidence, where: Places) -> list[str]:
     """Say that a whole tile of one axis holds numbers that have nothing to do with the right ones."""
     axes = [axis for axis, own in enumerate(where.box) if len(own) < evidence.truth.shape[axis]]
     if len(axes) != 1 or where.mask is not None:
         return []
     own, part = where.box[axes[0]], evidence.part(where.inside)
-    n, size = len(own), part.truth.size
-    if n not in _TILES or own[-1] != own[0] + n - 1 or own[0] % n or size < _UNLIKE:
+    n, size, behind = len(own), part.truth.size, own[-1] + 1 == evidence.truth.shape[axes[0]]
+    tile = n if n in _TILES else int(own[0]) if behind else 0  # all behind the first may be none, too
+    if tile not in _TILES or own[-1] != own[0] + n - 1 or own[0] % tile or size < _UNLIKE:
         return []
-    alike = abs(np.corrcoef(part.actual.ravel(), part.truth.ravel())[0, 1]) > _CHANCE / size**0.5
-    text = f"a tile of {n} is not written: what stands there is unlike the right numbers"
+    centred = [(y - y.mean(axis=axes[0], keepdims=True)).ravel() for y in (part.actual, part.truth)]
+    alike = abs(np.corrcoef(*centred)[0, 1]) > _CHANCE / size**0.5
+    which = f"a tile of {n} is" if n == tile else f"tiles of {tile} behind the first are"
+    text = f"{which} not written, or written over: what stands there is unlike the right numbers"
     return [] if alike else [f"{text}, in {joined(where.phrases, 'and')}"]
 
 

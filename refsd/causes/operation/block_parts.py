@@ -40,13 +40,13 @@ class Parts(NamedTuple):
     z: int
     table: tuple[int, ...] = ()
 
-    def values(self) -> np.ndarray:
-        """Return the values, float64 [n, K]."""
+    def values(self, kind: type = np.float64) -> np.ndarray:
+        """Return the values, [n, K], computed in that type."""
         q = self.low.astype(np.int64) | (self.high.astype(np.int64) << self.bits)
         q = np.asarray(self.table)[q] if self.table else q - self.z
         per = q.shape[1] // self.s.shape[1]
-        wide = [np.repeat(np.asarray(t, np.float64), per, axis=1) for t in (self.d * self.s, self.dmin * self.m)]
-        return wide[0] * q - wide[1]
+        wide = [np.repeat(np.asarray(t, kind), per, axis=1) for t in (self.d * self.s, self.dmin * self.m)]
+        return wide[0] * q.astype(kind) - wide[1]
 
 
 _LINEAR4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -392,6 +392,7 @@ def _later(p: Parts) -> Iterator[tuple[str, np.ndarray]]:
             phrase = f"only the first {count} of each {K} expanded, the others zero"
             yield phrase, np.where(np.arange(K) < count, y, 0)
     yield "the first half of each block twice", np.concatenate([y[:, : K // 2]] * 2, axis=1)
+    yield "values computed in float16", p.values(np.float16).astype(np.float64)
     yield "values rounded to float16", y.astype(np.float16).astype(np.float64)
     scale = (p.d * p.s).astype(np.float16).astype(np.float64)
     minimum = (p.dmin * p.m).astype(np.float16).astype(np.float64)

@@ -17,18 +17,17 @@ from refsd.causes.generic.error_places import joined
 from refsd.causes.generic.orders import in_order, orders, tiles
 from refsd.causes.operation.exchanged_axes import along_others, axes_of, exchanged_inputs, letters, with_changed
 from refsd.causes.operation.memory_layouts import (
-    SQUARES,
     first_of_last,
     last_of_first,
     of_groups,
     of_other_strides,
     of_slices,
     of_strides,
+    of_tiles,
     of_tokens,
+    read_on,
     reread,
     restored,
-    squares_turned,
-    strided,
 )
 from refsd.causes.operation.other_values import fits, other_values, plain
 from refsd.golden.cause_kinds import BLOCKS, tails, tails_of
@@ -192,12 +191,11 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
     if x.ndim > 3 and x.shape[1] > 1:
         yield f"{name}: axis {axes[1] or 1} is read as if it came last in memory", first_of_last
         yield f"{name}: axis {axes[1] or 1} lies last in memory", last_of_first
-    for side in SQUARES if x.ndim > 1 and min(x.shape[-2:]) > 1 else ():
-        yield f"{name}: every square of {side} x {side} is transposed", lambda x, n=side: squares_turned(x, n)
+    yield from of_tiles(name, x)
     for block in BLOCKS if x.ndim > 1 and x.shape[-2] > 1 else ():
         if x.shape[-1] % block:
             phrase = f"{name}: its rows are sought at a stride of whole {block}s of numbers"
-            yield phrase, lambda x, b=block: strided(x, -(-x.shape[-1] // b) * b)
+            yield phrase, lambda x, b=block: read_on(x, -(-x.shape[-1] // b) * b, x.shape[-2])
 
 
 def without_edges(x: np.ndarray, edge: int) -> np.ndarray:
@@ -218,7 +216,7 @@ def _channels_last(op, inputs, params, right):
 
 
 def _of_results(op, inputs, params, right):
-    """Yield sums that are not cleared, groups and tiles of a convolution."""
+    """Yield sums that are not cleared, and tiles of a convolution."""
     x = inputs[next(iter(inputs))].values()
     if "bias" in inputs and "weight" in inputs and op.family != "norms":
         bare = with_changed(op, inputs, params, {"bias": 0 * inputs["bias"].values()})
@@ -228,12 +226,6 @@ def _of_results(op, inputs, params, right):
                 sums = np.concatenate([tile.cumsum(axis) for tile in tiles], axis)
                 phrase = f"sums are not cleared: each of {n} along axis {axis} goes on from the one before"
                 yield phrase, lambda sums=sums: sums + (right - bare)
-    groups = params.get("groups", 1)
-    if groups > 1 and right.ndim > 3:
-        order = np.arange(right.shape[1]).reshape(-1, groups).T.ravel()
-        changed = {name: inputs[name].values()[order] for name in ("weight", "bias") if name in inputs}
-        phrase = "a filter's group is its number modulo the number of groups"
-        yield phrase, lambda: with_changed(op, inputs, params, changed)[:, order.argsort()]
     for side in _SIDES if op.name == "conv2d" and x.shape[2:] == right.shape[2:] else ():
         rows, columns = (-(-n // side) for n in x.shape[2:])
         if 1 < rows * columns <= _TILES:
@@ -326,10 +318,8 @@ def _parameters(op, inputs, params, shape):
     for name, value in params.items():
         for other in dict.fromkeys(other_values(value)):
             if other != value and fits(name, other, value, inputs):
-                phrase = f"{name} is {plain(other)}, not {plain(value)}"
-                changed = {**params, name: other}
+                phrase, changed = f"{name} is {plain(other)}, not {plain(value)}", {**params, name: other}
                 yield phrase, lambda p=changed: _fitted(op, inputs, p, shape)
-                yield f"{phrase}; what lies beyond is not written", lambda p=changed: _cut(op, inputs, p, shape)
 
 
 def _fitted(op, inputs, params, shape) -> np.ndarray | None:
@@ -348,17 +338,6 @@ def _fitted(op, inputs, params, shape) -> np.ndarray | None:
         room = [(0, 0), (0, 0), (0, x.shape[2] + 8), (0, x.shape[3] + 8)]
         y = with_changed(op, inputs, params, {"x": np.pad(x, room)})
     return y[tuple(slice(n) for n in shape)]
-
-
-def _cut(op, inputs, params, shape) -> np.ndarray | None:
-    """Return the answer with other parameters, with zeros where it is smaller than the right answer."""
-    y = answer(op, inputs, params)
-    if y.ndim != len(shape) or y.shape == shape:
-        return None
-    whole = np.zeros(shape, y.dtype)
-    there = tuple(slice(min(a, b)) for a, b in zip(y.shape, shape, strict=True))
-    whole[there] = y[there]
-    return whole
 
 
 # --- the operation -----------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from refsd.golden.operation import Params
 _GROUPS = ("groups", "num_groups")
 # The longest mask whose tokens are tried from every one on.
 _TOKENS = 64
-# Sides of the squares in which layouts for tiles store a matrix.
-SQUARES = 4, 8, 16
+# Sides of the tiles in which layouts store a matrix.
+_TILES = (4, 4), (8, 8), (16, 16), (4, 8), (8, 4), (8, 16), (16, 8)
 
 
 def reread(x: np.ndarray, one: int, other: int) -> np.ndarray:
@@ -40,21 +40,23 @@ def first_of_last(x: np.ndarray) -> np.ndarray:
     return np.moveaxis(x.reshape(np.moveaxis(x, 1, -1).shape), -1, 1)
 
 
-def squares_turned(x: np.ndarray, side: int) -> np.ndarray:
-    """Transpose every whole square of the last two axes, as a layout for tiles does."""
-    y = np.copy(x)
-    rows, columns = (n // side for n in x.shape[-2:])
-    whole = y[..., : rows * side, : columns * side]
-    squares = whole.reshape(*x.shape[:-2], rows, side, columns, side)
-    whole[:] = squares.swapaxes(-3, -1).reshape(whole.shape)
-    return y
+def of_tiles(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
+    """Yield changes of layouts for tiles: each whole square transposed, or tiles one behind the other."""
+    for high, wide in _TILES if x.ndim > 1 and min(x.shape[-2:]) > 1 else ():
+        outer, rows, columns = x.shape[:-2], x.shape[-2] // high, x.shape[-1] // wide
+        view, whole = (*outer, rows, high, columns, wide), np.s_[..., : rows * high, : columns * wide]
 
+        def turned(x: np.ndarray, view=view, whole=whole) -> np.ndarray:
+            y = np.copy(x)
+            y[whole] = x[whole].reshape(view).swapaxes(-3, -1).reshape(x[whole].shape)
+            return y
 
-def strided(x: np.ndarray, stride: int) -> np.ndarray:
-    """Read rows of n numbers, which lie one behind the other, at a larger stride; zeros lie behind the last."""
-    *outer, L, n = x.shape
-    flat = np.pad(x.reshape(-1, L * n), ((0, 0), (0, L * (stride - n))))
-    return flat.reshape(-1, L, stride)[..., :n].reshape(*outer, L, n)
+        if high == wide:
+            yield f"{name}: every square of {high} x {wide} is transposed", turned
+        ways = {"read": (*outer, rows, columns, high, wide), "stored": view} if x[whole].size == x.size else {}
+        for words, shape in ways.items() if columns > 1 else ():
+            phrase = f"{name}: {words} as tiles of {high} x {wide}, one behind the other"
+            yield phrase, lambda x, s=shape: x.reshape(s).swapaxes(-3, -2).reshape(x.shape)
 
 
 def of_strides(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
@@ -70,24 +72,24 @@ def of_strides(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
             phrase = f"{name}: {words} sought at a stride of {stride} numbers, not {own}"
             yield (
                 phrase,
-                lambda x, s=stride, a=axis: _read_on(x.reshape(*x.shape[: a + 1], -1), s, x.shape[a]).reshape(
+                lambda x, s=stride, a=axis: read_on(x.reshape(*x.shape[: a + 1], -1), s, x.shape[a]).reshape(
                     x.shape
                 ),
             )
     for k, step in product((k for k in (2, 4, 8, 16) if k < n and n % k == 0), (0.5, 2, 4)):
         phrase = f"{name}: rows are read {k} at a time, from an address that advances by {step * k:g}"
-        tiled = lambda x, k=k, step=int(step * k): _read_on(x.reshape(-1, n // k, k), step, n // k)
+        tiled = lambda x, k=k, step=int(step * k): read_on(x.reshape(-1, n // k, k), step, n // k)
         yield phrase, lambda x, tiled=tiled: tiled(x).reshape(x.shape)
     if x.ndim > 2:
         phrase = f"{name}: its rows are sought at a stride of 1 number, not {n}, from where the first item begins"
-        yield phrase, lambda x: _read_on(x, 1, x.size // x.shape[-1])
+        yield phrase, lambda x: read_on(x, 1, x.size // x.shape[-1])
     for block in (1 << 16, 1 << 15, 4, *BLOCKS):  # an index in 16 bits, then vectors
         if 0 < x.size % block < block < x.size:
             phrase = f"{name}: behind whole {block}s of its numbers it is read from its beginning again"
             yield phrase, lambda x, b=block: x.ravel()[np.arange(x.size) % (x.size // b * b)].reshape(x.shape)
 
 
-def _read_on(x: np.ndarray, stride: int, L: int) -> np.ndarray:
+def read_on(x: np.ndarray, stride: int, L: int) -> np.ndarray:
     """Read rows at another stride, L from where their item begins; the memory goes on, and ends with zeros."""
     n = x.shape[-1]
     flat = np.ascontiguousarray(x).ravel()
@@ -105,13 +107,13 @@ def of_other_strides(inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, di
         long = {name: x.shape[2] for name, x in rows.items()}
         if inputs[one].shape[:2] == inputs[other].shape[:2] and long[one] != long[other]:
             strides = {one: long[other], other: long[one]}
-            read = {name: _read_on(x, strides[name], x.shape[1]) for name, x in rows.items()}
+            read = {name: read_on(x, strides[name], x.shape[1]) for name, x in rows.items()}
             phrase = f"rows of {one} are sought at the stride of {other}'s, and the reverse"
             yield phrase, {name: x.reshape(inputs[name].shape) for name, x in read.items()}
         for name, stride in ((one, inputs[other].shape[-1]), (other, inputs[one].shape[-1])):
             if inputs[one].shape[:-1] == inputs[other].shape[:-1] and stride != inputs[name].shape[-1]:
                 x = inputs[name].reshape(1, -1, inputs[name].shape[-1])
-                read = _read_on(x, stride, x.shape[1]).reshape(inputs[name].shape)
+                read = read_on(x, stride, x.shape[1]).reshape(inputs[name].shape)
                 yield f"{name}: its rows are sought at a stride of {stride} numbers, as the other's", {name: read}
 
 

@@ -48,7 +48,7 @@ def partial_maximum(
     What is subtracted is then the maximum of a part of the row: of none of the scores far above it.
     """
     lost = np.isnan(actual)
-    if op.name != "softmax" or "sinks" in inputs or not lost.any():
+    if op.name != "softmax" or "sinks" in inputs or not lost.any() or lost.all():
         return
     s = inputs["x"].values() * params["scale"] + (inputs["mask"].values() if "mask" in inputs else 0)
     y, rows = answer(op, inputs, params), lost.any(axis=-1, keepdims=True)

@@ -265,7 +265,7 @@ def _of_variants(scene: Scene, variants: Sequence[tuple[Text, Iterator[Variant]]
         for variant in its:
             with swapped(text.function, variant.code):
                 answer = in_time(lambda: _answer(scene), _ONE)
-            if in_time(lambda answer=answer: scene.explained(answer), _ONE):
+            if in_time(lambda answer=answer: _explains(scene, answer), _ONE):
                 yield [5, variant.rank + order / 1000, variant.phrase]
 
 

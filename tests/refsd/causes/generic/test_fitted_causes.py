@@ -65,10 +65,33 @@ def test_a_tile_that_nobody_writes_is_told(axis, n):
     left[tile] = 0.5 * RNG.standard_normal(left[tile].shape)
     noisy[tile] += 0.5 * RNG.standard_normal(left[tile].shape)
     (cause,) = fitted_causes(left, truth, honest, -1, {})
-    assert cause.startswith(f"a tile of {n} is not written: what stands there is unlike the right numbers, in "), (
+    says = f"a tile of {n} is not written, or written over: what stands there is unlike the right numbers, in "
+    assert cause.startswith(says), cause
+    assert fitted_causes(noisy, truth, honest, -1, {}) == [], "these are the right numbers with noise"
+
+
+@pytest.mark.parametrize("bias", [0.0, 3.0])
+def test_all_tiles_behind_the_first_are_told(bias):
+    """What is added to each column is right there, too: sums over something else."""
+    more = bias * RNG.standard_normal(40)
+    truth = RNG.standard_normal((77, 40)) + more
+    honest = truth * (1 + 2.0**-24 * RNG.standard_normal(truth.shape))
+    found, late = honest.copy(), honest.copy()
+    found[32:] = RNG.standard_normal(found[32:].shape) + more
+    late[33:] = RNG.standard_normal(late[33:].shape) + more
+    (cause,) = fitted_causes(found, truth, honest, -1, {})
+    assert cause.startswith("tiles of 32 behind the first are not written, or written over: "), cause
+    assert fitted_causes(late, truth, honest, -1, {}) == [], "33 is no tile's length"
+
+
+def test_a_bug_is_told_of_what_is_written_where_all_else_is_zeros():
+    found = np.where(np.arange(77) < 40, SHIFTED, 0.0)
+    (cause,) = fitted_causes(found, TRUTH, HONEST, -1, SUSPECTS)
+    assert cause.startswith("the row before, and nothing is computed: zeros, in the last 37 of 77 along axis 1"), (
         cause
     )
-    assert fitted_causes(noisy, truth, honest, -1, {}) == [], "these are the right numbers with noise"
+    found[:, :40] += 0.1 * RNG.standard_normal((4, 40))
+    assert not any("the row before" in cause for cause in fitted_causes(found, TRUTH, HONEST, -1, SUSPECTS))
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 3])

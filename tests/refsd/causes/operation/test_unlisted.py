@@ -993,7 +993,7 @@ INSIDE = {
     "groups by modulo": (
         "conv2d/f32/multiplied-n1-c6-k12-h8-w7",
         _filters_by_modulo,
-        "modulo",
+        "dealt to the groups in turn",
     ),
     "channels a row too near": (CONV, _planes_apart, "axis 1 is sought at a stride of 112 numbers, not 126"),
     "frames in a circle": ("conv3d/f32/3x3x3-n2-c6-k8-d5-h7-w9", _circular_in_time, r"circular.*along axes \[2\]"),

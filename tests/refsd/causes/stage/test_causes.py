@@ -16,6 +16,7 @@ from refsd.golden.judge import Standard
 from refsd.golden.rounding import Bound
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT32, FLOAT64
+from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import RNGS
 from refsd.stages import STAGES
 from refsd.stages.stage import StageInputs
@@ -375,3 +376,18 @@ def test_a_formula_that_overflows_explains_nothing():
     sigmas = sigmas_of(case).copy()
     sigmas[1:6] *= [1.002, 0.997, 1.001, 0.9985, 1.003]
     assert _sigma_causes(case, sigmas, FLOAT32) == []
+
+
+@pytest.mark.parametrize(("by", "words"), [(-1, "below"), (1, "above")])
+def test_levels_of_another_trained_step_are_no_other_timesteps(by, words):
+    """A schedule one off has these levels, too, and other timesteps, which are right here."""
+
+    def change(case, values, y):
+        levels = SD_LEVELS.sigmas
+        shares = lambda t: np.where(t < 0, 1.0, 1 / (1 + levels[np.clip(t, 0, len(levels) - 1)] ** 2))
+        own, to = (np.asarray(y[name]).astype(int) for name in ("timesteps", "previous"))
+        return {"kept": shares(own + by), "kept_before": shares(to + by)}
+
+    assert _causes("stage/steps/leading-n7", change)[0] == f"shares of the signal are the trained step's {words}"
+    with forgotten(listed()):
+        assert not any("leading" in cause for cause in _causes("stage/steps/leading-n7", change))
