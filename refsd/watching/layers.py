@@ -293,7 +293,8 @@ class _Watcher:
                 case, inputs, {k: v for k, v in found.items() if k not in trace.names}, {}, self._numerics
             )
             why = judge.explain(standard, found, place)
-            causes, reasons = why.causes, [*reasons, *why.looks[:2]]
+            unknown = () if why.causes else ("no cause was found",)
+            causes, reasons = why.causes, [*reasons, *(why.looks[:2] or unknown)]
         own = self._modules(place)
         seconds = time.perf_counter() - begun
         reason = "; ".join(filter(None, reasons))
