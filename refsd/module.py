@@ -297,13 +297,13 @@ class Module:
         """Call a kernel that is not a method here, recorded under its name: m.apply(tanh, x)"""
         return self._tap(kernel.__name__, self.arithmetic.apply(kernel, *arrays, **params))
 
-    def add(self, x, y):
-        """x + y, broadcast against each other"""
-        return self._tap("add", self.arithmetic.add(x, y))
+    def add(self, a, b):
+        """a + b, broadcast against each other"""
+        return self._tap("add", self.arithmetic.add(a, b))
 
-    def multiply(self, x, y):
-        """x * y, broadcast against each other"""
-        return self._tap("multiply", self.arithmetic.multiply(x, y))
+    def multiply(self, a, b):
+        """a * b, broadcast against each other"""
+        return self._tap("multiply", self.arithmetic.multiply(a, b))
 
     def l2_norm(self, x, eps=1e-12):
         """x [..., D] -> the same, each row scaled to length 1"""

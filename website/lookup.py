@@ -28,7 +28,7 @@ def pages() -> dict[str, str]:
 
 def cli() -> str:
     """Every command's --help, as it is printed."""
-    os.environ.update(TERMINAL_WIDTH="88", COLUMNS="88", NO_COLOR="1")
+    os.environ.update(TERMINAL_WIDTH="80", COLUMNS="80", NO_COLOR="1")
     parts = ["# Commands\n\nWhat `--help` prints, of each command.\n"]
 
     def add(command, words: list[str]) -> None:

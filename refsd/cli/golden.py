@@ -13,7 +13,7 @@ from refsd.cli.numba_threads import import_numba_for
 from refsd.cli.show_operation import show_operation, show_trajectory
 from refsd.cli.sketch import bound, sketch
 from refsd.cli.thresholds import thresholds
-from refsd.golden.wording import counted
+from refsd.golden.wording import counted, did_you_mean
 
 if TYPE_CHECKING:
     from refsd.golden.case import Case
@@ -218,14 +218,18 @@ def _show_taps(case: "Case", glob: str, json: bool) -> None:
 
     if case.name.startswith(adopted.KIND):  # of a graph it is known in which order, and not from what
         found = judges().of(case).reference_taps(case, case.realize())
-        steps = tuple(Step(name, "tap", y.shape) for name, y in found.items())
+        steps, blocks = tuple(Step(name, "tap", y.shape) for name, y in found.items()), ()
     elif case.model is None or case.name.startswith("full/"):
         raise BadInput(f"{case.name}: the taps of tiny models are shown: `refsd golden list` has their cases")
     else:
-        steps = trace(case).steps
-    shown = [step for step in steps if step.op and fnmatchcase(step.name, glob)]
+        run = trace(case)
+        steps, blocks = run.steps, run.blocks
+    # A block's output stands behind the last step that it comes from.
+    placed = [*enumerate(steps), *((max((i for _, i in block.takes), default=0), block) for block in blocks)]
+    listed = [step for _, step in sorted(placed, key=lambda one: one[0])]
+    shown = [step for step in listed if step.op and fnmatchcase(step.name, glob)]
     if not shown:
-        raise BadInput(f"{case.name}: no tap matches {glob!r}")
+        raise BadInput(f"{case.name}: no tap matches {glob!r}{did_you_mean(glob, [step.name for step in listed])}")
     if json:
         takes = [[{"as": one, "of": steps[i].name} for one, i in step.takes] for step in shown]
         print_json(

@@ -47,6 +47,7 @@ def info(
     found = describe(checkpoint)
     with bar("reading values", found["bytes"]) as advance:
         health = examine(checkpoint, values, advance)
+    found["path"] = str(file) if str(file).startswith("recipe:") else found["path"]  # not a folder that goes again
     found["verdict"] = health.verdict
     found["findings"] = [finding._asdict() for finding in health.findings]
     found["values"] = "all" if health.whole else "a sample of each tensor"

@@ -52,12 +52,14 @@ class Run(NamedTuple):
     outputs:   numbers of the steps that the model's results come from
     arguments: block -> number of a step outside -> the block's name for its result
     shapes:    block -> argument -> its shape
+    blocks:    the outputs of blocks, in order, each with the steps that it comes from
     """
 
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     arguments: dict[str, dict[int, str]]
     shapes: dict[str, dict[str, tuple[int, ...]]]
+    blocks: tuple[Step, ...] = ()
 
 
 class _Recorder(Taps):
@@ -66,6 +68,7 @@ class _Recorder(Taps):
     def __init__(self):
         super().__init__(pattern="", ops=True)
         self.steps: list[Step] = []
+        self.blocks: list[Step] = []
         self.arguments: dict[str, dict[int, str]] = {}
         self.shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         self.views: dict[tuple, tuple[int, np.ndarray]] = {}  # arrays are kept: none takes another's address
@@ -107,7 +110,10 @@ class _Recorder(Taps):
     def record(self, name, value):
         caller = sys._getframe(1)
         frame = (caller.f_back if caller.f_code.co_name == "<listcomp>" and caller.f_back else caller).f_locals
+        y = super().record(name, value)
         if "fn" in frame and frame["m"].prefix:
+            takes = tuple(("out", source) for source in self.sources(value))
+            self.blocks.append(Step(self.recorded[-1], "block", value.shape, takes))
             code = frame["fn"].__code__
             passed = dict(zip(code.co_varnames[1:], frame["args"], strict=False)) | frame["kwargs"]
             own = self.arguments.setdefault(frame["m"].prefix.rstrip("."), {})
@@ -116,7 +122,7 @@ class _Recorder(Taps):
                     self.shapes.setdefault(frame["m"].prefix.rstrip("."), {}).setdefault(parameter, given.shape)
                 for source in self.sources(given):
                     own.setdefault(source, parameter)
-        return super().record(name, value)
+        return y
 
 
 class _Traced(Module):
@@ -178,4 +184,5 @@ def trace(case: Case) -> Run:
         **marked,
         **{**component.params, **params, **case.params},
     )
-    return Run(tuple(recorder.steps), tuple(recorder.sources(y)), recorder.arguments, recorder.shapes)
+    steps, blocks, outputs = map(tuple, (recorder.steps, recorder.blocks, recorder.sources(y)))
+    return Run(steps, outputs, recorder.arguments, recorder.shapes, blocks)

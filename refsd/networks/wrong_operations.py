@@ -36,6 +36,35 @@ class NoHeadNorm(Arithmetic):
         return x if x.ndim == 4 else super().rms_norm_apart(x, weight, eps)
 
 
+class NormBehindRope(Arithmetic):
+    """Queries and keys are turned first; then their norms follow, each on the tokens of its stream."""
+
+    def rms_norm(self, x, weight, eps=1e-6):
+        if x.ndim != 4:
+            return super().rms_norm(x, weight, eps)
+        self._norms = [*getattr(self, "_norms", ()), (x, weight, eps)]
+        return x
+
+    def rope(self, x, angle):
+        return self._normed(x, super().rope(x, angle))
+
+    def rope_halves(self, x, angle):
+        return self._normed(x, super().rope_halves(x, angle))
+
+    def _normed(self, x, y):
+        y, first, left = np.array(y), 0, getattr(self, "_norms", [])
+        while first < x.shape[1]:
+            same = (np.array_equal(own, x[:, first : first + own.shape[1]]) for own, *_ in left)
+            at = next((i for i, equal in enumerate(same) if equal), None)
+            if at is None:
+                break
+            own, weight, eps = left.pop(at)
+            part = slice(first, first + own.shape[1])
+            y[:, part] = super().rms_norm(y[:, part], weight, eps)
+            first = part.stop
+        return y
+
+
 class RotatedValues(Arithmetic):
     """RoPE turns the values by the angles by which it turned the keys."""
 

@@ -49,7 +49,8 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
         yield f"      {compared.stored}"
     yield from (f"      the reference agrees if {cause}" for cause in compared.causes)
     yield from (f"      {phrase}" for phrase in compared.looks)
-    if (wrong or not examined.verdict.passed) and not (compared.causes or compared.looks or compared.stored):
+    passed = (nothing_known or examined.verdict.passed) and not wrong
+    if not (passed or compared.causes or compared.looks or compared.stored):
         yield "      no cause was found"
     yield from (f"and at {tap}: the reference agrees if {cause}" for tap, cause in compared.others.items())
     if unseen:

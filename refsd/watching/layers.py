@@ -289,11 +289,12 @@ class _Watcher:
         reasons = [verdict.reason, examined.way]
         causes: Sequence[str] = ()
         if self._causes and place and seconds < _PATIENCE:
-            standard = Standard(
-                case, inputs, {k: v for k, v in found.items() if k not in trace.names}, {}, self._numerics
-            )
-            why = judge.explain(standard, found, place)
-            causes, reasons = why.causes, [*reasons, *why.looks[:2]]
+            answers = {k: v for k, v in found.items() if k not in trace.names}
+            why = judge.explain(Standard(case, inputs, answers, {}, self._numerics), found, place)
+            unknown = () if why.causes else ("no cause was found",)
+            causes, reasons = why.causes, [*reasons, *(why.looks[:2] or unknown)]
+        elif self._causes and place:
+            reasons.append(f"no cause was sought: to follow the call took more than {_PATIENCE:.0f} s")
         own = self._modules(place)
         seconds = time.perf_counter() - begun
         reason = "; ".join(filter(None, reasons))

@@ -106,6 +106,13 @@ def _key_for_query(model):
     attention.to_q.forward = lambda x: torch.nn.functional.linear(x, key.weight, key.bias)
 
 
+def _noise(model):
+    noise = torch.Generator().manual_seed(0)
+    model.transformer_blocks[1].ff.net[2].register_forward_hook(
+        lambda layer, x, y: y + 0.1 * torch.randn(y.shape, generator=noise)
+    )
+
+
 def _not_a_number(model):
     model.transformer_blocks[1].ff.net[2].register_forward_hook(lambda layer, x, y: y * float("nan"))
 
@@ -125,6 +132,7 @@ BROKEN = {
     "eps": ("clip-l/clip/ended", _eps, "text_model.encoder.layers.1.layer_norm1", "eps ten times too small"),
     "tanh for erf": ("sdxl/unet/between", _tanh, "input_blocks.3.1.transformer_blocks.0.ff.net.2", "tanh for erf"),
     "key for query": ("sd35-large/mmdit/last-step", _key_for_query, "joint_blocks.1.x_block.attn.qkv", ""),
+    "noise": ("sd35-large/mmdit/last-step", _noise, "joint_blocks.1.x_block.mlp.fc2", "no cause was found"),
     "NaN": ("sd35-large/mmdit/last-step", _not_a_number, "joint_blocks.1.x_block.mlp.fc2", "not finite"),
 }
 

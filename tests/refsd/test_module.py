@@ -1,10 +1,13 @@
 """Module finds weights by name, keeps what it is told to, and lets taps listen."""
 
+import inspect
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 from refsd.adapters import Adapters
+from refsd.golden.operations import OPERATIONS
 from refsd.kernels.conv2d_winograd import bytes_of_filters
 from refsd.kernels.tanh import tanh
 from refsd.module import Module, Taps, WeightCache, block
@@ -320,3 +323,10 @@ def test_a_norm_that_is_rounded_before_its_weight():
     np.testing.assert_array_equal(m.rms_norm("norm", x), (unscaled * weight).astype(np.float16))
     m = Module({"norm": stored(weight)}, Arithmetic(FLOAT64))
     np.testing.assert_array_equal(m.rms_norm_apart("norm", wide), m.rms_norm("norm", wide))
+
+
+def test_an_operation_calls_what_it_takes_as_its_page_does():
+    """Causes name what the page names, the legend of taps what the method names: "b is read from ..."."""
+    for name in OPERATIONS.keys() & vars(Module).keys() - {"rope"}:  # its page draws angles from ids
+        inputs = {one.rstrip("?") for one in OPERATIONS[name].inputs} - {"weight", "bias"}
+        assert inputs <= inspect.signature(getattr(Module, name)).parameters.keys(), name

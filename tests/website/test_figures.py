@@ -110,9 +110,10 @@ def test_what_the_page_says_of_heun_and_euler():
       return Math.sqrt(sum / 60);
     };
     const rows = [5, 8, 20].map(n => [rms("heun", n), rms("euler", 2 * n - 1), rms("dpmpp_2m", 2 * n - 1)]);
-    console.log(JSON.stringify(rows))"""
-    (h9, e9, m9), (h15, e15, m15), (h39, e39, m39) = node(script)
+    console.log(JSON.stringify([...rows, [rms("euler", 10), rms("dpmpp_2m", 10)]]))"""
+    (h9, e9, m9), (h15, e15, m15), (h39, e39, m39), (e10, m10) = node(script)
     assert [f"{x:.2g}" for x in (h9, e9, h15, e15, e39 / h39)] == ["0.36", "0.2", "0.085", "0.11", "4.6"]
+    assert [f"{x:.2g}" for x in (m10, e10)] == ["0.074", "0.17"]
     assert m9 < e9 and m15 < h15 and m39 < h39
 
 

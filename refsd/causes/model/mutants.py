@@ -184,6 +184,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("RoPE's axes stand in the reverse order", Change(operations.OtherAxes)),
     Mutant("RoPE's theta is 10000 (256 where it should be that)", Change(operations.OtherTheta)),
     Mutant("queries and keys are not normalised", Change(operations.NoHeadNorm)),
+    Mutant("the norms of queries and keys come behind RoPE", Change(operations.NormBehindRope)),
     Mutant("GELU is the other one (erf, tanh)", Change(operations.OtherGelu)),
     Mutant("GELU is quick GELU, or the reverse", Change(operations.QuickGelu)),
     Mutant("SiLU is GELU", Change(operations.GeluForSilu)),

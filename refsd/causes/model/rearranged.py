@@ -100,7 +100,7 @@ def joined_otherwise(run: Callable[[Change], Any]) -> Iterator[Mutant[Change]]:
             def reordered(parts: list[Any], _, at: tuple[str, int], line=line, order=order) -> list[Any]:
                 return [parts[i] for i in order] if at == line and len(parts) == len(order) else parts
 
-            words = ", ".join(f"{own[i]} ({_NAMES[i]})" for i in order)
+            words = ", then ".join(f"the {_NAMES[i]} ({own[i]} long)" for i in order)
             of = "the mask's parts" if line in masks else "parts"
             yield Mutant(f"{of} joined along axis {axis} stand in another order: {words}", _joining(reordered))
 

@@ -45,6 +45,24 @@ def test_the_legend_tells_queries_from_keys_and_text_before_picture():
     assert "k = double_blocks.0.rope.1, v = double_blocks.0.txt_attn.qkv" in legend["double_blocks.0.attention"]
 
 
+def test_the_legend_has_the_outputs_of_blocks_behind_what_they_are():
+    lines = shown("flux-dev/flux/between", "--taps", "double_blocks.0.*").output.splitlines()
+    blocks = {words[0]: words[-1] for words in map(str.split, lines) if "out" in words}
+    assert blocks == {
+        "double_blocks.0.img_mlp": "double_blocks.0.img_mlp.2",
+        "double_blocks.0.txt_mlp": "double_blocks.0.txt_mlp.2",
+        "double_blocks.0.0": "double_blocks.0.gated_add.2",
+        "double_blocks.0.1": "double_blocks.0.gated_add.3",
+    }
+    names = [line.split()[0] for line in shown("flux-vae/vae-decoder/wide", "--taps", "*mid*").output.splitlines()]
+    assert names.index("decoder.mid.block_1") == names.index("decoder.mid.block_1.add") + 1
+
+
+def test_a_misspelt_tap_is_recognised():
+    refused = shown("flux-dev/flux/between", "--taps", "double_blocks.0.atention").exception
+    assert '(did you mean "double_blocks.0.attention"?)' in str(refused)
+
+
 def test_the_legend_as_json():
     rows = json.loads(shown("t5xxl/t5/long", "--taps", "*.0.SelfAttention.k", "--json").output)
     assert [row["tap"].partition("block.")[2][0] for row in rows] == [*map(str, range(len(rows)))] and rows[0][

@@ -283,6 +283,21 @@ def test_a_dump_without_taps_that_nothing_explains_says_how_to_list_them(model_f
     assert not compared.causes and f"refsd golden show {CASE.name} --taps" in compared.notes[-1]
 
 
+def test_a_right_dump_without_taps_says_what_outputs_hide(model_files, engine, golden):
+    compared = with_case(CASE, golden, golden, FLOAT32, model_files)
+    assert compared.examined.verdict.passed and len(compared.notes) == 1
+    assert compared.notes[0].startswith("outputs hide small errors") and CASE.name in compared.notes[0]
+    operation = CASES["silu/f32/wide-x2x320"]
+    right = Reference(FLOAT64).run(operation, operation.realize())
+    assert not with_case(operation, right, right, FLOAT32, model_files).notes
+
+
+def test_where_an_output_is_missing_no_cause_is_spoken_of(model_files, golden):
+    compared = with_case(CASE, {"mine": np.zeros(3), "other": np.zeros(3)}, golden, FLOAT32, model_files)
+    lines = "\n".join(comparison_lines(compared))
+    assert "is missing" in lines and "no cause" not in lines
+
+
 def test_a_dump_without_a_tap_must_have_every_output(model_files, engine, golden):
     part = dict([*golden.items()][:-1])
     assert "is missing" in with_case(CASE, part, golden, FLOAT64, model_files).examined.verdict.reason

@@ -37,6 +37,10 @@ def test_a_single_file(info, single_file):
     assert "missing" not in out
 
 
+def test_a_recipe_has_its_own_name(info):
+    assert info("recipe:taesd:tiny")[1].startswith("recipe:taesd:tiny\n")
+
+
 def test_json(info, single_file, parts):
     code, out, _ = info(single_file, "--json", "--tensors")
     said = json.loads(out)

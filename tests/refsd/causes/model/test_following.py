@@ -399,24 +399,45 @@ def test_a_source_that_no_tap_shows_is_named_by_who_reads_it(model_files):
 
 
 def test_an_operation_behind_the_one_that_reads_it_is_named(model_files):
-    """Heads are normalised after their rotation; a dump shows no norms of heads."""
+    """A picture is normalised after its activation; a dump shows no norms."""
 
     class Broken(Arithmetic):
+        def group_norm(self, x, *args):
+            self.last = args
+            return x
+
+        def silu(self, x):
+            return super().group_norm(super().silu(x), *self.last)
+
+    _, taps = answered(model_files, "flux-vae/vae-decoder/wide", Broken(FLOAT32))
+    found = {name: y for name, y in taps.items() if "norm" not in name}
+    assert explained(model_files, "flux-vae/vae-decoder/wide", found, "decoder.mid.block_1.silu")[0] == (
+        "group_norm comes behind silu, not before it"
+    )
+
+
+def test_norms_behind_the_rope_of_joined_streams_are_named(model_files):
+    """RoPE turns text and picture together, which have weights of their own; a dump shows no norms of heads."""
+
+    class Broken(Arithmetic):
+        weights, turn = (), 1
+
         def rms_norm(self, x, weight, eps):
-            if x.ndim < 4:
-                return super().rms_norm(x, weight, eps)
-            self.last = weight, eps
+            self.weights = (*self.weights, weight)
             return x
 
         def rope(self, x, angle):
-            return super().rms_norm(super().rope(x, angle), *self.last)
+            y, self.turn = super().rope(x, angle), 1 - self.turn  # 0 for queries, 1 for keys
+            text, picture = self.weights[self.turn - 2], self.weights[self.turn]
+            self.weights = self.weights if self.turn == 0 else ()
+            parts = (y[:, :1], text), (y[:, 1:], picture)
+            return np.concatenate([super(Broken, self).rms_norm(*part, 1e-6) for part in parts], axis=1)
 
-    _, taps = answered(model_files, "lumina2/lumina2/masked", Broken(FLOAT32))
-    found = {name: y for name, y in taps.items() if "_norm" not in name.rpartition("attention")[2]}
-    place = next(name for name in found if name.endswith("rope"))
-    assert explained(model_files, "lumina2/lumina2/masked", found, place)[0] == (
-        "rms_norm comes behind rope, not before it"
-    )
+    _, taps = answered(model_files, "flux-dev/flux/between", Broken(FLOAT32))
+    found = {name: y for name, y in taps.items() if "norm.scale" not in name.replace("_norm", "norm")}
+    for place in ("double_blocks.0.rope", "single_blocks.0.rope"):
+        causes = explained(model_files, "flux-dev/flux/between", found, place)
+        assert [*causes] == ["the norms of queries and keys come behind RoPE"]
 
 
 def test_blocks_that_a_dump_has_not_are_all_skipped(model_files):
