@@ -127,38 +127,35 @@ def _found(questioner: Questioner, weight_type: str) -> tuple[Quantization | Non
 
 
 def _nearest(questioner: Questioner, weight: StoredTensor, shift: int) -> tuple[Quantization | None, str]:
-    given = {largest: np.ldexp(_probe(largest), shift) for largest in _ENDS}
-    came = {largest: questioner.ask("linear", x.shape, x=x, weight=weight) for largest, x in given.items()}
-    if not all(np.isfinite(y).all() for y in came.values()):
+    given = np.array([np.ldexp(_probe(largest), shift) for largest in _ENDS])
+    came = np.array([questioner.ask("linear", x.shape, x=x, weight=weight) for x in given])
+    if not np.isfinite(came).all():
         return None, "not finite"
-
-    sets, answers = np.array([*given.values()]), np.array([*came.values()])
-    sizes = np.abs(sets).max(axis=2)
+    sizes = np.abs(given).max(axis=2)
 
     def errors(expected: np.ndarray) -> np.ndarray:
         """Return the RMS error of each row of each set, in units of the row's size, so that small rows count."""
-        return np.sqrt(np.mean(np.square(answers - expected), axis=-1)) / sizes
+        return np.sqrt(np.mean(np.square(came - expected), axis=-1)) / sizes
 
-    whole = errors(sets)
-    apart = errors(_expected(shift))
+    whole, apart = errors(given), errors(_expected(shift))
     # In half the rows of a set scales are powers of two: storing a scale or a quotient loses nothing there.
     same = (apart < _SAME * whole).mean(axis=2).max(axis=1)
     best = max(range(len(RULES)), key=lambda i: (same[i], -np.square(apart[i]).sum()))
     evidence = f"numbers came back within {whole.max():.2g} of the largest"
     if same[best] < _SHARE:
         return None, evidence
-    narrow = next((kind for kind in _NARROW if all((y == y.astype(kind)).all() for y in came.values())), np.float64)
+    narrow = next((kind for kind in _NARROW if (came == came.astype(kind)).all()), np.float64)
 
     def stored_as(y: np.ndarray) -> np.ndarray:
         return y.astype(narrow).astype(y.dtype)
 
     def error(how: Quantization) -> float:
-        return sum(np.square(came[n] - stored_as(rounded(x, how, stored_as))).sum() for n, x in given.items())
+        return sum(np.square(came[i] - stored_as(rounded(x, how, stored_as))).sum() for i, x in enumerate(given))
 
     rule = [*RULES.values()][best]
     if rule.quotient == "storage" and not rule.block:
         rule = min(rule, replace(rule, quotient="wide"), key=error)
-    x = given[max(_ENDS, key=lambda n: np.square(came[n] - given[n]).sum())]
+    x = given[np.argmax(np.square(came - given).sum(axis=(1, 2)))]
 
     def rounds(rows: int) -> bool:
         y, few = questioner.ask("linear", (rows, _K), x=x[:rows], weight=weight), x[:rows]

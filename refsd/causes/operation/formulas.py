@@ -7,6 +7,7 @@ numbers, a term left out.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FunctionType
@@ -77,10 +78,7 @@ def _shapes(parts: list) -> list:
 # --- activations ----------------------------------------------------------------------------------------------
 
 
-def erf(x):
-    from scipy import special  # half a second, which only a search needs
-
-    return special.erf(x)
+erf = np.vectorize(math.erf, [np.float64])  # to load scipy's takes half a second
 
 
 def silu(x):

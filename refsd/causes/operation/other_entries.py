@@ -36,9 +36,7 @@ def other_entries(
         for i in range(n):
             one = {name: _of_one(inputs[name].values(), axis, i) for name in names}
             each[i] = answer(op, {**inputs, **one}, params)
-        nearest = np.full(actual.shape, np.inf)
-        for y in each:
-            np.minimum(nearest, np.abs(y - actual), out=nearest)
+        nearest = np.abs(each - actual).min(axis=0)
         of = f"{joined(names, 'and')}" + (f" along axis {axis}" if len(inputs[names[0]].shape) > 1 else "")
         for rule, read in rules(actual.shape, n, axes, flat, counts):
             y = np.take_along_axis(each, read[None], 0)[0]

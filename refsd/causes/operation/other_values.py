@@ -44,9 +44,7 @@ def _other_tuples(value: tuple) -> Iterator[tuple]:
             yield (*value[:i], value[i] + by, value[i + 1] - by, *value[i + 2 :])
     yield value[::-1]
     for i, j in combinations(range(n), 2):
-        swapped = [*value]
-        swapped[i], swapped[j] = swapped[j], swapped[i]
-        yield tuple(swapped)
+        yield tuple(value[{i: j, j: i}.get(k, k)] for k in range(n))
     for order in ((2, 3, 0, 1), (0, 0, 2, 2), (1, 1, 3, 3), (1, 0, 3, 2)) if n == 4 else ():
         yield tuple(value[i] for i in order)
     for i in range(n):
