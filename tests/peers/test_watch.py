@@ -150,6 +150,15 @@ def test_a_broken_layer_is_placed(engines, bug):
     assert words in str(report)
 
 
+def test_a_call_that_takes_long_says_that_no_cause_was_sought(engines, monkeypatch):
+    monkeypatch.setattr("refsd.watching.layers._PATIENCE", 0.0)
+    model, call = living(engines["torch"], "clip-l/clip/ended")
+    _eps(model)
+    with refsd.watch(model, show=None) as report:
+        call()
+    assert not report.passed and "no cause was sought" in str(report), str(report)
+
+
 def test_nothing_stays_attached(engines):
     model, call = living(engines["torch"], "sd15/vae-decoder/wide")
     with refsd.watch(model, show=None) as report:

@@ -29,6 +29,10 @@ for (const element of article.querySelectorAll("*")) {
   if (outer === article && box.right > document.documentElement.clientWidth + 1)
     tell(element, "reaches beyond the window");
 }
+for (const aligned of article.querySelectorAll(".highlight-text pre"))
+  if (getComputedStyle(aligned).whiteSpace != "pre") tell(aligned, "breaks lines of what is aligned");
+for (const row of article.querySelectorAll("thead"))
+  if (row.getBoundingClientRect().height && !row.textContent.trim()) tell(row, "is an empty heading");
 for (const equation of article.querySelectorAll("math[display=block]")) {
   const box = equation.getBoundingClientRect(), holder = equation.parentElement.getBoundingClientRect();
   if (box.height > holder.height + 1) tell(equation, "is higher than its box");

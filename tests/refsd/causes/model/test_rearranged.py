@@ -12,7 +12,9 @@ def test_exchanged_parts_of_a_join_are_named_from_the_outputs_alone():
     case, judge = CASES["flux-dev/flux/first-step"], ModelJudge(model_files)
     inputs = case.realize()
     bugs = [*joined_otherwise(lambda change: judge._changed(case, inputs, change, FLOAT32))]
-    assert [bug.name.rpartition(": ")[2] for bug in bugs[:2]] == ["15 (second), 7 (first)"] * 2
+    assert [bug.name.rpartition(": ")[2] for bug in bugs[:2]] == [
+        "the second (15 long), then the first (7 long)"
+    ] * 2
     truth, honest = (judge.answer(case, inputs, Arithmetic(numerics)) for numerics in (FLOAT64, FLOAT32))
     wrong = judge._changed(case, inputs, bugs[0].change, FLOAT32)
     assert wrong is not None
