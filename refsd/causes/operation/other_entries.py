@@ -1,6 +1,7 @@
 """Find which entry of a list of numbers, such as a bias or the heads' sinks, an engine took at each place."""
 
 from collections.abc import Iterator
+from functools import reduce
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def other_entries(
         for i in range(n):
             one = {name: _of_one(inputs[name].values(), axis, i) for name in names}
             each[i] = answer(op, {**inputs, **one}, params)
-        nearest = np.abs(each - actual).min(axis=0)
+        nearest = reduce(np.minimum, (np.abs(y - actual) for y in each))
         of = f"{joined(names, 'and')}" + (f" along axis {axis}" if len(inputs[names[0]].shape) > 1 else "")
         for rule, read in rules(actual.shape, n, axes, flat, counts):
             y = np.take_along_axis(each, read[None], 0)[0]

@@ -52,6 +52,5 @@ def _other_tuples(value: tuple) -> Iterator[tuple]:
         for by in (-1, 1):
             yield tuple(v + by * (i == k) for k, v in enumerate(value))
         yield tuple(0 if i == k else v for k, v in enumerate(value))
-    for by in (-1, 1):
-        yield tuple(v + by for v in value)
+    yield from (tuple(v + by for v in value) for by in (-1, 1))
     yield (0,) * n
