@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from refsd.commands.caches import kernel_folder
+
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[2]
+# pytester has a home of its own, where each process would compile every kernel again.
+KERNELS = str(kernel_folder())
 
 # An engine with a bug in its SiLU, and the suite that asks for cases.
 ENGINE = """
@@ -37,6 +41,7 @@ BOTH = '"silu/f32/bend*", "sigmoid/f32/bend*"'
 def run(pytester, monkeypatch):
     """Run a suite with this mark, in a process of its own: Numba cannot be imported twice in one -> the result."""
     monkeypatch.setenv("REFSD_CACHE", str(pytester.path / "cache"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", KERNELS)
     monkeypatch.delenv("REFSD_GOLDENS", raising=False)
 
     def run(mark: str, *arguments: str, suite: str = SUITE):
