@@ -184,5 +184,5 @@ def trace(case: Case) -> Run:
         **marked,
         **{**component.params, **params, **case.params},
     )
-    steps, blocks, outputs = map(tuple, (recorder.steps, recorder.blocks, recorder.sources(y)))
-    return Run(steps, outputs, recorder.arguments, recorder.shapes, blocks)
+    steps, blocks = tuple(recorder.steps), tuple(recorder.blocks)
+    return Run(steps, tuple(recorder.sources(y)), recorder.arguments, recorder.shapes, blocks)
