@@ -6,7 +6,9 @@
 A port's taps are the outputs of its modules. The right place is the first of them that the bug changes.
 """
 
+import atexit
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -73,15 +75,18 @@ class Port:
         return {name: y.numpy() for name, y in outputs_of(answer, self._case.inputs, given).items()}, taps
 
 
-# (name, build) -> what an earlier test adopted, whose folder stays: an export takes up to half a minute.
+# (name, build) -> what an earlier test adopted, for an export takes up to half a minute.
 _KEPT: dict[tuple[str, Any], tuple[Path, torch.nn.Module, Mapping[str, Any], set[str]]] = {}
 
 
-def adopted(name: str, folder: Path, build=None, near: float = 1e-12) -> tuple[Case, Port]:
+def adopted(name: str, build=None, near: float = 1e-12) -> tuple[Case, Port]:
     """Adopt a class -> its case, and an honest port of it. near: how far torch's own float64 may be"""
     key = name, build or CLASSES[name]
     if key not in _KEPT:
-        _KEPT[key] = folder / name, *_adopt(*key, folder / name, near)
+        folder = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, folder)
+        place = Path(folder) / name
+        _KEPT[key] = place, *_adopt(*key, place, near)
     place, *port = _KEPT[key]
     case = read(place)
     return case, Port(case, *port)
@@ -283,21 +288,20 @@ def first_changed(case: Case, port: Port) -> str:
 def main(names: list[str]) -> None:
     seen = placed = named = total = false = 0
     for name in names or NEWEST:
-        with tempfile.TemporaryDirectory() as folder:
-            case, port = adopted(name, Path(folder))
-            honest = judged(case, port)
-            false += not honest.conforms
-            print(f"{name}: honest {honest.status} {honest.margin:.3g} {honest.place}", flush=True)
-            for bug, put in ports_of(name, port, 5):
-                port.bug = put
-                place, result = first_changed(case, port), judged(case, port)
-                port.bug = None
-                told = any(re.search(BUGS[bug].named, cause) for cause in result.causes)
-                total, seen = total + 1, seen + (not result.conforms)
-                placed, named = placed + (result.place == place), named + told
-                causes = [*result.causes][:3] or [*result.looks][:2]
-                at = f"{result.status} {result.margin:.3g}, at {result.place} (right: {place})"
-                print(f"  {bug}: {at}: {causes}{' named' if told else ''}", flush=True)
+        case, port = adopted(name)
+        honest = judged(case, port)
+        false += not honest.conforms
+        print(f"{name}: honest {honest.status} {honest.margin:.3g} {honest.place}", flush=True)
+        for bug, put in ports_of(name, port, 5):
+            port.bug = put
+            place, result = first_changed(case, port), judged(case, port)
+            port.bug = None
+            told = any(re.search(BUGS[bug].named, cause) for cause in result.causes)
+            total, seen = total + 1, seen + (not result.conforms)
+            placed, named = placed + (result.place == place), named + told
+            causes = [*result.causes][:3] or [*result.looks][:2]
+            at = f"{result.status} {result.margin:.3g}, at {result.place} (right: {place})"
+            print(f"  {bug}: {at}: {causes}{' named' if told else ''}", flush=True)
     wrong = f"{total} wrong ports: {seen} seen, {placed} placed, {named} named"
     print(f"{wrong}; {false} of {len(names or NEWEST)} honest ports fail")
 

@@ -103,9 +103,9 @@ def test_what_gives_tuples_and_model_outputs_is_dumped(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["prx", "ernie"])
-def test_a_class_without_a_page(tmp_path, name):
+def test_a_class_without_a_page(name):
     """`adopted` holds the graph to torch's float64 within 1e-12."""
-    case, port = adopted(name, tmp_path)
+    case, port = adopted(name)
     assert judged(case, port).conforms
     known = ModelJudge().reference_taps(case, case.realize())
     _, taps = port.run_tapped(case, {})
@@ -121,9 +121,9 @@ def test_a_class_without_a_page(tmp_path, name):
         ("prx", {"RoPE turns the other way", "scale without 1 +"}),
     ],
 )
-def test_wrong_ports_are_placed_and_named(tmp_path, name, nameless):
+def test_wrong_ports_are_placed_and_named(name, nameless):
     """All ten bugs are seen and placed; `nameless` get no name, as docs/adopt.md says."""
-    case, port = adopted(name, tmp_path)
+    case, port = adopted(name)
     ports, named = dict(ports_of(name, port, len(BUGS))), set()
     for bug, port.bug in ports.items():
         result = judged(case, port)
@@ -133,13 +133,13 @@ def test_wrong_ports_are_placed_and_named(tmp_path, name, nameless):
 
 
 @pytest.mark.parametrize("name", BUILT)
-def test_ropes_are_recognised_and_wrong_ones_are_named(tmp_path, name):
+def test_ropes_are_recognised_and_wrong_ones_are_named(name):
     """In FLUX.1's stacks, Z-Image's and Qwen-Image's complex numbers and Qwen3's halves.
 
     Torch's own float64 run of Z-Image has tables of complex64.
     """
     build, calls = BUILT[name]
-    case, port = adopted(name, tmp_path, build, 1e-5 if name == "zimage" else 1e-12)
+    case, port = adopted(name, build, 1e-5 if name == "zimage" else 1e-12)
     assert [step.label for step in COMPONENTS[case.name].run.graph.steps].count("rope") == calls
     assert judged(case, port).conforms
     for bug, port.bug in {
@@ -152,9 +152,9 @@ def test_ropes_are_recognised_and_wrong_ones_are_named(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["flux", "qwen3"])
-def test_a_wrong_rope_is_placed_at_itself(tmp_path, name):
+def test_a_wrong_rope_is_placed_at_itself(name):
     """In a port that gives what it turned: after RoPE, before attention."""
-    case, port = adopted(name, tmp_path, BUILT[name][0])
+    case, port = adopted(name, BUILT[name][0])
     whole = port.run_tapped
     part = {"flux": "transformer_blocks.0.attn", "qwen3": "layers.0.self_attn"}[name]
 
@@ -211,8 +211,8 @@ class Folded(torch.nn.Module):
         return self.out(x).unfold(1, 2, 2).flatten(2) * 0.5
 
 
-def test_a_module_named_as_an_output_is_a_tap_beside_it(tmp_path):
-    case, port = adopted("folded", tmp_path, lambda: (Folded(), {"x": torch.randn(2, 4, 6)}))
+def test_a_module_named_as_an_output_is_a_tap_beside_it():
+    case, port = adopted("folded", lambda: (Folded(), {"x": torch.randn(2, 4, 6)}))
     outputs, taps = port.run_tapped(case, case.realize())
     assert [*outputs] == ["output"] and "out" in taps
     assert judged(case, port).conforms
@@ -235,9 +235,9 @@ class Turned(torch.nn.Module):
         return torch.view_as_real(y * torch.stack([rows, rows * rows], 0)[1]).flatten(-2)
 
 
-def test_complex_rows_are_exported(tmp_path):
+def test_complex_rows_are_exported():
     call = {"x": torch.randn(2, 5, 8), "ids": torch.tensor([[0, 3, 1, 8, 2], [4, 4, 0, 7, 5]])}
-    case, port = adopted("turned", tmp_path, lambda: (Turned().eval(), call))
+    case, port = adopted("turned", lambda: (Turned().eval(), call))
     assert judged(case, port).conforms
 
 
@@ -264,8 +264,8 @@ class Attends(torch.nn.Module):
         (1 / 16, False, "attention's scores are multiplied by 1/D"),
     ],
 )
-def test_a_wrong_scale_of_attention_is_named(tmp_path, scale, taps, named):
-    case, port = adopted("attends", tmp_path, lambda: (Attends(), {"x": torch.randn(2, 11, 32)}))
+def test_a_wrong_scale_of_attention_is_named(scale, taps, named):
+    case, port = adopted("attends", lambda: (Attends(), {"x": torch.randn(2, 11, 32)}))
     assert judged(case, port).conforms
     port._module.scale, whole = scale, port.run_tapped
     port.run_tapped = lambda *asked: (whole(*asked)[0], whole(*asked)[1] if taps else {})
