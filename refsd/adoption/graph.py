@@ -1,7 +1,9 @@
 """Run a graph over a Module: its operations with the roundings of an engine, its taps named by the module tree."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ from refsd.numerics.machine import memory
 from refsd.onnx.evaluate import expected_inputs
 from refsd.onnx.evaluate.budget import Budget
 from refsd.onnx.evaluate.element_types import ELEMENT_TYPES
-from refsd.onnx.evaluate.evaluation import Evaluation, Scope, Value, Weight, uses_of
+from refsd.onnx.evaluate.evaluation import Evaluation, Scope, Value, Weight, reads
 from refsd.onnx.evaluate.file import Model, Tensor
 from refsd.onnx.evaluate.node import Rules
 
@@ -32,6 +34,7 @@ class Step(NamedTuple):
     label:     name of the operation in reports: "linear", "div"
     taps:      the names under which its first output is recorded
     computes:  False if it only moves values, or gives no floats
+    reads, gives: names of its inputs, those of graphs within it among them, and of its outputs
     """
 
     operation: Compute | None
@@ -39,6 +42,8 @@ class Step(NamedTuple):
     label: str
     taps: Sequence[str]
     computes: bool
+    reads: Sequence[str]
+    gives: Sequence[str]
 
 
 class Graph:
@@ -46,6 +51,8 @@ class Graph:
 
     inputs:  all that it is given, weights among them
     outputs: name -> element type's number
+    uses:    how often each name is read
+    constants: the tensors of its file; True: as float32 holds them, where there are both
     """
 
     def __init__(self, model: Model):
@@ -61,10 +68,21 @@ class Graph:
             _step(node, taps, node.op_type not in MOVES and node.output[0] not in whole)
             for node, taps in zip(self.nodes, taps_of(graph), strict=True)
         ]
+        self.uses = Counter(chain(self.outputs, *(step.reads for step in self.steps)))
+        self.constants = {near: self._constants(near) for near in (False, True)}
 
     @property
     def nodes(self) -> Sequence[onnx.NodeProto]:
         return self.model.proto.graph.node
+
+    def _constants(self, near: bool) -> Sequence[Tensor]:
+        protos = {tensor.name: tensor for tensor in self.model.proto.graph.initializer}
+        tensors = []
+        for name, proto in protos.items():
+            if not name.endswith(NEAR):
+                tensors.append(self.model.tensor(protos.get(name + NEAR, proto) if near else proto))
+                tensors[-1].name = name
+        return tensors
 
     def run(self, m: Module, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs. values: those inputs that are no weights of m"""
@@ -74,7 +92,7 @@ class Graph:
 def _step(node: onnx.NodeProto, names: Sequence[str], computes: bool) -> Step:
     known = node.domain == DOMAIN
     operation, params = (OPERATIONS[node.op_type], parameters(node)) if known else (None, {})
-    return Step(operation, params, node.op_type.lower(), names, computes)
+    return Step(operation, params, node.op_type.lower(), names, computes, reads(node), tuple(node.output))
 
 
 def _commonest(numbers: Sequence[int]) -> int:
@@ -99,7 +117,7 @@ class _Run(Evaluation):
     @np.errstate(all="ignore")
     def outputs(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         graph = self.model.proto.graph
-        scope = Scope(self, uses_of(graph.node, (o.name for o in graph.output)))
+        scope = Scope(self, self._graph.uses.copy())
         for one in self._graph.inputs:
             kind = ELEMENT_TYPES[one.number]
             if one.name in values:
@@ -107,15 +125,13 @@ class _Run(Evaluation):
                 scope.set(one.name, Value(np.asarray(values[one.name], held), one.number))
             else:
                 scope.add_tensor(Weight(one.name, (), one.number, partial(self._m.weight, one.name)))
-        tensors = {tensor.name: tensor for tensor in graph.initializer}
-        near = NEAR if self.rules.dtype == np.float32 else ""
-        for name, tensor in tensors.items():
-            if not name.endswith(NEAR):
-                held = self.model.tensor(tensors.get(name + near, tensor))
-                held.name = name
-                scope.add_tensor(held)
+        for tensor in self._graph.constants[self.rules.dtype == np.float32]:
+            scope.add_tensor(tensor)
         self._run_nodes(graph.node, scope, self.model.opsets)
         return {o.name: np.ascontiguousarray(scope.get(o.name).array) for o in graph.output}
+
+    def _reads(self, node: onnx.NodeProto) -> Sequence[str]:
+        return super()._reads(node) if self._depth else self._graph.steps[self._at].reads
 
     def _run_node(self, proto: onnx.NodeProto, scope: Scope, versions: Mapping[str, int], given) -> None:
         if self._depth:  # of ONNX's definition of an operator by others
@@ -170,18 +186,18 @@ class _Run(Evaluation):
 
     def _needs(self) -> list[bool]:
         """Return which nodes must be computed: all, but where a Following asks for one tap or gives some."""
-        taps, nodes = self._m.taps, self._graph.nodes
+        taps, steps = self._m.taps, self._graph.steps
         if not isinstance(taps, Following):
-            return [True] * len(nodes)
+            return [True] * len(steps)
         wanted = {*self._graph.outputs}
-        for node, step in zip(nodes, self._graph.steps, strict=True):
+        for step in steps:
             if taps.until in step.taps:
-                wanted = {*node.output}
+                wanted = {*step.gives}
         needed = []
-        for node, step in zip(reversed(nodes), reversed(self._graph.steps), strict=True):
-            computed = not wanted.isdisjoint(node.output) and self._given(step) is None
+        for step in reversed(steps):
+            computed = not wanted.isdisjoint(step.gives) and self._given(step) is None
             if computed:
-                wanted.update(node.input)
+                wanted.update(step.reads)
             needed.append(computed)
         return needed[::-1]
 

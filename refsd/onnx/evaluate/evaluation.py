@@ -133,7 +133,11 @@ class Evaluation:
                 raise self._named(node, number, "nested too deep") from None
             except _FAULTS as error:
                 raise self._named(node, number, " ".join(str(error).split()) or type(error).__name__) from None
-            scope.used([*node.input, *_captured(node)])
+            scope.used(self._reads(node))
+
+    def _reads(self, node: onnx.NodeProto) -> Sequence[str]:
+        """Return what a node that has run has read. One who runs a graph often knows it beforehand."""
+        return reads(node)
 
     def _named(self, node: onnx.NodeProto, number: int, error: object) -> BadInput:
         text = str(error)
@@ -278,16 +282,15 @@ def uses_of(nodes: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> Counter[
     """How often each name is read: by nodes, by graphs within them, and as an output."""
     uses: Counter[str] = Counter(outputs)
     for node in nodes:
-        uses.update(node.input)
-        uses.update(_captured(node))
+        uses.update(reads(node))
     return uses
 
 
-def _captured(node: onnx.NodeProto) -> list[str]:
-    """Names that the graphs within a node read, their own among them."""
-    names = []
+def reads(node: onnx.NodeProto) -> list[str]:
+    """Names that a node reads, those that the graphs within it read among them."""
+    names = [*node.input]
     for graph in subgraphs(node):
         names += [output.name for output in graph.output]
         for inner in graph.node:
-            names += [*inner.input, *_captured(inner)]
+            names += reads(inner)
     return names
