@@ -86,6 +86,33 @@ def rescale_in_v(x: np.ndarray, sigma: float, cond: np.ndarray, uncond: np.ndarr
     return x / root**2 - rescale(guide(v_cond, v_uncond, scale), v_cond, phi) * (sigma / root)
 
 
+def hold_lengths(guided: np.ndarray, cond: np.ndarray, strength: float = 1.0) -> np.ndarray:
+    """Shorten each pixel's channels to the length of cond's, where guidance made them longer: ComfyUI's CFGNorm.
+
+        strength guided min(1, |cond| / (|guided| + 1e-8))
+
+    guided, cond: [N, C, ...], denoised; lengths are over C. strength multiplies what is not shortened, too.
+    Source: ComfyUI comfy_extras/nodes_cfg.py, CFGNorm.
+    """
+    return guided * (np.minimum(1.0, _length(cond) / (_length(guided) + 1e-8)) * strength).astype(guided.dtype)
+
+
+def match_lengths(guided: np.ndarray, cond: np.ndarray, phi: float = 1.0) -> np.ndarray:
+    """Bring each pixel's channels to the length of cond's, shorter ones too: ComfyUI's CFGNorm with pre_cfg.
+
+        guided (phi |cond| / |guided| + 1 - phi);  where guided is 0 it stays 0
+
+    guided, cond: [N, C, ...], noise or velocity; lengths are over C
+    Source: ComfyUI comfy_extras/nodes_cfg.py, CFGNorm.
+    """
+    return guided * (phi * (_length(cond) / np.maximum(_length(guided), 1e-12)) + 1 - phi).astype(guided.dtype)
+
+
+def _length(x: np.ndarray) -> np.ndarray:
+    """[N, C, ...] -> [N, 1, ...], the length of each pixel's channels, in float64"""
+    return np.sqrt((x.astype(np.float64) ** 2).sum(axis=1, keepdims=True))
+
+
 def scale_schedule(text: str) -> list[float]:
     """Parse stable-diffusion.cpp's guidance_schedule: "7.5x10+1x5" means ten steps at scale 7.5 and five at 1.
 

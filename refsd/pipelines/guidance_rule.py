@@ -16,6 +16,7 @@ class GuidanceRule(NamedTuple):
     """Settings of guidance other than its scales. The defaults are plain classifier-free guidance.
 
     guidance_rescale:   share of CFG rescale, 0 to 1; see samplers.guidance.rescale
+    cfg_norm:           strength of ComfyUI's CFGNorm; 0: none. See samplers.guidance_variants.hold_lengths
     apg_eta:            weight of the parallel part of the difference; 1 with the two below 0 is no APG
     apg_momentum:       momentum of the difference from call to call
     apg_norm_threshold: limit of the difference's norm, at the size of SDXL's latent; 0: no limit
@@ -28,6 +29,7 @@ class GuidanceRule(NamedTuple):
     """
 
     guidance_rescale: float = default("GuidanceRule.guidance_rescale")
+    cfg_norm: float = default("GuidanceRule.cfg_norm")
     apg_eta: float = 1.0
     apg_momentum: float = 0.0
     apg_norm_threshold: float = 0.0
@@ -77,7 +79,8 @@ class GuidanceRule(NamedTuple):
         edits:  True if two scales guide it, by text and by image
         """
         other = "--guidance-rescale" if self.guidance_rescale else "apg_eta, apg_momentum, apg_norm_threshold"
-        if (self.guidance_rescale or self.projects) and not guided:
+        other = "--cfg-norm" if self.cfg_norm else other
+        if (self.guidance_rescale or self.cfg_norm or self.projects) and not guided:
             raise BadInput(f"{other}: there is nothing to guide without a --cfg-scale other than 1")
         if self.projects and edits:
             raise BadInput(f"{other}: {title} is guided by text and by image, and APG knows one scale")

@@ -20,6 +20,7 @@ from refsd.samplers.guidance import (
     sdcpp_norm_threshold,
     skip_layer,
 )
+from refsd.samplers.guidance_variants import hold_lengths
 
 Listener = Callable[[str, np.ndarray], None]
 
@@ -125,6 +126,8 @@ class GuidedNetwork:
         self.calls += 1
         self.uncond = outputs.get("uncond", self.uncond)
         guided = self._guided(outputs, step)
+        if rule.cfg_norm and "uncond" in outputs:
+            guided = self._held(x, guided, outputs["cond"])
         if "skipped" in outputs:
             guided = skip_layer(guided, outputs["cond"], outputs["skipped"], rule.slg_scale)
         return guided
@@ -158,6 +161,12 @@ class GuidedNetwork:
         else:
             guided = self.guide(cond, uncond, scale)
         return rescale(guided, cond, rule.guidance_rescale) if rule.guidance_rescale else guided
+
+    def _held(self, x: np.ndarray, guided: np.ndarray, cond: np.ndarray) -> np.ndarray:
+        """Hold the lengths of what is denoised; x: the network's input. -> the prediction"""
+        c_skip, c_out, c_in = self.plan.output.scalings(self.sigma)
+        start, strength = c_skip / c_in * x, self.plan.guidance_rule.cfg_norm
+        return (hold_lengths(start + c_out * guided, start + c_out * cond, strength) - start) / c_out
 
     def _output(self, condition: _CallCondition, x: np.ndarray, timesteps: np.ndarray, **skips) -> np.ndarray:
         text, extra = condition

@@ -227,6 +227,12 @@ OPTIONS: tuple[Option, ...] = (
         field="GuidanceRule.guidance_rescale", between=(0, 1),
     ),
     _guidance(
+        "cfg_norm", float, 0.0,
+        "ComfyUI's CFGNorm: no pixel of what is denoised longer than with the prompt alone; then all times this, "
+        "its strength, 1 as a rule. 0 turns it off.",
+        field="GuidanceRule.cfg_norm", between=(0, 100),
+    ),
+    _guidance(
         "slg_scale", float, 0.0,
         "Skip-layer guidance, for SD 3 and FLUX.1: away from a prediction without some layers. 2.5 suits SD "
         "3.5 medium; 0 turns it off.",

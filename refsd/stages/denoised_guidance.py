@@ -8,10 +8,17 @@ import numpy as np
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
 from refsd.samplers.guidance import dynamic_threshold, guide, guide_image, rescale
-from refsd.samplers.guidance_variants import nested, rescale_in_v, tangential, zero_star
+from refsd.samplers.guidance_variants import (
+    hold_lengths,
+    match_lengths,
+    nested,
+    rescale_in_v,
+    tangential,
+    zero_star,
+)
 from refsd.samplers.guidance_variants import zero_star_denoised as comfyui_zero_star
 from refsd.samplers.mimic_threshold import mimic_deviation, mimic_threshold
-from refsd.stages.guidance import norm_of, swapped
+from refsd.stages.guidance import OVER, lengths_of, norm_of, over, swapped
 from refsd.stages.stage import REQUIRED, Output, Stage, StageInputs, case, param, part
 
 
@@ -22,6 +29,7 @@ class DenoisedRule(NamedTuple):
     rescaled:   x, sigma, cond, uncond, scale, phi
     tangential: cond, uncond, scale
     nested:     cond, other, uncond, scale, other scale
+    held:       guided, cond, strength
     limited:    guided, percentile, maximum
     mimic:      cond, uncond, scale, other scale, percentile, by channel, from zero, phi
     deviation:  the same without the percentile
@@ -31,6 +39,7 @@ class DenoisedRule(NamedTuple):
     rescaled: Callable[..., np.ndarray] = rescale_in_v
     tangential: Callable[..., np.ndarray] = tangential
     nested: Callable[..., np.ndarray] = nested
+    held: Callable[..., np.ndarray] = hold_lengths
     limited: Callable[..., np.ndarray] = dynamic_threshold
     mimic: Callable[..., np.ndarray] = mimic_threshold
     deviation: Callable[..., np.ndarray] = mimic_deviation
@@ -41,6 +50,7 @@ _FORMS = {
     "rescale-v": ("x",),
     "tangential": (),
     "nested": ("other",),
+    "cfg-norm": (),
     "dynamic-threshold": (),
     "mimic-range": (),
     "mimic-deviation": (),
@@ -63,6 +73,8 @@ def _run(rule: DenoisedRule, inputs: StageInputs) -> dict[str, np.ndarray]:
             y = rule.tangential(cond, uncond, scale)
         case "nested":
             y = rule.nested(cond, t["other"], uncond, scale, p["other_scale"])
+        case "cfg-norm":
+            y = rule.held(guide(cond, uncond, scale), cond, p["strength"])
         case "dynamic-threshold":
             y = rule.limited(guide(cond, uncond, scale), p["percentile"], p["maximum"])
         case "mimic-range":
@@ -95,6 +107,9 @@ def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
             return guided * (1 + p["sigma"] + 1 / p["sigma"])
         case "nested":
             return guided * (1 + abs(p["other_scale"]))
+        case "cfg-norm":
+            length = lengths_of(guide(t["cond"], t["uncond"], p["scale"]))
+            return guided + np.abs(truth) * lengths_of(guided) / length
         case "dynamic-threshold":
             return guided + np.abs(truth)
     largest = guided.max(axis=(2, 3), keepdims=True) / np.abs(truth).max(axis=(2, 3), keepdims=True)
@@ -176,6 +191,11 @@ _KNOWN = (
     part("inner and outer scale swapped", nested=lambda c, m, u, s, o: nested(c, m, u, o, s)),
     part("outer guidance left out", nested=lambda c, m, u, s, o: guide(c, m, s)),
     part("inner guidance left out", nested=lambda c, m, u, s, o: guide(c, u, o)),
+    part("lengths not held", held=lambda guided, cond, strength: strength * guided),
+    part("shorter ones made as long, too", held=lambda g, c, strength: strength * match_lengths(g, c)),
+    part("strength left out", held=lambda guided, cond, strength: hold_lengths(guided, cond)),
+    part("strength mixes in what is not held", held=lambda g, c, s: s * hold_lengths(g, c) + (1 - s) * g),
+    *(part(f"lengths held {name}", held=over(axes, hold_lengths)) for name, axes in OVER.items() if axes != (1,)),
     part("threshold left out", limited=lambda guided, percentile, maximum: guided),
     part("clipped, not divided", limited=lambda g, q, m: dynamic_threshold(g, q, m) * _threshold(g, q, m)),
     part("divided, not clipped", limited=_divided_only),
@@ -206,8 +226,9 @@ def _threshold(guided: np.ndarray, percentile: float, maximum: float) -> np.ndar
 _SHAPE = (2, 4, 5, 7)
 
 
-def _case(label: str, form: str, scale: float, *more: str, **params):
+def _case(label: str, form: str, scale: float, *more: str, even=False, **params):
     inputs = {"cond": Recipe(_SHAPE, offset=0.125), "uncond": Recipe(_SHAPE, exponent=-16, offset=-0.25)}
+    inputs |= {"uncond": Recipe(_SHAPE, offset=-0.25)} if even else {}
     inputs |= {name: Recipe(_SHAPE, offset=0.0625) for name in more}
     return case("denoised_guidance", label, inputs, form=form, scale=scale, **params)
 
@@ -230,6 +251,7 @@ STAGES = (
             "other_scale": 2.5,
             "percentile": 0.9,
             "maximum": 4.0,
+            "strength": 1.0,
             "by_channel": True,
             "from_zero": False,
         },
@@ -242,6 +264,8 @@ STAGES = (
             _case("rescale-v", "rescale-v", 7.5, "x"),
             _case("tangential", "tangential", 5.0),
             _case("nested", "nested", 7.5, "other", other_scale=1.5),
+            _case("cfg-norm", "cfg-norm", 1.5, even=True),
+            _case("cfg-norm-strength", "cfg-norm", 1.5, even=True, strength=0.75),
             _case("dynamic-threshold", "dynamic-threshold", 7.5, maximum=50.0),
             _case("dynamic-threshold-below-1", "dynamic-threshold", 1.5, percentile=0.25, maximum=50.0),
             _case("dynamic-threshold-held", "dynamic-threshold", 7.5, maximum=1.5),

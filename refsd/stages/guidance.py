@@ -17,7 +17,7 @@ from refsd.samplers.guidance import (
     sdcpp_norm_threshold,
     skip_layer,
 )
-from refsd.samplers.guidance_variants import perpendicular_negative, zero_star
+from refsd.samplers.guidance_variants import hold_lengths, match_lengths, perpendicular_negative, zero_star
 from refsd.stages.stage import REQUIRED, Change, Mutant, Output, Stage, StageInputs, case, param, part
 
 
@@ -30,6 +30,7 @@ class GuidanceRule(NamedTuple):
     by_image:  cond, image, uncond, scale, image scale
     rescaled:  guided, cond, phi
     tokens:    guided, cond
+    lengths:   guided, cond, phi
     projected: cond, uncond, scale, eta, norm threshold, momentum, average, smoothing
     threshold: engine, the user's limit of the norm, number of values in an item -> limit of the norm
     negative:  cond, negative, empty, scale, negative scale
@@ -44,6 +45,7 @@ class GuidanceRule(NamedTuple):
     by_image: Callable[..., np.ndarray] = guide_image
     rescaled: Callable[..., np.ndarray] = rescale
     tokens: Callable[..., np.ndarray] = rescale_tokens
+    lengths: Callable[..., np.ndarray] = match_lengths
     projected: Callable[..., np.ndarray] = lambda *told: adaptive_projected(*told)[0]
     threshold: Callable[[str, float, int], float] = lambda engine, limit, values: (
         sdcpp_norm_threshold(limit, values) if engine == "sdcpp" else limit
@@ -61,6 +63,7 @@ _FORMS = {
     "pix2pix": ("other",),
     "rescale": (),
     "qwen-image": (),
+    "cfg-norm": (),
     "apg": (),
     "perp-neg": ("other",),
     "zero-star": (),
@@ -83,6 +86,8 @@ def _run(rule: GuidanceRule, inputs: StageInputs) -> dict[str, np.ndarray]:
             y = rule.rescaled(rule.plain(cond, uncond, scale), cond, p["phi"])
         case "qwen-image":
             y = rule.tokens(rule.plain(cond, uncond, scale), cond)
+        case "cfg-norm":
+            y = rule.lengths(rule.plain(cond, uncond, scale), cond, p["phi"])
         case "apg":
             limit = rule.threshold(p["engine"], p["norm_threshold"], cond[0].size)
             settings = p["eta"], limit, p["momentum"], t.get("average"), p["smoothing"]
@@ -109,7 +114,15 @@ def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     if p["form"] in ("apg", "perp-neg", "zero-star"):
         longest = sum(norm_of(x) for x in t.values())
         size = size + (1 + abs(p["scale"])) * longest * sum(np.abs(y) / norm_of(y) for y in t.values())
+    if p["form"] == "cfg-norm":
+        length = lengths_of(guide(t["cond"], t["uncond"], p["scale"]))
+        size = size * (1 + lengths_of(t["cond"]) / length) + np.abs(truth) * lengths_of(size) / length
     return size
+
+
+def lengths_of(x: np.ndarray) -> np.ndarray:
+    """[N, C, H, W] -> [N, 1, H, W], each pixel's"""
+    return np.sqrt((x**2).sum(axis=1, keepdims=True))
 
 
 # --- what engines got wrong --------------------------------------------------------------------------------------
@@ -130,7 +143,7 @@ def swapped(one: str, other: str) -> Mutant[Change]:
 
 
 # Axes over which a norm or a deviation is taken, where it should be those of each item.
-_OVER = {
+OVER = {
     "over the whole batch": (0, 1, 2, 3),
     "channel by channel": (2, 3),
     "pixel by pixel": (1,),
@@ -139,7 +152,7 @@ _OVER = {
 }
 
 
-def _over(axes: tuple[int, ...], of: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+def over(axes: tuple[int, ...], of: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     """Take norms and deviations over these axes of x: those that are kept stand as items. x: [N, C, H, W]"""
     kept = [a for a in range(4) if a not in axes]
     order = (*kept, *axes)
@@ -217,17 +230,22 @@ _KNOWN = (
     part("rescale left out", rescaled=lambda guided, cond, phi: guided),
     part("rescale by 1 - phi", rescaled=lambda guided, cond, phi: rescale(guided, cond, 1 - phi)),
     part("rescaled by norms, means included", rescaled=_std_of_n),
-    *(part(f"rescaled {name}", rescaled=_over(axes, rescale)) for name, axes in _OVER.items()),
+    *(part(f"rescaled {name}", rescaled=over(axes, rescale)) for name, axes in OVER.items()),
     part("rescaled in full", rescaled=lambda guided, cond, phi: rescale(guided, cond, 1.0)),
     part("tokens not rescaled", tokens=lambda guided, cond: guided),
     part("rescaled by each item's norm, not each token's", tokens=_by_norms),
-    *(
-        part(f"tokens rescaled {name}", tokens=_over(axes, _by_norms))
-        for name, axes in _OVER.items()
-        if axes != (1,)
-    ),
+    *(part(f"tokens rescaled {name}", tokens=over(axes, _by_norms)) for name, axes in OVER.items() if axes != (1,)),
     part("rescaled pixel by pixel, not by squares of four", tokens=lambda g, c: rescale_tokens(g, c, patch=1)),
     part("rescaled by standard deviations", tokens=lambda g, c: rescale(g, c, 1.0)),
+    part("lengths left as they are", lengths=lambda guided, cond, phi: guided),
+    part("lengths matched in full", lengths=lambda guided, cond, phi: match_lengths(guided, cond)),
+    part("lengths matched by 1 - phi", lengths=lambda guided, cond, phi: match_lengths(guided, cond, 1 - phi)),
+    part("lengths shortened only", lengths=lambda g, c, phi: phi * hold_lengths(g, c) + (1 - phi) * g),
+    *(
+        part(f"lengths matched {name}", lengths=over(axes, match_lengths))
+        for name, axes in OVER.items()
+        if axes != (1,)
+    ),
     part("the norm's limit as it is given", threshold=lambda engine, limit, values: limit),
     part("the norm's limit as stable-diffusion.cpp's", threshold=lambda e, most, n: sdcpp_norm_threshold(most, n)),
     part("no limit of the norm", threshold=lambda engine, limit, values: 0.0),
@@ -238,14 +256,14 @@ _KNOWN = (
     part("eta left out", projected=_apg(eta=0.0)),
     part("eta 1", projected=_apg(eta=1.0)),
     part("across weighed down, not along", projected=_along),
-    *(part(f"projected {name}", projected=_over(axes, RULE.projected)) for name, axes in _OVER.items()),
+    *(part(f"projected {name}", projected=over(axes, RULE.projected)) for name, axes in OVER.items()),
     part("APG added to uncond", projected=_apg_from(1, 0.0)),
     part("APG added at the whole scale", projected=_apg_from(0, 0.0)),
     part("negative weighed by 1", negative=lambda c, n, e, s, w: perpendicular_negative(c, n, e, s, 1.0)),
     part("negative subtracted whole", negative=lambda c, n, e, s, w: e + s * (c - e - w * (n - e))),
-    *(part(f"perpendicular {name}", negative=_over(axes, perpendicular_negative)) for name, axes in _OVER.items()),
+    *(part(f"perpendicular {name}", negative=over(axes, perpendicular_negative)) for name, axes in OVER.items()),
     part("uncond not scaled", zero_star=guide),
-    *(part(f"uncond scaled {name}", zero_star=_over(axes, zero_star)) for name, axes in _OVER.items()),
+    *(part(f"uncond scaled {name}", zero_star=over(axes, zero_star)) for name, axes in OVER.items()),
     part("skipped layers' guidance left out", skipped=lambda guided, cond, skipped, scale: guided),
     part("skipped layers' guidance of the other sign", skipped=lambda g, c, k, s: skip_layer(g, c, k, -s)),
     part("skipped layers in guided's place", skipped=lambda g, c, k, s: g + s * (g - k)),
@@ -256,8 +274,9 @@ _KNOWN = (
 _SHAPE = (2, 4, 5, 7)
 
 
-def _case(label: str, form: str, scale: float, other=False, average=False, shape=_SHAPE, **params):
+def _case(label: str, form: str, scale: float, other=False, average=False, even=False, shape=_SHAPE, **params):
     inputs = {"cond": Recipe(shape, offset=0.125), "uncond": Recipe(shape, exponent=-16, offset=-0.25)}
+    inputs |= {"uncond": Recipe(shape, offset=-0.25)} if even else {}
     inputs |= {"other": Recipe(shape, offset=0.0625)} if other else {}
     inputs |= {"average": Recipe(shape, exponent=-16)} if average else {}
     return case("guidance", label, inputs, form=form, scale=scale, **params)
@@ -298,6 +317,7 @@ STAGES = (
             _case("pix2pix", "pix2pix", 7.5, other=True, other_scale=1.5),
             _case("rescale", "rescale", 7.5, phi=0.7),
             _case("qwen-image", "qwen-image", 4.0, shape=(2, 4, 6, 8)),
+            _case("cfg-norm", "cfg-norm", 1.5, even=True, phi=0.8),
             _case("apg", "apg", 6.0),
             _case("apg-norm", "apg", 6.0, norm_threshold=2.5, momentum=-0.5, average=True),
             _case("apg-norm-below", "apg", 5.0, norm_threshold=64.0, momentum=-0.75, average=True),

@@ -69,6 +69,15 @@ def rescaled_velocities(x, sigma, cond, uncond, scale, phi):
     return a * (a * x) - sigma * a * guided
 
 
+def of_pixels(guided, cond, factor):
+    """factor: length of guided's channels, of cond's -> what multiplies the pixel"""
+    out = np.empty_like(guided)
+    for n, i, j in np.ndindex(guided.shape[0], *guided.shape[2:]):
+        g, c = guided[n, :, i, j], cond[n, :, i, j]
+        out[n, :, i, j] = factor(np.hypot.reduce(g), np.hypot.reduce(c)) * g
+    return out
+
+
 def tangential(cond, uncond, scale):
     out = []
     for c, u in zip(cond, uncond, strict=True):

@@ -116,6 +116,18 @@ def test_rescale_in_v_at_phi_0_is_guidance():
     np.testing.assert_allclose(y, g.guide(COND, UNCOND, 4.0), atol=1e-13)
 
 
+def test_lengths_of_pixels():
+    """Held: nothing is longer than cond, and what is shorter stays. Matched: all are as long, and 0 stays 0."""
+    guided = 1.5 * OTHER
+    long, own = np.linalg.norm(guided, axis=1), np.linalg.norm(COND, axis=1)
+    assert 0.2 < (long > own).mean() < 0.8
+    held = np.linalg.norm(variants.hold_lengths(guided, COND, 0.5), axis=1)
+    np.testing.assert_allclose(held, 0.5 * np.minimum(long, own), rtol=1e-7)
+    matched = variants.match_lengths(guided, COND)
+    np.testing.assert_allclose(np.linalg.norm(matched, axis=1), own, rtol=1e-12)
+    assert not variants.match_lengths(0 * COND, COND).any()
+
+
 def test_scale_schedule():
     assert variants.scale_schedule("7.5x2+1x1") == [7.5, 7.5, 1.0]
     for bad in ("", "7", "7x", "x3", "7x0", "7x2+", "7x1.5"):

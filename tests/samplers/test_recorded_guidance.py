@@ -16,6 +16,7 @@ RECORD = json.loads((Path(__file__).parents[1] / "fixtures" / "guidance.json").r
 SHAPE = (2, 2, 3, 4)
 RNG = Philox(3)
 X, COND, UNCOND, OTHER = (RNG.randn(SHAPE).astype(np.float64) for _ in range(4))
+GUIDED = g.guide(COND, UNCOND, 1.5)
 
 
 def comfyui_apg(again: bool):
@@ -45,6 +46,13 @@ OURS = {
     "apg 0": lambda: comfyui_apg(False),
     "apg 1": lambda: comfyui_apg(True),
     "zero star": lambda: variants.zero_star_denoised(X, COND, UNCOND, 6),
+    **{f"cfg norm {a}": functools.partial(variants.hold_lengths, GUIDED, COND, a) for a in (1.0, 0.7)},
+    **{
+        f"cfg norm before {a}": functools.partial(
+            variants.match_lengths, g.guide(X - COND, X - UNCOND, 1.5), X - COND, a
+        )
+        for a in (1.0, 0.7)
+    },
     "skip layer": comfyui_skip_layer,
     "perp neg": lambda: variants.perpendicular_negative(COND[:1], UNCOND[:1], OTHER[:1], 6, 0.8),
     "rescale": lambda: variants.rescale_in_v(X, 2.5, COND, UNCOND, 6, 0.7),

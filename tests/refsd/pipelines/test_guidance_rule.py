@@ -13,6 +13,7 @@ from refsd.pipelines.plan import resolve
 from refsd.pipelines.png import parameters_text
 from refsd.pipelines.settings import Settings
 from refsd.samplers.guidance import guide, projected_difference, rescale
+from refsd.samplers.guidance_variants import hold_lengths
 
 SETTINGS = Settings("a lovely cat", "ugly", 64, 64, steps=4, sampler="euler", cfg_scale=3.0)
 
@@ -67,6 +68,7 @@ def test_extra_sample_args_that_cannot_be_read(text, says):
     "rule, says",
     [
         ({"guidance_rescale": 1.5}, "--guidance-rescale 1.5: expected 0 to 1"),
+        ({"cfg_norm": -1.0}, "--cfg-norm -1.0: expected 0 to 100"),
         ({"apg_momentum": float("nan")}, "apg_momentum nan"),
         ({"skip_layer_end": 2.0}, "--skip-layer-end 2.0"),
         ({"guidance_rescale": 0.7, "apg_eta": 0.0}, "APG limits the guidance already"),
@@ -78,7 +80,7 @@ def test_rules_that_a_unet_does_not_take(sd, rule, says):
         resolve(sd, SETTINGS._replace(guidance_rule=GuidanceRule(**rule)))
 
 
-@pytest.mark.parametrize("rule", [{"guidance_rescale": 0.5}, {"apg_eta": 0.0}, {"slg_uncond": True}])
+@pytest.mark.parametrize("rule", [{"guidance_rescale": 0.5}, {"cfg_norm": 1.0}, {"apg_eta": 0.0}, {"slg_uncond": True}])
 def test_nothing_to_guide(sd, rule):
     settings = SETTINGS._replace(cfg_scale=1.0, guidance_rule=GuidanceRule(**rule))
     with pytest.raises(BadInput, match="without a --cfg-scale other than 1"):
@@ -108,6 +110,19 @@ def test_a_schedule_of_scales_and_rescale(folder):
         cond, uncond = tensors[f"calls.{call}.cond"], tensors[f"calls.{call}.uncond"]
         want = rescale(guide(cond, uncond, scale), cond, 0.6)
         np.testing.assert_allclose(tensors[f"steps.{call}.eps"], want, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.jitted
+@pytest.mark.usefixtures("letters")
+@pytest.mark.parametrize("family", ["sd3", "sd15"])
+def test_no_pixel_of_what_is_denoised_is_longer_than_with_the_prompt_alone(folder, family):
+    """ComfyUI's CFGNorm works on denoised latents, whatever the network predicts."""
+    tensors = heard(pipeline(folder, family), cfg_norm=0.9)
+    for step in range(4):
+        x, sigma = tensors[f"steps.{step}.x"], tensors[f"steps.{step}.sigma"]
+        cond, uncond = (x - sigma * tensors[f"calls.{step}.{name}"] for name in ("cond", "uncond"))
+        want = hold_lengths(guide(cond, uncond, 3.0), cond, 0.9)
+        np.testing.assert_allclose(tensors[f"steps.{step}.denoised"], want, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.jitted

@@ -133,6 +133,12 @@ def test_equal_timesteps_have_levels_of_their_own():
             lambda t, p: naive_guidance.perpendicular(t["cond"], t["uncond"], t["other"], 7.5, 0.8),
         ),
         ("zero-star", lambda t, p: naive_guidance.zero_star(t["cond"], t["uncond"], p["scale"])),
+        (
+            "cfg-norm",
+            lambda t, p: naive_guidance.of_pixels(
+                1.5 * t["cond"] - 0.5 * t["uncond"], t["cond"], lambda g, c: 0.2 + 0.8 * c / g
+            ),
+        ),
         ("skip-layer", lambda t, p: 4.5 * t["cond"] - 3.5 * t["uncond"] + 2.8 * (t["cond"] - t["other"])),
     ],
 )
@@ -152,6 +158,12 @@ def test_guidance(label, naive):
             ),
         ),
         ("tangential", lambda t, p: naive_guidance.tangential(t["cond"], t["uncond"], 5.0)),
+        (
+            "cfg-norm-strength",
+            lambda t, p: naive_guidance.of_pixels(
+                1.5 * t["cond"] - 0.5 * t["uncond"], t["cond"], lambda g, c: 0.75 * min(1.0, c / (g + 1e-8))
+            ),
+        ),
         ("nested", lambda t, p: 11.25 * t["cond"] - 9.75 * t["other"] - 0.5 * t["uncond"]),
         (
             "dynamic-threshold",
