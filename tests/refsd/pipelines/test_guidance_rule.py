@@ -80,7 +80,9 @@ def test_rules_that_a_unet_does_not_take(sd, rule, says):
         resolve(sd, SETTINGS._replace(guidance_rule=GuidanceRule(**rule)))
 
 
-@pytest.mark.parametrize("rule", [{"guidance_rescale": 0.5}, {"cfg_norm": 1.0}, {"apg_eta": 0.0}, {"slg_uncond": True}])
+@pytest.mark.parametrize(
+    "rule", [{"guidance_rescale": 0.5}, {"cfg_norm": 1.0}, {"apg_eta": 0.0}, {"slg_uncond": True}]
+)
 def test_nothing_to_guide(sd, rule):
     settings = SETTINGS._replace(cfg_scale=1.0, guidance_rule=GuidanceRule(**rule))
     with pytest.raises(BadInput, match="without a --cfg-scale other than 1"):
