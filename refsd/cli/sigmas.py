@@ -154,7 +154,7 @@ def _of_model(
     flows = {name: variant for name, variant in VARIANTS.items() if variant.flow is not None}
     if model not in flows:
         raise BadInput(f"--model {model}: no flow model{did_you_mean(model, flows)}; there are {', '.join(flows)}")
-    known = {name: of for name, of in CONVENTIONS.items() if of.draws is None or model in of.draws}
+    known = {name: of for name, of in CONVENTIONS.items() if flows[model].known_to(of)}
     if like.value not in known:
         raise BadInput(f"--model {model}: refsd has its rules of {' and '.join(known)}, not of {like.value}")
     convention, variant = known[like.value], flows[model]

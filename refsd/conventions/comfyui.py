@@ -110,18 +110,15 @@ SAMPLERS = {name: name for name in _SAME} | {
 # SetLatentNoiseMask. Sources: ComfyUI nodes.py; comfy/sample.py; comfy/samplers.py; comfy/sdxl_clip.py;
 # comfy/model_base.py, SDXL.encode_adm; comfy/ldm/models/autoencoder.py, DiagonalGaussianRegularizer;
 # comfy/k_diffusion/sampling.py, default_noise_sampler, on a GPU. Of transformers the workflows with
-# EmptySD3LatentImage, without ModelSampling nodes. Z-Image is younger than the code that was run: of it
-# comfy/text_encoders/z_image.py and comfy/supported_models.py were read.
+# EmptySD3LatentImage, without ModelSampling nodes; of FLUX.2 that with Flux2Scheduler. Qwen-Image 2.1 is younger
+# than the code that was run: of it comfy/text_encoders/qwen_image21.py and comfy/supported_models.py were read.
 # Fields that are not named concern models that it does not draw here.
 PICTURES = replace(
     sdcpp.PICTURES,
     name="comfyui",
     family_rows="comfyui",
     **cards(SAMPLING, PROMPTS, MASKS),
-    draws=(
-        *("sd15", "sd2", "sdxl", "sd3", "sd35-medium", "sd35-large"),
-        *("flux-dev", "flux-schnell", "qwen-image", "zimage"),
-    ),
+    draws=("sd15", "sd2", "sdxl"),
     pads_patches=False,
     weighs_together=False,
     zeros_empty=False,

@@ -23,7 +23,7 @@ class Convention:
     name:              value of --like
     family_rows:       key of its rows in the families' tables: text rules, default schedule, flow shift; tables
                        without such a row are read in stable-diffusion.cpp's
-    draws:             variants of which refsd knows this engine's rules; None: all
+    draws:             UNets of which refsd knows this engine's rules; other variants name it themselves; None: all
 
     prompt:            how it parses, chunks and weighs a prompt; how it counts clip skip, and for which prompts
     find_embedding:    how the name of a learned embedding is found in a prompt

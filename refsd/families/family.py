@@ -53,7 +53,7 @@ def constant_shift(shift: float) -> dict[str, Shift]:
 
 
 def shift_of_comfyui(tokens: int, steps: int) -> float:
-    """Return what ComfyUI shifts FLUX.1 and Qwen-Image by where no node sets it, whatever the size: mu is 1.15.
+    """Return what ComfyUI shifts FLUX.1, Qwen-Image and others by where no node sets it, at any size: mu is 1.15.
 
     Source: ComfyUI comfy/model_sampling.py, ModelSamplingFlux.
     """
@@ -61,7 +61,7 @@ def shift_of_comfyui(tokens: int, steps: int) -> float:
 
 
 def ten_thousand_levels(shift: float) -> FlowLevels:
-    """Return the noise levels of the same two in ComfyUI, where schedules choose among ten times as many."""
+    """Return the noise levels of its flows whose shift is a mu, where schedules choose among ten times as many."""
     return FlowLevels(shift, multiplier=1.0, steps=10000)
 
 
@@ -187,6 +187,7 @@ class Variant(NamedTuple):
     editing_rule:     how a prompt with such pictures becomes tokens; None: the text encoder sees none of them
     layers:           default number of layers that it takes the picture to edit apart into; 0: it draws a picture
     draws:            False if txt2img does not support it
+    other_engines:    conventions besides sd-cli's and diffusers' that have rows for it in these tables
     draws_hint:       True if diffusers samples a control picture's latent from its posterior; False: it is the mean
     params:           engine -> params of the denoiser that this engine computes with, where engines differ
     decoding:         params of the autoencoder that are the pipeline's, whatever its config says
@@ -218,9 +219,15 @@ class Variant(NamedTuple):
     editing_rule: TextRule | None = None
     layers: int = 0
     draws: bool = True
+    other_engines: tuple[str, ...] = ()
     draws_hint: bool = False
     params: Mapping[str, Mapping[str, Any]] = {engine: {} for engine in ENGINES}
     decoding: Mapping[str, Any] = {}
+
+    def known_to(self, convention: Convention) -> bool:
+        """True if refsd knows the convention's rules for it."""
+        own = convention.draws is None or self.name in convention.draws
+        return own or convention.name in self.other_engines
 
 
 # Shapes of the denoiser by tensor name -> the variant's name and the reason; None: not of this family.

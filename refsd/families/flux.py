@@ -79,10 +79,14 @@ DEV = Variant(
     latent_format="flux",
     rounds_size_down=True,
     references={"sdcpp": sdcpp_references, "diffusers": rounded_down},
+    other_engines=("comfyui",),
 )
 SCHNELL = DEV._replace(name="flux-schnell", title="FLUX.1 schnell", flow=UNSHIFTED, steps=4)
-FILL = DEV._replace(name="flux-fill", title="FLUX.1 Fill", guidance=30.0, extra_channels="fill")
-CONTROL = DEV._replace(name="flux-control", title="FLUX.1 Canny or Depth", guidance=10.0, extra_channels="control")
+_SHOWN = DEV._replace(other_engines=())
+FILL = _SHOWN._replace(name="flux-fill", title="FLUX.1 Fill", guidance=30.0, extra_channels="fill")
+CONTROL = _SHOWN._replace(
+    name="flux-control", title="FLUX.1 Canny or Depth", guidance=10.0, extra_channels="control"
+)
 
 _TINY = FluxSize(hidden=256, double_blocks=1, single_blocks=2, mlp=1024)
 TINY_VAE = VAESize(32, (32, 64, 128, 128), latent_channels=16, quant_convs=False)

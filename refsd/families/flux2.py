@@ -6,8 +6,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from refsd.families.editing import cut_to_tokens, sdcpp_references
-from refsd.families.family import ENGINES, Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
-from refsd.families.text_encoders import ASSISTANT, DIFFUSERS, QWEN3, QWEN3_SDCPP, SDCPP, USER
+from refsd.families.family import (
+    ENGINES,
+    Condition,
+    EncodedPrompt,
+    Family,
+    Flow,
+    TextEncoder,
+    Variant,
+    ten_thousand_levels,
+    unit_time,
+)
+from refsd.families.text_encoders import ASSISTANT, DIFFUSERS, QWEN3, QWEN3_COMFYUI, QWEN3_SDCPP, SDCPP, USER
 from refsd.models.flux2.network import FLUX2_DEV, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, Flux2Size
 from refsd.models.mistral.network import MistralSize
 from refsd.models.qwen3.network import QWEN3_4B
@@ -22,6 +32,7 @@ SYSTEM = (
 )
 NOT_THINKING = ASSISTANT + "<think>\n\n</think>\n\n"
 LENGTH = 512
+COMFYUI = "ComfyUI comfy/text_encoders/flux.py, "
 
 
 def identify_dev(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
@@ -39,10 +50,13 @@ def identify_klein(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
 def join(prompt: EncodedPrompt) -> Condition:
     """Return three layers' hidden states concatenated on channels (`stacked`), with zeros up to LENGTH tokens.
 
-    Source: diffusers Flux2Pipeline, Flux2KleinPipeline; stable-diffusion.cpp hidden_states_min_length.
+    Source: diffusers Flux2Pipeline, Flux2KleinPipeline; stable-diffusion.cpp hidden_states_min_length; ComfyUI
+    comfy/model_base.py, Flux2, whose zeros stand before the prompt.
     """
     (encoded,) = prompt.encoders.values()
-    return Condition(np.pad(encoded.hidden, ((0, 0), (0, max(0, LENGTH - encoded.hidden.shape[1])), (0, 0))))
+    lacking = max(0, LENGTH - encoded.hidden.shape[1])
+    zeros = (lacking, 0) if prompt.convention.name == "comfyui" else (0, lacking)
+    return Condition(np.pad(encoded.hidden, ((0, 0), zeros, (0, 0))))
 
 
 def shift_by_tokens_and_steps(tokens: int, steps: int) -> float:
@@ -54,6 +68,7 @@ _QWEN3 = {
     "sdcpp": QWEN3_SDCPP._replace(
         length=LENGTH, around=(USER, NOT_THINKING), source=SDCPP + "LLMEmbedder, min_length"
     ),
+    "comfyui": QWEN3_COMFYUI._replace(around=(USER, NOT_THINKING), least=LENGTH, source=COMFYUI + "KleinTokenizer"),
 }
 _MISTRAL = TextRule(LENGTH, cut_off, bos=True, mask=True, around=(SYSTEM, "[/INST]"))
 # stable-diffusion.cpp pads the context with zeros, not the prompt with tokens.
@@ -62,14 +77,20 @@ _MISTRALS = {
     "sdcpp": _MISTRAL._replace(
         length=None, over=as_long_as_it_is, source=SDCPP + "LLMEmbedder, hidden_states_min_length"
     ),
+    "comfyui": _MISTRAL._replace(length=None, over=as_long_as_it_is, plain=True, source=COMFYUI + "Flux2Tokenizer"),
 }
 KLEIN = Variant(
     "flux2-klein",
     "FLUX.2 klein",
     {"qwen3": TextEncoder(_QWEN3, "context")},
     join,
-    dict.fromkeys(ENGINES, "flow_uniform"),
-    Flow(dict.fromkeys(ENGINES, shift_by_tokens_and_steps), math.exp, unit_time),
+    dict.fromkeys((*ENGINES, "comfyui"), "flow_uniform"),
+    Flow(
+        dict.fromkeys((*ENGINES, "comfyui"), shift_by_tokens_and_steps),
+        math.exp,
+        unit_time,
+        of_engine={"comfyui": ten_thousand_levels},
+    ),
     steps=4,
     cfg_scale=1.0,
     latent_format="flux2",
@@ -77,6 +98,7 @@ KLEIN = Variant(
     references={"sdcpp": sdcpp_references, "diffusers": cut_to_tokens},
     # stable-diffusion.cpp runs klein-9b-kv as klein.
     params={"sdcpp": {"cached_references": False}, "diffusers": {}},
+    other_engines=("comfyui",),
 )
 DEV = KLEIN._replace(
     name="flux2-dev",

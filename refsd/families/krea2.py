@@ -5,8 +5,18 @@
 
 import math
 
-from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
-from refsd.families.text_encoders import DIFFUSERS, QWEN_IMAGE
+from refsd.families.family import (
+    Condition,
+    EncodedPrompt,
+    Family,
+    Flow,
+    TextEncoder,
+    Variant,
+    shift_of_comfyui,
+    ten_thousand_levels,
+    unit_time,
+)
+from refsd.families.text_encoders import DIFFUSERS, QWEN_IMAGE, QWEN_IMAGE_COMFYUI
 from refsd.models.krea2.network import KREA2 as SIZE
 from refsd.models.krea2.network import PROJECTOR, file_names
 from refsd.networks.recipe import alone
@@ -17,6 +27,7 @@ from refsd.tokenizers.text_rules import counted_positions
 RULE = QWEN_IMAGE._replace(
     kept=5, fill=True, positions=counted_positions, source=DIFFUSERS + "krea2, get_text_hidden_states"
 )
+COMFYUI = QWEN_IMAGE_COMFYUI._replace(source="ComfyUI comfy/text_encoders/krea2.py")
 
 
 def join(prompt: EncodedPrompt) -> Condition:
@@ -41,12 +52,17 @@ def shift_by_tokens(tokens: int, steps: int) -> float:
 KREA2 = Variant(
     "krea2",
     "Krea 2",
-    {"qwen3_vl": TextEncoder({"diffusers": RULE, "sdcpp": RULE}, "context")},
+    {"qwen3_vl": TextEncoder({"diffusers": RULE, "sdcpp": RULE, "comfyui": COMFYUI}, "context")},
     join,
-    {"sdcpp": "discrete", "diffusers": "flow_uniform"},
-    Flow({"diffusers": shift_by_tokens, "sdcpp": shift_by_tokens}, levels=unit_time),
+    {"sdcpp": "discrete", "diffusers": "flow_uniform", "comfyui": "simple"},
+    Flow(
+        {"diffusers": shift_by_tokens, "sdcpp": shift_by_tokens, "comfyui": shift_of_comfyui},
+        levels=unit_time,
+        of_engine={"comfyui": ten_thousand_levels},
+    ),
     steps=28,
     cfg_scale=5.5,
+    other_engines=("comfyui",),
 )
 _TINY = SIZE._replace(
     hidden=512,

@@ -89,9 +89,10 @@ QWEN = Variant(
     editing=QWEN_IMAGE_EDITINGS,
     editing_rule=QWEN_IMAGE_EDIT,
     draws_hint=True,
+    other_engines=("comfyui",),
 )
 GGUF = "qwen_image"  # the architecture that city96's converter names
-EDIT_2511 = QWEN._replace(name="qwen-image-edit-2511", title="Qwen-Image-Edit 2511")
+EDIT_2511 = QWEN._replace(name="qwen-image-edit-2511", title="Qwen-Image-Edit 2511", other_engines=())
 LAYERED = EDIT_2511._replace(
     name="qwen-image-layered",
     title="Qwen-Image-Layered",

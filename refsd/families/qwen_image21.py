@@ -9,7 +9,16 @@ Turbo has the same tensors; its folder brings the 8 noise levels of its steps, w
 import math
 
 from refsd.families.editing import QWEN_IMAGE_21_EDITINGS
-from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
+from refsd.families.family import (
+    Condition,
+    EncodedPrompt,
+    Family,
+    Flow,
+    TextEncoder,
+    Variant,
+    ten_thousand_levels,
+    unit_time,
+)
 from refsd.families.text_encoders import ASSISTANT, DIFFUSERS, USER
 from refsd.models.qwen_image21.network import QWEN_IMAGE21
 from refsd.networks.recipe import alone
@@ -28,6 +37,7 @@ RULE = TextRule(
     final_norm=False,
     source=DIFFUSERS + "qwenimage21, _get_qwen_prompt_embeds",
 )
+COMFYUI = RULE._replace(empty="", plain=True, source="ComfyUI comfy/text_encoders/qwen_image21.py")
 
 
 def join(prompt: EncodedPrompt) -> Condition:
@@ -40,19 +50,30 @@ def shift_by_tokens(tokens: int, steps: int) -> float:
     return math.exp(qwen_image_mu(tokens))
 
 
+def shift_of_comfyui(tokens: int, steps: int) -> float:
+    """Return ComfyUI's where no node sets it, that of 1024 x 1024. Source: ComfyUI comfy/supported_models.py."""
+    return math.exp(0.69)
+
+
 # refsd has not seen stable-diffusion.cpp's port; its command line's conventions take diffusers' text and shift.
 QWEN21 = Variant(
     "qwen-image21",
     "Qwen-Image 2.1",
-    {"qwen3_vl": TextEncoder({"diffusers": RULE, "sdcpp": RULE})},
+    {"qwen3_vl": TextEncoder({"diffusers": RULE, "sdcpp": RULE, "comfyui": COMFYUI})},
     join,
-    {"sdcpp": "discrete", "diffusers": "flow_terminal"},
-    Flow({"diffusers": shift_by_tokens, "sdcpp": shift_by_tokens}, levels=unit_time, side=1),
+    {"sdcpp": "discrete", "diffusers": "flow_terminal", "comfyui": "simple"},
+    Flow(
+        {"diffusers": shift_by_tokens, "sdcpp": shift_by_tokens, "comfyui": shift_of_comfyui},
+        levels=unit_time,
+        side=1,
+        of_engine={"comfyui": ten_thousand_levels},
+    ),
     steps=40,
     cfg_scale=1.0,
     rounds_size_down=True,
     editing=QWEN_IMAGE_21_EDITINGS,
     editing_rule=RULE,
+    other_engines=("comfyui",),
 )
 _TINY = QWEN_IMAGE21._replace(hidden=256, layers=2, mlp=768, context_dim=128)
 FAMILIES = (

@@ -80,6 +80,7 @@ SD3 = Variant(
     final_norm=False,
     steps=28,
     latent_format="sd3",
+    other_engines=("comfyui",),
 )
 SD35_MEDIUM = SD3._replace(name="sd35-medium", title="Stable Diffusion 3.5 medium", cfg_scale=4.5)
 SD35_LARGE = SD35_MEDIUM._replace(name="sd35-large", title="Stable Diffusion 3.5 large")

@@ -48,6 +48,7 @@ ZIMAGE = Variant(
     steps=9,
     cfg_scale=1.0,
     latent_format="flux",
+    other_engines=("comfyui",),
 )
 _TINY = SIZE._replace(hidden=384, layers=2, mlp=1024, context_dim=128)
 FAMILIES = (

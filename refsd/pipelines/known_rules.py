@@ -15,8 +15,8 @@ def check_known(variant: Variant, convention: Convention, settings: Settings, im
         raise BadInput(f"--like {name}: refsd knows diffusers' rules of {title} alone: say --like diffusers")
     if convention.draws is None:
         return
-    if variant.name not in convention.draws:
-        known = ", ".join(VARIANTS[one].title for one in convention.draws)
+    if not variant.known_to(convention):
+        known = ", ".join(one.title for one in VARIANTS.values() if one.known_to(convention))
         raise BadInput(f"--like {name}: refsd knows its rules for {known}, not for {title}")
     if settings.prediction == "edm_v":
         raise BadInput(f"--prediction edm_v: refsd does not know the noise levels that {name} has for it")

@@ -108,6 +108,9 @@ MUS = [
     ("krea2", "diffusers", (1024, 1024), 28, 0.5 + 3840 * 0.65 / 6144),
     ("flux-dev", "comfyui", (512, 512), 20, 1.15),
     ("qwen-image", "comfyui", (512, 512), 8, 1.15),
+    ("qwen-image21", "comfyui", (512, 512), 8, 0.69),
+    ("krea2", "comfyui", (512, 512), 8, 1.15),
+    ("flux2-klein", "comfyui", (1024, 1024), 4, 2.2912),
     ("zimage", "diffusers", (512, 512), 9, np.log(3)),
 ]
 
@@ -140,7 +143,7 @@ def test_a_flag_and_a_strength_of_a_model():
     [
         (["--model", "fluxdev"], 'did you mean "flux-dev"'),
         (["--model", "sdxl"], "no flow model"),
-        (["--model", "flux2-klein", "--like", "comfyui"], "of sdcpp and diffusers, not of comfyui"),
+        (["--model", "flux3", "--like", "comfyui"], "of sdcpp and diffusers, not of comfyui"),
         (["--model", "flux-dev", "--scheduler", "flux2"], "leave it out for the model's own"),
         (["--model", "flux-dev", "--sdxl"], "--sdxl does not go with it"),
         (["--scheduler", "flux2"], "size name it with --model"),

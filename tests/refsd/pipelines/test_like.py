@@ -14,6 +14,7 @@ from small_pictures import EOS, pipeline
 
 from refsd.conventions import CONVENTIONS
 from refsd.conventions.prompts import edited_or_combined
+from refsd.families import VARIANTS
 from refsd.families.family import Condition
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import txt2img
@@ -81,6 +82,7 @@ def agree(folder, run, like, truth, **settings):
     conditioning = txt2img.encode(pipe, plan)
     for which in ("cond", "uncond") if plan.guided else ("cond",):
         hidden = getattr(conditioning, which).context[0, :: run.every]
+        hidden = hidden.reshape(len(hidden), -1)  # Krea 2's twelve layers
         expected = truth[f"{run.name} {which}"]
         np.testing.assert_allclose(hidden, expected, rtol=0, atol=1e-12 * max(np.abs(expected).max(), 1e-300))
     drawn(pipe, plan, conditioning, run, truth)
@@ -144,6 +146,16 @@ def test_comfyui_starts_a_flow_with_its_template(folder):
     assert (plan.sampler, plan.schedule, plan.cfg_scale, plan.guidance) == ("euler", "simple", 1.0, 3.5)
 
 
+def test_comfyui_shifts_qwen_image_21_by_one_mu_and_has_no_space_for_an_empty_prompt(folder):
+    """From its source: `simple` takes of ten thousand levels, and mu is that of 1024 x 1024."""
+    pipe = opened(folder, "qwen-image21")
+    plan = resolve(pipe, Settings("a", width=64, height=64, steps=4, like="comfyui"))
+    t = np.array([1, 0.75, 0.5, 0.25, 0])
+    np.testing.assert_allclose(plan.sigmas, np.exp(0.69) * t / (1 + (np.exp(0.69) - 1) * t), atol=1e-15)
+    rules = VARIANTS["qwen-image21"].encoders["qwen3_vl"].rules
+    assert (rules["comfyui"].text(""), rules["diffusers"].text("")) == ("", " ")
+
+
 def test_neighbouring_parts_of_one_weight_are_two_texts_for_comfyui():
     """As its tokenizers are called: a letter of its own begins each text."""
     begun = lambda text: [0, *map(ord, text)]
@@ -157,9 +169,9 @@ def test_neighbouring_parts_of_one_weight_are_two_texts_for_comfyui():
     [
         (
             "comfyui",
-            "flux2-klein",
+            "flux3",
             {},
-            "--like comfyui: refsd knows its rules for Stable.*Z-Image, not for FLUX.2",
+            "--like comfyui: refsd knows its rules for Stable.*Krea 2.*, not for FLUX.3",
         ),
         ("comfyui", "flux-dev", {"width": 66}, "66x64: comfyui draws FLUX.1 dev .* in multiples of 4 only"),
         (
