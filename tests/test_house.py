@@ -60,7 +60,7 @@ BUDGETS = {
     "refsd/models": 21_530,
     "refsd/networks": 1_466,  # norms of heads behind RoPE, of joined streams too
     "refsd/onnx": 3_966,  # results in 8 bits, codes made unsigned
-    "refsd/pipelines": 4_045,  # CFGNorm
+    "refsd/pipelines": 4_048,  # CFGNorm; the seed of noise between steps
     "refsd/profiling": 1_915,  # quotients, fewest rows, outliers, truncated codes
     "refsd/progress": 297,  # searches beside the estimate, a text beside the bar
     "refsd/reports": 2_070,

@@ -136,6 +136,7 @@ PICTURES = replace(
     hires_truncation=None,
     rng="cpu",
     step_rng="nv",
+    step_seed=1,
     whole_batch=True,
     draws_init=False,
 )

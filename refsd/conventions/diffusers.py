@@ -109,6 +109,7 @@ PICTURES = Convention(
     skipping_steps=between,
     rng="cpu",
     step_rng=None,
+    step_seed=0,
     whole_batch=False,
     one_stream=True,
     draws_init=True,

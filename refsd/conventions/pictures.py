@@ -68,6 +68,7 @@ class Convention:
     rng:               default random generator
     step_rng:          default generator of the noise between steps, which starts from the seed; None: that of the
                        first noise goes on
+    step_seed:         what is added to that seed where the generator is a CPU's
     whole_batch:       True if one random stream draws for all pictures of a batch together; False: picture b's
                        stream has the seed + b
     one_stream:        True if one random stream gives both the posterior samples and the noise of a picture; False:
@@ -126,6 +127,7 @@ class Convention:
 
     rng: str
     step_rng: str | None
+    step_seed: int
     whole_batch: bool
     one_stream: bool
     draws_init: bool

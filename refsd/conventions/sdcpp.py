@@ -104,6 +104,7 @@ PICTURES = Convention(
     skipping_steps=between_counted_from_one,
     rng="cuda",
     step_rng=None,
+    step_seed=0,
     whole_batch=False,
     one_stream=False,
     draws_init=True,

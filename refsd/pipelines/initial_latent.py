@@ -81,11 +81,14 @@ def initial_latent(pipe: Pipeline, plan: Plan, seed: int) -> InitialLatent:
     return InitialLatent(noise, rng, latent, mask, extra, constants)
 
 
-def generator(plan: Plan, name: str, seed: int) -> Noise:
-    """Return the random generator of one picture: its own, or its share of the batch's. name: key of RNGS"""
+def generator(plan: Plan, name: str, seed: int, more: int = 0) -> Noise:
+    """Return the random generator of one picture: its own, or its share of the batch's.
+
+    name: key of RNGS; more: is added to the seed that it starts from
+    """
     if not plan.convention.whole_batch:
-        return RNGS[name](seed)
-    return OfBatch(RNGS[name](plan.seeds[0]), len(plan.seeds), plan.seeds.index(seed))
+        return RNGS[name](seed + more)
+    return OfBatch(RNGS[name](plan.seeds[0] + more), len(plan.seeds), plan.seeds.index(seed))
 
 
 def _hint(pipe: Pipeline, picture: np.ndarray, draw: Draw | None) -> np.ndarray:

@@ -86,7 +86,7 @@ def sample(
     tell("noise", start.noise)
     rng = start.rng
     if plan.sampler_rng is not None and (plan.convention.step_rng or plan.sampler_rng != plan.rng):
-        rng = generator(plan, plan.sampler_rng, seed)
+        rng = generator(plan, plan.sampler_rng, seed, plan.convention.step_seed if plan.sampler_rng == "cpu" else 0)
 
     def on_step(i: int, sigma: float, x: np.ndarray, denoised: np.ndarray) -> None:
         tell(f"steps.{i}.x", x)
