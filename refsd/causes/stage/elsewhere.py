@@ -10,8 +10,8 @@ from itertools import permutations
 
 import numpy as np
 
+from refsd.causes.generic.moved_values import moved
 from refsd.causes.generic.relations import relation
-from refsd.causes.generic.reshaped import other_order
 from refsd.causes.generic.solved_numbers import shown
 from refsd.causes.stage.scene import Scene
 from refsd.golden.evidence import Evidence
@@ -116,9 +116,9 @@ def wrong_term(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -
             yield f"what is added to {other} is {what}"
             return
         added = Evidence(own, right, honest - y)
-        order = other_order(added, -1) if added.finite and not added.rough else ""
-        if order:
-            yield f"what is added to {other} stands in another order: {order}"
+        order = moved(added, -1) if added.finite and not added.rough else None
+        if order is not None and (order.source >= 0).all():
+            yield f"what is added to {other} stands in another order: {order.phrase}"
             return
 
 
