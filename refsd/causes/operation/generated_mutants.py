@@ -15,7 +15,7 @@ import numpy as np
 
 from refsd.causes.generic.error_places import joined
 from refsd.causes.generic.orders import in_order, orders, tiles
-from refsd.causes.operation.exchanged_axes import along_others, axes_of, exchanged_inputs, letters, with_changed
+from refsd.causes.operation.declared_axes import axes_of, letters, with_changed
 from refsd.causes.operation.memory_layouts import (
     first_of_last,
     last_of_first,
@@ -123,12 +123,11 @@ def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], 
     yield from _parameters(op, inputs, params, right.shape)
     yield from _rounded(op, inputs, params)
     yield from _inputs(op, inputs, params)
-    yield from exchanged_inputs(op, inputs, params)
+    yield from _exchanged_inputs(op, inputs, params)
     values = {name: t.values() for name, t in inputs.items()}
     read = chain(of_slices(values), of_other_strides(values))
     yield from ((name, lambda changed=changed: with_changed(op, inputs, params, changed)) for name, changed in read)
     yield from _channels_last(op, inputs, params, right)
-    yield from along_others(op, inputs, params, right)
     yield from _of_results(op, inputs, params, right)
     yield from _lengths(op, inputs, params)
     yield from _left_out(op, inputs, params, right)
@@ -196,6 +195,19 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
         if x.shape[-1] % block:
             phrase = f"{name}: its rows are sought at a stride of whole {block}s of numbers"
             yield phrase, lambda x, b=block: read_on(x, -(-x.shape[-1] // b) * b, x.shape[-2])
+
+
+def _exchanged_inputs(op, inputs, params):
+    for one, other in combinations(inputs, 2):
+        a, b = inputs[one], inputs[other]
+        if a.shape != b.shape or a.type != b.type:
+            continue
+        for phrase, changed in (
+            (f"{one} and {other} swapped", {one: b, other: a}),
+            (f"{other} read for {one}", {one: b}),
+            (f"{one} read for {other}", {other: a}),
+        ):
+            yield phrase, lambda changed=changed: answer(op, {**inputs, **changed}, params)
 
 
 def without_edges(x: np.ndarray, edge: int) -> np.ndarray:

@@ -159,20 +159,6 @@ def test_a_number_that_nobody_would_write_comes_last():
     assert named[0] == "freq_shift is 0.5, not 0" and named[-1].startswith("max_period is "), named
 
 
-def test_heads_are_taken_for_tokens():
-    call = _call("attention", q=_normal(2, 7, 4, 8), k=_normal(2, 7, 4, 8), v=_normal(2, 7, 4, 8))
-    page, inputs, params = call
-    turned = {name: stored(tensor.values().swapaxes(1, 2).copy()) for name, tensor in inputs.items()}
-    found = answer(page, turned, params).swapaxes(1, 2)
-    (phrase,) = [name for name, y in generated(*call, OPERATIONS) if np.allclose(y, found, rtol=1e-5, atol=1e-6)]
-    assert phrase == "attention runs along axis H where it should along L: both are exchanged"
-
-
-def test_axes_are_exchanged_only_where_all_shapes_fit():
-    """A filter's channels are a part of the picture's: a kernel would read behind its end."""
-    assert not [name for name, _ in generated(*CONV, OPERATIONS) if "both are exchanged" in name]
-
-
 def test_most_keys_may_be_hidden_under_a_causal_mask():
     """A prompt of three tokens: all behind it are hidden, in one item alone."""
     causal = np.where(np.arange(12) > np.arange(12)[:, None], -np.inf, 0).astype(np.float32)
