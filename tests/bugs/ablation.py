@@ -41,7 +41,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
         "other_exponential",
     ),
     "operation.small_floats": ("misread_floats",),
-    "operation.steps": ("stepwise", "bordered", "head_counts"),
+    "operation.steps": ("stepwise", "bordered"),
     "stage.candidates": ("settings", "exchanged"),
     "stage.causes": ("searched_causes",),
     "stage.draws": ("other_draws",),

@@ -23,7 +23,7 @@ from refsd.causes.operation.product_terms import product_terms
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
 from refsd.causes.operation.small_floats import misread_floats
 from refsd.causes.operation.softmax_weights import key_counts, other_exponential
-from refsd.causes.operation.steps import bordered, head_counts, stepwise
+from refsd.causes.operation.steps import bordered, stepwise
 from refsd.golden.dimensions import sizes_of
 from refsd.golden.mutations import Inapplicable, answer
 from refsd.golden.operation import Inputs, Operation, Params
@@ -102,7 +102,6 @@ def _finders(
     return {
         **first,
         "product_terms": lambda: product_terms(*call, actual),
-        "head_counts": lambda: head_counts(*call),
         **({} if stepped else {"steps": lambda: stepwise(*call)}),
         "other_tokens": lambda: other_tokens(*call, actual),
         "row_sums": lambda: row_sums(*call, actual),
