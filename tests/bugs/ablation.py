@@ -36,10 +36,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.product_steps": ("rope_steps", "times_steps", "other_tokens"),
     "operation.product_terms": ("product_terms",),
     "operation.row_sums": ("row_sums", "softmax_sums"),
-    "operation.softmax_weights": (
-        "key_counts",
-        "other_exponential",
-    ),
+    "operation.softmax_weights": ("key_counts",),
     "operation.small_floats": ("misread_floats",),
     "operation.steps": ("stepwise", "bordered"),
     "stage.candidates": ("settings", "exchanged"),

@@ -22,7 +22,7 @@ from refsd.causes.operation.product_steps import other_tokens
 from refsd.causes.operation.product_terms import product_terms
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
 from refsd.causes.operation.small_floats import misread_floats
-from refsd.causes.operation.softmax_weights import key_counts, other_exponential
+from refsd.causes.operation.softmax_weights import key_counts
 from refsd.causes.operation.steps import bordered, stepwise
 from refsd.golden.dimensions import sizes_of
 from refsd.golden.mutations import Inapplicable, answer
@@ -107,7 +107,6 @@ def _finders(
         "row_sums": lambda: row_sums(*call, actual),
         "softmax_sums": lambda: softmax_sums(*call, actual),
         "key_counts": lambda: key_counts(*call, actual),
-        "other_exponential": lambda: other_exponential(*call, actual),
         "other_entries": lambda: other_entries(*call, actual),
         "cut_polynomials": lambda: cut_polynomials(*call, actual),
         "straight_lines": lambda: straight_lines(*call, actual),
