@@ -66,7 +66,6 @@ _RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "|x| > {}": np.abs,
 }
 _NEAR = (1e-5, 2.0**-7)
-_OF_ONE = 2.0**-22
 
 
 def other_functions(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
@@ -99,17 +98,6 @@ def ranges(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) ->
             if np.allclose(actual[inside], y[inside], near, near):
                 yield f"it is {what} where {words.format(bound)}", y.astype(np.float32)
                 break
-
-
-def cancelled(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Named:
-    """Yield (phrase, the answer itself) if it is wrong where it is small alone, by no more than a rounding of 1."""
-    if op.name in ("tanh", "sigmoid", "silu", "quick_gelu") and np.isfinite(actual).all():
-        size = 1 if op.name in ("tanh", "sigmoid") else np.abs(inputs["x"].values())
-        if (np.abs(actual - answer(op, inputs, params)) <= _OF_ONE * size).all():
-            yield (
-                "small results are rounded as numbers near 1: a formula that cancels, as (e^2x - 1) / (e^2x + 1)",
-                actual,
-            )
 
 
 def _in_range(name, x, actual, value, inside, ends) -> Iterator[tuple[str, np.ndarray, str]]:

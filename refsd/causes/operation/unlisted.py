@@ -14,7 +14,7 @@ from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values, grid_entries, other_indices, other_layouts
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.formulas import changed_formulas
-from refsd.causes.operation.function_steps import cancelled, cut_polynomials, ranges
+from refsd.causes.operation.function_steps import cut_polynomials, ranges
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.overflows import overflows, partial_maximum
@@ -90,7 +90,6 @@ def _finders(
     first = {
         "overflows": lambda: overflows(*call, actual),
         "partial_maximum": lambda: partial_maximum(*call, actual),
-        "cancelled": lambda: cancelled(*call, actual),
         "ranges": lambda: ranges(*call, actual),
         "blocks": lambda: _of_blocks(*call, wrong_values, other_indices),
         "simplest": lambda: simplest(*call),
