@@ -61,8 +61,6 @@ def in_precisions(
     if op.name == "attention" and declared.scores is None:
         numerics = replace(declared, scores=Int8Scores(), sums=SAGE_SUMS)
         yield f"scores are products of {numerics.scores}", op.answer(Arithmetic(numerics), inputs, params)
-    if op.name == "linear" and not declared.sums:
-        yield from _in_halves(op, inputs, params)
     if op.name in ("linear", "conv2d") and not declared.sums:
         yield from _rounded_by_steps(op, inputs, params)
     if op.name in _OF_PRODUCTS and not declared.sums:
@@ -100,23 +98,6 @@ def _rounded_by_steps(op: Operation, inputs: Inputs, params: Params) -> Iterator
         y = (total + bias).reshape(*x.shape[:-1], -1)
         called = f"sums stored as {np.dtype(dtype).name} after each {step} products"
         yield called, np.ascontiguousarray(np.moveaxis(y, -1, 1) if op.name == "conv2d" else y, np.float32)
-
-
-def _in_halves(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield sums in float16, one product after another, which is rounded too, or of factors that are not."""
-    x, weight = (inputs[name].values() for name in ("x", "weight"))
-    rows = x.reshape(-1, x.shape[-1])
-    if len(rows) * weight.size > _MOST_HALVES:
-        return
-    bias = inputs["bias"].values() if "bias" in inputs else 0
-    half = np.float16
-    for words, kind in ((", each rounded to float16 before", half), (", of factors in float32", np.float32)):
-        total = np.zeros((len(rows), len(weight)), half)
-        with np.errstate(all="ignore"):
-            for a, b in zip(rows.T.astype(kind), weight.T.astype(kind), strict=True):
-                total = (total + a[:, None] * b).astype(half)
-        y = total.astype(np.float32).reshape(*x.shape[:-1], -1) + bias
-        yield f"products added up in float16{words}", y.astype(np.float32)
 
 
 def of_models(numerics: Numerics) -> Iterator[tuple[str, Numerics]]:
