@@ -8,13 +8,12 @@ import pytest
 from refsd.causes.generic.fitted_causes import fitted_causes
 from refsd.causes.operation import fitted_constants
 from refsd.causes.operation.fitted_constants import fitted
-from refsd.causes.operation.function_steps import NAMES, other_functions, straight_lines
+from refsd.causes.operation.function_steps import NAMES, other_functions
 from refsd.causes.operation.generated_mutants import generated
 from refsd.causes.operation.memory_layouts import of_other_strides, of_strides
 from refsd.causes.operation.product_steps import other_tokens, rope_steps
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
 from refsd.causes.operation.softmax_weights import key_counts
-from refsd.causes.operation.steps import head_counts
 from refsd.golden.mutations import answer
 from refsd.golden.operations import OPERATIONS
 from refsd.numerics.tensor import stored
@@ -182,21 +181,6 @@ def test_keys_that_a_mask_hides_are_seen():
 
 
 @pytest.mark.parametrize(
-    ("call", "parts"),
-    [(_call("gelu", x=2 * _normal(40, 60)), 1), (_call("geglu", x=2 * _normal(40, 120)), 2)],
-)
-def test_an_activation_of_straight_lines(call, parts):
-    """A table of places -2, -0.5, 1 and 2 for GELU, or for the gate's."""
-    first, *rest = np.split(call[1]["x"].values().astype(np.float64), parts, -1)
-    gate, value = (rest[0], first) if rest else (first, np.ones_like(first))
-    table = np.interp(gate, [-2, -0.5, 1, 2], [0, -0.15, 0.84, 2]) + np.maximum(gate - 2, 0)
-    ((phrase, y),) = _named(straight_lines, call, value * table)
-    assert phrase == "GELU (erf) is made of straight lines, which meet at -2, -0.5, 1 and 2"
-    np.testing.assert_allclose(y, value * table, rtol=1e-4, atol=1e-5)
-    assert not _named(straight_lines, call, answer(*call))
-
-
-@pytest.mark.parametrize(
     ("call", "read", "says"),
     [
         (
@@ -217,21 +201,6 @@ def test_other_orders_of_an_input(call, read, says):
     found = _with(call, **{name: change(inputs[name].values()) for name, change in read.items()})
     told = [name for name, y in generated(page, inputs, params, {}) if np.allclose(y, found, atol=1e-5)]
     assert says in told
-
-
-def test_other_numbers_of_heads():
-    q, k, v = (_normal(2, 7, 4, 16) for _ in range(3))
-    call = _call("attention", q=q, k=k, v=v)
-    two = {name: x.reshape(2, 7, 2, 32) for name, x in (("q", q), ("k", k), ("v", v))}
-    scores = np.einsum("blhd,bjhd->bhlj", two["q"], two["k"]).astype(np.float64) / math.sqrt(32)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    found = np.einsum("bhlj,bjhd->blhd", weights / weights.sum(-1, keepdims=True), two["v"]).reshape(q.shape)
-    answers = dict(head_counts(*call))
-    assert [name for name, y in answers.items() if np.allclose(y, found, rtol=1e-4, atol=1e-5)] == [
-        "2 heads of 32 channels, not 4 of 16"
-    ]
-    masked = _call("attention", q=q, k=k, v=v, mask=_normal(1, 4, 7, 7))
-    assert not dict(head_counts(*masked))
 
 
 def test_tokens_turned_by_the_positions_of_others():
