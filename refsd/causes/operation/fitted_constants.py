@@ -141,7 +141,6 @@ def _parameters(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]
 
 def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
     yield from _parameters(op, inputs, params)
-    yield from _constants(op, inputs)
     right, around = answer(op, inputs, params), _around(1.0)
     factors = {value: root for value, root in _roots(_sizes(op, inputs)).items() if not is_plain(value)}
     factors = _usual(1.0) | factors | {-1.0: "-1 (its sign is the other)"}
@@ -157,18 +156,6 @@ def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
         yield Knob(f"{name} is multiplied by {{}}", 1.0, lambda k, x=x, c=changed: c(k * x), around, factors)
         usual = {v: f"{v:g}" for v in (-1.0, -0.5, 0.5, 1.0)}
         yield Knob(f"{{}} is added to {name}", 0.0, lambda k, x=x, c=changed: c(x + k), _around(0), usual)
-
-
-def _gelu(x: np.ndarray, factor: float, cube: float) -> np.ndarray:
-    return (x * (1 + np.tanh(factor * (x + cube * x**3))) / 2).astype(np.float32)
-
-
-def _constants(op: Operation, inputs: Inputs) -> Iterator[Knob]:
-    """Yield the constants that an activation's formula holds."""
-    if op.name == "gelu_tanh":
-        x, root, cube = inputs["x"].values().astype(np.float64), math.sqrt(2 / math.pi), 0.044715
-        yield Knob("0.044715 is {}", cube, lambda c: _gelu(x, root, c), _around(cube), _usual(cube))
-        yield Knob("sqrt(2 / pi) is {}", root, lambda k: _gelu(x, k, cube), _around(root), _usual(root))
 
 
 def _own(op: Operation, inputs: Inputs, name: str, value: object) -> float | None:
