@@ -99,36 +99,10 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
             padded = (square + (length - n) * mean**2) / n
             yield f"zeros that fill a row up to {words} count in the variance", made(padded)
             yield f"the variance is divided by {words}", made(square / length)
-            centre = mean * n / length
-            about = ((rows - centre) ** 2).sum(1, keepdims=True)
-            for phrase, over in (("the mean is the sum over", n), ("mean and variance are sums over", length)):
-                if own:
-                    yield f"{phrase} {words}; the variance is about it", made(about / over, centre)
-            yield f"the mean is the sum over {words}", made(centre=centre)
-    spread = np.abs(rows - mean).mean(1, keepdims=True)
-    yield "the mean of |x - mean| for the root of the mean of squares", made(spread**2)
-    if name == "l2_norm":
-        yield "the sum of |x| for the root of the sum of squares", made(n * spread**2)
     late = np.concatenate([square[:1], square[:-1]]) / n
     yield f"the {'variance' if own else 'mean of squares'} is the row before's", made(late)
     if own:
-        stale = np.concatenate([0 * mean[:1], mean[:-1]])
-        yield "the mean is the row before's", made(centre=stale)
-        about = ((rows - stale) ** 2).mean(1, keepdims=True)
-        yield "the mean is the row before's; the variance is about it", made(about, stale)
         yield "the variance is taken about 0: the mean of x^2", made(square / n + mean**2)
-    for words, kept in _shares(n).items():
-        for divided, count in (("", kept.sum()), (f", divided by {n}", n)):
-            part = rows[:, kept]
-            centre = part.sum(1, keepdims=True) / count if own else mean
-            about = [((t - centre) ** 2).sum(1, keepdims=True) for t in (rows, part)]
-            yield f"mean and variance are sums over {words}{divided}", made(about[1] / count, centre)
-            if own:
-                phrase = f"the mean is the sum over {words}{divided}"
-                yield phrase, made(centre=centre)
-                yield f"{phrase}; the variance is about it", made(about[0] / n, centre)
-                part = ((part - mean) ** 2).sum(1, keepdims=True)
-                yield f"the variance is the sum over {words}{divided}", made(part / count)
     whole = x.shape[1] // params["num_groups"] if name.startswith("group_norm") else 1
     # Where channels are whole, that is another number of groups.
     for parts in (k for k in (2, 4, 8) if n % k == 0 and n > k and whole % k):
@@ -138,12 +112,6 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
         each = (np.repeat(t, n // parts, axis=1) for t in (about, centre[..., 0]))
         words = f"mean and variance are those of each {n // parts} of {n}, as {parts} devices share a row"
         yield words, made(*each)
-    if name.startswith("group_norm"):
-        order = np.arange(x.shape[1]).reshape(-1, params["num_groups"]).T.ravel()
-        others, y = x[:, order].reshape(rows.shape), np.empty_like(x)
-        deviation = np.sqrt(others.var(1, keepdims=True) + eps)
-        y[:, order] = ((others - others.mean(1, keepdims=True)) / deviation).reshape(x.shape)
-        yield "a channel's group is its number modulo the number of groups", affine(name, y, values)
     for label, divisor in _DIVISORS.items():
         yield label, made(divisor=lambda v, of=divisor: of(v, eps))
     for dtype in (np.float16, ml_dtypes.bfloat16):
@@ -158,38 +126,13 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
         yield "SiLU before the weight and the bias", made(scaled=early)
 
 
-def _shares(n: int) -> dict[str, np.ndarray]:
-    """Return parts of a row of n numbers that sums of several threads leave when one of them is lost."""
-    i = np.arange(n)
-    shares = {"the first half": i < n // 2, "the second half": i >= n // 2}
-    for lanes in (lanes for lanes in (32, 16, 8, 4) if lanes < n):
-        for kept in (lanes // 2, lanes // 4):
-            shares[f"the first {kept} of every {lanes}"] = i % lanes < kept
-    return {phrase: kept for phrase, kept in shares.items() if 0 < kept.sum() < n}
-
-
 _BLOCKS = (512, 256, 128, 64, 32, 16, 8)
 # variance, eps -> the divisor. Norms add eps inside the root; l2_norm takes the larger of root and eps.
 _DIVISORS: dict[str, Step] = {
     "eps is added outside the root": lambda v, eps: np.sqrt(v) + eps,
     "eps is added inside the root": lambda v, eps: np.sqrt(v + eps),
     "the larger of the root and eps": lambda v, eps: np.maximum(np.sqrt(v), eps),
-    **{
-        f"1/sqrt by the bits of a float, with {steps} steps of Newton": lambda v, eps, n=steps: (
-            1 / _root(v + eps, n)
-        )
-        for steps in (0, 1, 2)
-    },
 }
-
-
-def _root(v: np.ndarray, steps: int) -> np.ndarray:
-    """Return 1/sqrt(v) as half of a float32's bits subtracted from a constant, refined by Newton's method."""
-    x = v.astype(np.float32)
-    y = (0x5F3759DF - (x.view(np.int32) >> 1)).view(np.float32)
-    for _ in range(steps):
-        y = y * (np.float32(1.5) - np.float32(0.5) * x * y * y)
-    return y.astype(np.float64)
 
 
 def affine(name, y, values, bias_first=False):

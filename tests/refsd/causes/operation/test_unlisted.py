@@ -511,8 +511,8 @@ def test_only_the_finders_that_are_asked_for_are_tried():
     params, found_by = op.complete(inputs, case.params), dict[str, str]()
     found = answer(op, inputs, params)
     every = [name for name, _ in unlisted(op, inputs, params, found, found_by=found_by)]
-    some = {name for name, _ in unlisted(op, inputs, params, found, only={"fitted", "bordered"})}
-    assert some and some == {name for name in every if found_by[name] in ("fitted", "bordered")}
+    some = {name for name, _ in unlisted(op, inputs, params, found, only={"fitted", "simplest"})}
+    assert some and some == {name for name in every if found_by[name] in ("fitted", "simplest")}
     assert not [*unlisted(op, inputs, params, found, only=())]
 
 
