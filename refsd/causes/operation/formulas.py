@@ -13,11 +13,13 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from refsd.causes.generic.formula_variants import Text
 from refsd.causes.generic.running_code import swapped
 from refsd.causes.operation.function_steps import gate_and_value
+from refsd.causes.operation.product_steps import rounded
 from refsd.golden.operation import Inputs, Operation, Params
 
 Named = Iterator[tuple[str, np.ndarray]]
@@ -319,23 +321,35 @@ def turned(first, second, cos, sin):
     return new_first, new_second
 
 
+def _as_it_is(t):
+    return t
+
+
 def _rope(params: Params) -> _Family:
     width = sum(params["axes_dim"])
     order = np.arange(width).reshape(2, -1) if params["halves"] else np.arange(width).reshape(-1, 2).T
 
-    def parts(values, params):
+    def parts(values, params, of_id=_as_it_is, of_frequency=_as_it_is, of_sine=_as_it_is):
         x, theta = values["x"], params["theta"]
-        frequencies = [frequency(np.arange(dim // 2), dim, theta) for dim in params["axes_dim"]]
-        angles = [values["ids"][..., a, None] * own for a, own in enumerate(frequencies)]
+        ids = of_id(values["ids"])
+        frequencies = [of_frequency(frequency(np.arange(dim // 2), dim, theta)) for dim in params["axes_dim"]]
+        angles = [ids[..., a, None] * own for a, own in enumerate(frequencies)]
         angle = np.concatenate(angles, axis=-1)[:, :, None]
-        return [turned(x[..., order[0]], x[..., order[1]], np.cos(angle), np.sin(angle))]
+        return [turned(x[..., order[0]], x[..., order[1]], of_sine(np.cos(angle)), of_sine(np.sin(angle)))]
+
+    def more(values, params):
+        for dtype in (np.float16, ml_dtypes.bfloat16):
+            for what in ("id", "frequency", "sine"):
+                wrong = parts(values, params, **{f"of_{what}": rounded(dtype)})
+                words = {"id": "positions", "frequency": "frequencies", "sine": "cosines and sines"}[what]
+                yield f"{words} rounded to {np.dtype(dtype).name}", wrong
 
     def made(values, params, parts):
         y = values["x"].copy()
         y[..., order[0]], y[..., order[1]] = parts[0]
         return y
 
-    return _Family((turned, frequency), parts, ("",), made)
+    return _Family((turned, frequency), parts, ("",), made, more)
 
 
 def timestep_angle(t, j, half, max_period, freq_shift, scale):

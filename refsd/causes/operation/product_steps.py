@@ -97,15 +97,13 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     yield "positions go on from item to item", by(*_of(_angles(ids + later, params)))
     for dtype in (np.float16, ml_dtypes.bfloat16):
         coarse, called = rounded(dtype), np.dtype(dtype).name
-        rough = _angles(coarse(ids), params, of=coarse)
-        ways = {
-            "positions, frequencies and angles": _of(coarse(rough)),
-            "positions and frequencies": _of(rough),
-            "positions": _of(_angles(coarse(ids), params)),
-            "frequencies": _of(_angles(ids, params, of=coarse)),
-            "cosines and sines": (coarse(cos), coarse(sin)),
-        }
-        yield from ((f"{words} rounded to {called}", by(*turn)) for words, turn in ways.items())
+        parts = [
+            coarse(ids[..., axis, None]) * coarse(params["theta"] ** (-np.arange(0, dim, 2) / dim))
+            for axis, dim in enumerate(params["axes_dim"])
+        ]
+        rough = np.concatenate(parts, axis=-1)[:, :, None]
+        yield f"positions, frequencies and angles rounded to {called}", by(*_of(coarse(rough)))
+        yield f"positions and frequencies rounded to {called}", by(*_of(rough))
     own = tuple(params["axes_dim"])
     for axis in range(len(own)) if rest.shape[-1] else ():
         whole = tuple(dim + rest.shape[-1] * (a == axis) for a, dim in enumerate(own))
@@ -123,10 +121,9 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
             yield f"a table of cosines and sines is read as {words}", again
 
 
-def _angles(ids: np.ndarray, params: Params, exponent: Exponent = lambda i, d: 2 * i / d, of=lambda f: f):
-    """Return the angles, with an exponent of the frequencies that may be wrong. of: what is made of these"""
+def _angles(ids: np.ndarray, params: Params, exponent: Exponent = lambda i, d: 2 * i / d) -> np.ndarray:
     parts = [
-        ids[..., axis, None] * of(params["theta"] ** -exponent(np.arange(dim // 2), dim))
+        ids[..., axis, None] * params["theta"] ** -exponent(np.arange(dim // 2), dim)
         for axis, dim in enumerate(params["axes_dim"])
     ]
     return np.concatenate(parts, axis=-1)[:, :, None]
