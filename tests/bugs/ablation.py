@@ -27,7 +27,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.code_values": ("code_values", "grid_entries"),
     "operation.fitted_constants": ("fitted",),
     "operation.formulas": ("changed_formulas",),
-    "operation.function_steps": ("other_functions", "ranges", "cut_polynomials"),
+    "operation.function_steps": ("other_functions", "ranges", "cut_polynomials", "straight_lines"),
     "operation.generated_mutants": ("generated", "simplest"),
     "operation.memory_layouts": ("of_strides", "of_other_strides", "of_groups", "of_tokens", "of_slices"),
     "operation.other_entries": ("other_entries",),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from refsd.causes.generic.error_places import joined
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 
@@ -56,8 +57,8 @@ _OWN = {
 }
 NAMES = tuple(_OWN)
 GATED = ("swiglu", "geglu")
-# The fewest numbers that tell a polynomial, and how near it must be.
-_FEW, _SAME = 4, 1e-5
+# Lines may meet at every 1 / _BINS up to _FAR of them; the most lines, and the fewest numbers that tell one.
+_BINS, _FAR, _LINES, _FEW, _SAME = 4, 32, 16, 4, 1e-5
 _EDGE = 0.01  # how near a gate's ends, or x = 0, it is not looked at
 # Ranges of an input, each beginning at a number; and how near an answer must be outside.
 _RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -147,6 +148,29 @@ def cut_polynomials(op: Operation, inputs: Inputs, params: Params, actual: np.nd
             terms = " + ".join(f"{f:.4g} x^{k}" for f, k in zip(factors, degrees, strict=True)).replace("x^1", "x")
             yield f"its gate is a polynomial, 0.5 + {terms}, cut off at 0 and 1", y.astype(np.float32)
             return
+
+
+def straight_lines(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Named:
+    """Yield (phrase, wrong answer) if an activation, or its gate's, is a table: straight lines between places."""
+    if op.name not in _OWN or not np.isfinite(actual).all():
+        return
+    x, value = gate_and_value(op.name, inputs["x"].values().astype(np.float64), params)
+    bins, y, places, before = np.clip(np.floor(x * _BINS), -_FAR, _FAR), np.zeros(x.shape), [], None
+    for k in np.unique(bins):
+        inside = bins == k
+        there = inside & (x * value != 0)
+        own, size = x[there], np.abs(x[there])  # small numbers count as large ones do
+        columns, right = np.stack([1 / size, own / size], axis=-1), actual[there] / (value[there] * size)
+        line = np.linalg.lstsq(columns, right, rcond=1e-12)[0]
+        if (np.abs(columns @ line - right) > _SAME * (1 + np.abs(right))).any():
+            return
+        line = line if own.size >= _FEW or before is None else before
+        if before is not None and np.abs(line - before).max() > 10 * _SAME:
+            places.append(f"{k / _BINS:g}")
+        y[inside], before = line[0] + line[1] * x[inside], line
+    if 0 < len(places) < _LINES:
+        phrase = f"{_OWN[op.name]} is made of straight lines, which meet at {joined(places, 'and')}"
+        yield phrase, (value * y).astype(np.float32)
 
 
 def gate_and_value(name: str, x: np.ndarray, params: Params) -> tuple[np.ndarray, np.ndarray]:

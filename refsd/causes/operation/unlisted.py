@@ -14,7 +14,7 @@ from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values, grid_entries
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.formulas import changed_formulas
-from refsd.causes.operation.function_steps import cut_polynomials, ranges
+from refsd.causes.operation.function_steps import cut_polynomials, ranges, straight_lines
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.overflows import overflows, partial_maximum
@@ -108,6 +108,7 @@ def _finders(
         "key_counts": lambda: key_counts(*call, actual),
         "other_entries": lambda: other_entries(*call, actual),
         "cut_polynomials": lambda: cut_polynomials(*call, actual),
+        "straight_lines": lambda: straight_lines(*call, actual),
         "bordered": lambda: bordered(*call),
         "formulas": lambda: changed_formulas(*call),
         "fitted": lambda: fitted(*call, actual),

@@ -8,7 +8,7 @@ import pytest
 from refsd.causes.generic.fitted_causes import fitted_causes
 from refsd.causes.operation import fitted_constants
 from refsd.causes.operation.fitted_constants import fitted
-from refsd.causes.operation.function_steps import NAMES, other_functions
+from refsd.causes.operation.function_steps import NAMES, other_functions, straight_lines
 from refsd.causes.operation.generated_mutants import generated
 from refsd.causes.operation.memory_layouts import of_other_strides, of_strides
 from refsd.causes.operation.product_steps import other_tokens, rope_steps
@@ -178,6 +178,21 @@ def test_keys_that_a_mask_hides_are_seen():
     found = _with(call, mask=np.where(np.arange(9) == 5, 0, hidden).astype(np.float32))
     told = [phrase for phrase, _ in _named(key_counts, call, found)]
     assert told == ["in item 1, index 5 of 9 along the keys, which the mask hides, are seen"]
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [(_call("gelu", x=2 * _normal(40, 60)), 1), (_call("geglu", x=2 * _normal(40, 120)), 2)],
+)
+def test_an_activation_of_straight_lines(call, parts):
+    """A table of places -2, -0.5, 1 and 2 for GELU, or for the gate's."""
+    first, *rest = np.split(call[1]["x"].values().astype(np.float64), parts, -1)
+    gate, value = (rest[0], first) if rest else (first, np.ones_like(first))
+    table = np.interp(gate, [-2, -0.5, 1, 2], [0, -0.15, 0.84, 2]) + np.maximum(gate - 2, 0)
+    ((phrase, y),) = _named(straight_lines, call, value * table)
+    assert phrase == "GELU (erf) is made of straight lines, which meet at -2, -0.5, 1 and 2"
+    np.testing.assert_allclose(y, value * table, rtol=1e-4, atol=1e-5)
+    assert not _named(straight_lines, call, answer(*call))
 
 
 @pytest.mark.parametrize(
