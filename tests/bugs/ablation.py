@@ -24,7 +24,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "generic.sequences": ("sequence_difference",),
     "generic.simple_relations": ("formula", "limited", "coarser"),
     "operation.block_parts": ("wrong_values",),
-    "operation.code_values": ("code_values", "grid_entries"),
+    "operation.code_values": ("code_values", "other_layouts", "grid_entries", "other_indices"),
     "operation.fitted_constants": ("fitted",),
     "operation.formulas": ("changed_formulas",),
     "operation.function_steps": ("other_functions", "ranges", "cut_polynomials", "straight_lines"),

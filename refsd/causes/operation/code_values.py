@@ -3,21 +3,22 @@
     y = d s f(q) - dmin m,  or  y = d g(s) q - dmin m
 
 for a code q and its group's scale code s. Any mistake that depends on the code alone is another f or g: an entry of
-a table, a limit, a sign, a bit that is lost. The codes of which f or g is not the right one are named, and other
-entries of a grid.
+a table, a limit, a sign, a bit that is lost. The codes of which f or g is not the right one are named. So are codes
+that are read in another layout, under any scales, and other entries of a grid.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from refsd.causes.operation.block_parts import in_a_row, parts_of
+from refsd.causes.generic.orders import orders
+from refsd.causes.operation.block_parts import LOW, in_a_row, in_rows, parts_of
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, StoredTensor
 
 Named = Iterator[tuple[str, np.ndarray]]
 
-_NEAR = 1e-5
+_NEAR, _FEW_ZEROS = 1e-5, 0.25
 _LISTED = 4
 
 
@@ -81,6 +82,30 @@ def _fitted(codes: np.ndarray, unit: np.ndarray, wanted: np.ndarray, count: int)
     return np.where(squares > 0, along / squares, np.nan)
 
 
+def other_layouts(tensor: StoredTensor, actual: np.ndarray) -> Named:
+    """Yield (phrase, values) with the right codes, or codes that lie in a row, under any scales."""
+    if tensor.type not in LOW:
+        return
+    blocks = tensor.data.reshape(-1, BLOCK_TYPES[tensor.type].bytes)
+    p = parts_of(tensor.type, blocks)
+    assert p is not None
+    kept = dict(in_rows(tensor.type, blocks, p))
+    y = np.asarray(actual, np.float64).reshape(len(blocks), p.s.shape[1], -1)
+    for words, q in {**kept, "codes are the right ones": p}.items():
+        one = np.ones_like(p.s, np.float64)
+        codes = q._replace(d=one[:, :1], s=one, dmin=0 * one[:, :1], m=one).values().reshape(y.shape)
+        centre = codes.mean(-1, keepdims=True) * bool(np.any(p.dmin))
+        around = y - y.mean(-1, keepdims=True) * bool(np.any(p.dmin))
+        square = ((codes - centre) ** 2).sum(-1, keepdims=True)
+        scale = ((codes - centre) * around).sum(-1, keepdims=True) / np.where(square, square, 1)
+        fitted = scale * (codes - centre) + y - around
+        plain = words in kept and np.allclose(q.values().reshape(y.shape), y, rtol=_NEAR)
+        if not plain and np.mean(scale == 0) < _FEW_ZEROS and np.abs(fitted - y).max() <= _NEAR * np.abs(y).max():
+            same = np.allclose(scale[square > 0], (p.d * p.s)[..., None][square > 0], rtol=_NEAR)
+            what = "minimum" if same and words not in kept else "scale"
+            yield f"{tensor.type}: {words}, each group's {what} is another", fitted.reshape(tensor.shape)
+
+
 # Type -> first byte and count of its indices' low bytes; first byte, and bits each, of the rest; a row's length.
 _GRIDS = {"iq3_s": (2, 64, 66, 1, 4), "iq2_s": (2, 32, 66, 2, 8), "iq3_xxs": (2, 64, 0, 0, 4)}
 
@@ -106,3 +131,26 @@ def grid_entries(tensor: StoredTensor, actual: np.ndarray) -> Named:
         ratios = ", ".join(f"{f:.5g}" for f in np.unique(np.round(factor[other], 6))[:3])
         phrase = f"{tensor.type}: {len(other)} entries of its grid are {ratios} times the right ones"
         yield phrase, read.reshape(tensor.shape)
+
+
+# Type of blocks -> first byte, and count, of its indices into a grid.
+_INDICES = {"iq2_s": (2, 32), "iq3_xxs": (2, 64), "iq3_s": (2, 64), "iq1_s": (2, 32), "iq1_m": (0, 32)}
+
+
+def other_indices(tensor: StoredTensor) -> Named:
+    """Yield (name, values) with the bytes of grid indices read in another order, as from packed integers."""
+    if tensor.type not in _INDICES:
+        return
+    start, count = _INDICES[tensor.type]
+    blocks = tensor.data.reshape(-1, BLOCK_TYPES[tensor.type].bytes)
+    i = np.arange(count)
+    ways = {f"bytes of indices: {words}": at for words, at in orders(count) if (at >= 0).all()}
+    ways |= {f"the bytes of each {run} indices in reverse order": i ^ (run - 1) for run in (2, 4, 8)}
+    expand = BLOCK_TYPES[tensor.type].dequantize
+    right = expand(blocks)
+    for name, order in ways.items():
+        changed = blocks.copy()
+        changed[:, start : start + count] = blocks[:, start + order]
+        y = expand(changed)
+        if not np.array_equal(y, right):
+            yield f"{tensor.type}: {name}", np.asarray(y, np.float32).reshape(tensor.shape)

@@ -11,7 +11,7 @@ from itertools import chain, islice
 import numpy as np
 
 from refsd.causes.operation.block_parts import wrong_values
-from refsd.causes.operation.code_values import code_values, grid_entries
+from refsd.causes.operation.code_values import code_values, grid_entries, other_indices, other_layouts
 from refsd.causes.operation.fitted_constants import fitted
 from refsd.causes.operation.formulas import changed_formulas
 from refsd.causes.operation.function_steps import cut_polynomials, ranges, straight_lines
@@ -91,7 +91,7 @@ def _finders(
         "overflows": lambda: overflows(*call, actual),
         "partial_maximum": lambda: partial_maximum(*call, actual),
         "ranges": lambda: ranges(*call, actual),
-        "blocks": lambda: _of_blocks(*call, wrong_values),
+        "blocks": lambda: _of_blocks(*call, wrong_values, other_indices),
         "simplest": lambda: simplest(*call),
         "small_floats": lambda: _of_blocks(*call, misread_floats),
         "codes": lambda: _of_codes(op, inputs, actual),
@@ -135,7 +135,7 @@ def _of_blocks(op: Operation, inputs: Inputs, params: Params, *changes: Callable
 def _of_codes(op: Operation, inputs: Inputs, actual: np.ndarray) -> Named:
     """Yield the expanded values with some codes read as others, or from elsewhere."""
     for tensor in inputs.values() if op.name == "dequantize" and np.isfinite(actual).all() else ():
-        for fit in (code_values, grid_entries):
+        for fit in (code_values, grid_entries, other_layouts):
             yield from ((phrase, y.astype(np.float32)) for phrase, y in fit(tensor, actual))
 
 
