@@ -6,7 +6,7 @@ import pytest
 
 from refsd.cases import CASES
 from refsd.causes.operation.block_parts import parts_of, wrong_values
-from refsd.causes.operation.code_values import grid_entries
+from refsd.causes.operation.code_values import grid_entries, other_layouts
 from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.product_terms import _read_on, product_terms
 from refsd.causes.operation.row_sums import _of_other_memory, row_sums
@@ -240,6 +240,21 @@ def test_codes_of_q6_k_in_a_row():
     found = p._replace(low=low).values()
     told = [phrase for phrase, y in wrong_values(tensor) if np.allclose(y.ravel(), found.ravel())]
     assert told[-1] == "q6_k: the lower bits of codes are read one behind the other"
+
+
+def test_scales_of_groups_that_are_any():
+    tensor = _tensor("q4_k")
+    p = _parts(tensor)
+    found = p._replace(s=RNG.integers(1, 60, p.s.shape)).values()
+    told = [phrase for phrase, y in other_layouts(tensor, found) if np.allclose(y.ravel(), found.ravel())]
+    assert told == ["q4_k: codes are the right ones, each group's scale is another"]
+    lowest = p.m.copy()
+    lowest[:, 4:] ^= 16  # as a reader has them that takes their high bits elsewhere
+    minimums = p._replace(m=lowest).values()
+    told = [phrase for phrase, y in other_layouts(tensor, minimums) if np.allclose(y.ravel(), minimums.ravel())]
+    assert told == ["q4_k: codes are the right ones, each group's minimum is another"]
+    noise = found + RNG.standard_normal(found.shape)
+    assert not [p for p, y in other_layouts(tensor, noise) if np.allclose(y.ravel(), noise.ravel())]
 
 
 def test_an_entry_of_a_grid():
