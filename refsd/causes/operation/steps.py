@@ -151,19 +151,6 @@ def _softmax(s, axis=-1):
     return p / np.where(total == 0, 1.0, total)
 
 
-def _sums_in(dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Return a function that computes q . k, adding the products one by one in a small type."""
-
-    def scores(q, k):
-        q, k = (t.astype(dtype) for t in (q, k))
-        s = np.zeros((*q.shape[:3], k.shape[2]), dtype)
-        for d in range(q.shape[3]):
-            s = s + q[..., :, None, d] * k[..., None, :, d]
-        return s.astype(np.float64)
-
-    return scores
-
-
 def _weights(s: np.ndarray, sinks: int = 0) -> Iterator[tuple[str, np.ndarray]]:
     """Yield wrong softmaxes over the last axis: numbers rounded, sums of tiles that are not rescaled.
 
@@ -243,9 +230,8 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     scale, mask, sinks = whole["scale"], whole["mask"], "sinks" in values
     v = np.pad(v, ((0, 0), (0, 0), (int(sinks), 0), (0, 0)))
 
-    def made(scores=lambda q, k: q @ k.swapaxes(-1, -2), softmax=_softmax, masked=None):
-        s = scores(q, k)
-        s = (scale * s + mask) if masked is None else masked(s)
+    def made(softmax=_softmax, masked=lambda s: scale * s + mask):
+        s = masked(q @ k.swapaxes(-1, -2))
         return (softmax(_with_sinks(s, values)) @ v).transpose(0, 2, 1, 3)
 
     for label, axis in (("queries", 2), ("heads", 1)):
@@ -259,7 +245,6 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         scored, open_to = shown(np.arange(k.shape[2]), k.shape[2])
         instead = np.where(none, np.where(open_to, 0.0, -np.inf), mask)
         yield label, made(masked=lambda s, m=instead, e=scored: np.where(none & ~e, 0.0, scale * s) + m)
-    yield "products of queries and keys added up in float16", made(scores=_sums_in(np.float16))
     for dtype in (np.float16, ml_dtypes.bfloat16):
         coarse, called = rounded(dtype), np.dtype(dtype).name
         for times, words in ((scale, ""), (1.0, ", then scaled")):
