@@ -280,22 +280,10 @@ def _lengths(op, inputs, params):
         for width in _wider(n) if of_rows or {axis for _, axis in where} == {1} else ():
             phrase = f"{which} is read on to {width} numbers, into what lies behind it"
             yield phrase, _resized(op, inputs, params, where, width - n, behind=True)
-        for block in BLOCKS:
-            if n % block and n > block:
-                phrase = f"{which}: the last {block} are read as one block: some of them count twice"
-                yield phrase, _read_again(op, inputs, params, where[0], slice(n - block, n // block * block))
         cut = {k: f"the last {k} of {which} not read" for k in (1, 2, 3, 32) if k < n}
         cut |= {n - start: f"{words}, not read" for start, words in tails(n, f"the {which}") if start}
         for less, phrase in cut.items():
             yield phrase, _resized(op, inputs, params, where, -less)
-
-
-def _read_again(op, inputs, params, where: tuple[str, int], again: slice):
-    """Count a part of a summed axis twice, as a last whole vector that begins inside the one before it does."""
-    name, axis = where
-    x = np.moveaxis(inputs[name].values().copy(), axis, 0)
-    x[again] *= 2
-    return lambda: with_changed(op, inputs, params, {name: np.moveaxis(x, 0, axis)})
 
 
 def _wider(n: int) -> list[int]:
