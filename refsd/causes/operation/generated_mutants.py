@@ -39,8 +39,6 @@ Named = Iterator[tuple[str, np.ndarray]]
 
 # Change a larger input only as a whole, not axis by axis.
 _LARGE = 1 << 20
-# Sides of a convolution's tiles, and the most that are computed one by one.
-_SIDES, _TILES = (4, 8, 16, 32), 12
 # These only copy values: do not try them in place of another operation.
 _EXPANDS = ("dequantize", "embedding")
 # Of an input that hides by -inf.
@@ -228,8 +226,7 @@ def _channels_last(op, inputs, params, right):
 
 
 def _of_results(op, inputs, params, right):
-    """Yield sums that are not cleared, and tiles of a convolution."""
-    x = inputs[next(iter(inputs))].values()
+    """Yield sums that are not cleared."""
     if "bias" in inputs and "weight" in inputs and op.family != "norms":
         bare = with_changed(op, inputs, params, {"bias": 0 * inputs["bias"].values()})
         for axis in range(right.ndim):
@@ -238,21 +235,6 @@ def _of_results(op, inputs, params, right):
                 sums = np.concatenate([tile.cumsum(axis) for tile in tiles], axis)
                 phrase = f"sums are not cleared: each of {n} along axis {axis} goes on from the one before"
                 yield phrase, lambda sums=sums: sums + (right - bare)
-    for side in _SIDES if op.name == "conv2d" and x.shape[2:] == right.shape[2:] else ():
-        rows, columns = (-(-n // side) for n in x.shape[2:])
-        if 1 < rows * columns <= _TILES:
-            phrase = f"tiles of {side} x {side} are computed without the pixels around them"
-            yield phrase, lambda side=side: _of_tiles(op, inputs, params, right, side)
-
-
-def _of_tiles(op, inputs, params, right, side):
-    y, x = np.empty_like(right), inputs["x"].values()
-    for row in range(0, x.shape[2], side):
-        for column in range(0, x.shape[3], side):
-            tile, alone = np.s_[:, :, row : row + side, column : column + side], np.zeros_like(x)
-            alone[tile] = x[tile]
-            y[tile] = with_changed(op, inputs, params, {"x": alone})[tile]
-    return y
 
 
 def _lengths(op, inputs, params):
