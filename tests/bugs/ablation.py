@@ -29,7 +29,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.formulas": ("changed_formulas",),
     "operation.function_steps": ("other_functions", "ranges", "cut_polynomials", "straight_lines"),
     "operation.generated_mutants": ("generated", "simplest"),
-    "operation.memory_layouts": ("of_strides", "of_other_strides", "of_groups", "of_tokens", "of_slices"),
+    "operation.memory_layouts": ("of_strides", "of_other_strides", "of_groups", "of_tokens"),
     "operation.other_entries": ("other_entries",),
     "operation.overflows": ("overflows",),
     "operation.precisions": ("in_precisions",),

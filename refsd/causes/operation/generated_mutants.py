@@ -21,7 +21,6 @@ from refsd.causes.operation.memory_layouts import (
     last_of_first,
     of_groups,
     of_other_strides,
-    of_slices,
     of_strides,
     of_tiles,
     of_tokens,
@@ -123,7 +122,7 @@ def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], 
     yield from _inputs(op, inputs, params)
     yield from _exchanged_inputs(op, inputs, params)
     values = {name: t.values() for name, t in inputs.items()}
-    read = chain(of_slices(values), of_other_strides(values))
+    read = of_other_strides(values)
     yield from ((name, lambda changed=changed: with_changed(op, inputs, params, changed)) for name, changed in read)
     yield from _channels_last(op, inputs, params, right)
     yield from _of_results(op, inputs, params, right)
