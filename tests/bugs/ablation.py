@@ -46,7 +46,6 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "stage.looks": ("output_causes",),
     "stage.members": ("member_causes",),
     "trajectory.changed_solvers": ("changed_solvers", "changed_weights"),
-    "trajectory.moved_history": ("moved_history",),
     "trajectory.diagnose": ("_sigma_causes",),
 }
 _MARK = re.compile("\x1e([^\x1f]*)\x1f")
