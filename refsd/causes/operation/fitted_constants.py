@@ -7,7 +7,6 @@ the answer comes nearest to the engine's, and report it, and the usual constants
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +44,6 @@ class Knob(NamedTuple):
     turned: value -> the operation's answer
     grid:   values at which the search starts
     usual:  value -> its name: constants that engines are likely to have there
-    plain_roots: the same of roots of lengths that are plain numbers: 1/sqrt(L) = 0.25
     """
 
     phrase: str
@@ -53,7 +51,6 @@ class Knob(NamedTuple):
     turned: Callable[[float], np.ndarray]
     grid: np.ndarray
     usual: dict[float, str]
-    plain_roots: Mapping[float, str] = MappingProxyType({})
 
 
 def fitted(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -95,8 +92,6 @@ def _turned(knobs: Iterable[Knob], actual: np.ndarray) -> Iterator[tuple[str, np
             y = knob.turned(value)
             if y.shape == actual.shape:
                 fits.append((value not in knob.usual and not is_plain(value), knob.phrase.format(called), y))
-                roots = [root for plain, root in knob.plain_roots.items() if _apart(plain, value) < _SAME]
-                fits.extend((True, knob.phrase.format(root), y) for root in roots)
     yield from ((phrase, y) for _, phrase, y in sorted(fits, key=lambda fit: fit[0]))
 
 
@@ -131,12 +126,11 @@ def _parameters(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]
             continue
         roots = _roots(sizes) if name == "scale" and op.name in ("attention", "softmax") else {}
         usual = _usual(own) | {value: root for value, root in roots.items() if not is_plain(value)}
-        plain = {value: root for value, root in roots.items() if is_plain(value)}
 
         def turned(v, name=name):
             return answer(op, inputs, {**params, name: v})
 
-        yield Knob(f"{name} is {{}}, not {own:.4g}", own, turned, _around(own), usual, plain)
+        yield Knob(f"{name} is {{}}, not {own:.4g}", own, turned, _around(own), usual)
 
 
 def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
