@@ -1,4 +1,4 @@
-"""Find patterns in a wrong output itself: a multiple, another order, extra slices."""
+"""Find patterns in a wrong output itself: a multiple, another order or shape, extra slices."""
 
 from collections.abc import Iterator
 
@@ -136,6 +136,25 @@ def _more_slices(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray)
         yield f"{name}: {phrase}"
 
 
+def _reshaped(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """The truth's numbers in the right order, in another shape."""
+    if actual.shape == truth.shape or actual.size != truth.size:
+        return
+    limit = np.broadcast_to(scene.limits[name].limit, truth.shape).ravel()
+    if (np.abs(actual.ravel() - truth.ravel()) <= limit + 2.0**-20 * np.abs(truth.ravel())).all():
+        shapes = f"{list(actual.shape)} for {list(truth.shape)}"
+        yield f"{name} has the right numbers, as {shapes}{_joined(scene, name, actual)}"
+
+
+def _joined(scene: Scene, name: str, actual: np.ndarray) -> str:
+    """Return ": item and channel joined" if two axes of the truth are one; else ""."""
+    axes, right = scene.stage.outputs[name].axes, scene.truth[name].shape
+    for i in range(len(right) - 1):
+        if actual.shape == (*right[:i], right[i] * right[i + 1], *right[i + 2 :]):
+            return f": {axes[i]} and {axes[i + 1]} joined"
+    return ""
+
+
 def _multiple_in_part(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """A multiple of the truth at some elements, for example where a mask is 0."""
     if scene.stage.outputs[name].size is None or actual.shape != truth.shape:
@@ -152,5 +171,5 @@ def _multiple_in_part(scene: Scene, name: str, actual: np.ndarray, truth: np.nda
     yield f"{name} is {what} {masked(scene, name, wrong, truth != 0) or f'at {t.size} of {truth.size} elements'}"
 
 
-WHOLE = (_counted, _linear, _function, wrong_term, _reordered, _more_slices)
+WHOLE = (_counted, _linear, _function, wrong_term, _reordered, _more_slices, _reshaped)
 PARTS = (constant_in_part, _multiple_in_part)

@@ -197,6 +197,11 @@ def _drawn_anew(y, item):
             lambda c, v, y: _half_a_residual(v, y, y["cond_reused"]),
             "FirstBlockCache.reuse: the factor of self.others[call.condition]",
         ),
+        (
+            "stage/latents/sd3",
+            lambda c, v, y: {"latent": y["latent"].reshape(-1, *y["latent"].shape[2:])},
+            "as [32, 3, 5] for [2, 16, 3, 5]: item and channel joined",
+        ),
     ],
 )
 def test_a_mechanism_is_named(case, change, cause):
