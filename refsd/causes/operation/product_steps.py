@@ -81,8 +81,6 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     whole = x.shape[-1] if len(params["axes_dim"]) == 1 else sum(params["axes_dim"])
     each = _angles(ids, params, lambda i, d: 2 * i / whole)
     yield f"frequencies are theta^-(2 i / {whole}) on each axis", by(*_of(each))
-    later = np.arange(len(x))[:, None, None] * ids.shape[1]
-    yield "positions go on from item to item", by(*_of(_angles(ids + later, params)))
     for dtype in (np.float16, ml_dtypes.bfloat16):
         coarse, called = rounded(dtype), np.dtype(dtype).name
         parts = [

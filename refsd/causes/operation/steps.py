@@ -164,12 +164,7 @@ def _weights(s: np.ndarray, sinks: int = 0) -> Iterator[tuple[str, np.ndarray]]:
         yield f"exponentials rounded to {name}, after they are added up", e / total
         yield f"probabilities rounded to {name}", coarse(right / total)
         yield f"exponentials rounded to {name}", e / np.maximum(e.sum(-1, keepdims=True), np.finfo(float).tiny)
-    if s.shape[-2] > 1:
-        yield "the softmax's sum is that of the row before", right / np.roll(total, 1, -2)
     for block in _TILES:
-        if block < s.shape[-2]:
-            stale = np.concatenate([total[..., :block, :], total[..., :-block, :]], axis=-2)
-            yield f"the softmax's sum is that of the tile of {block} rows before", right / stale
         if block < s.shape[-1]:
             starts = np.append(0, np.arange(block, s.shape[-1] - sinks, block) + sinks)
             sizes = np.diff([*starts, s.shape[-1]])
@@ -184,14 +179,11 @@ def _weights(s: np.ndarray, sinks: int = 0) -> Iterator[tuple[str, np.ndarray]]:
                 e = coarse(early)
                 words = f"exponentials rounded to {name} in tiles of {block} scores, after they are added up"
                 yield words, e * np.exp(np.where(np.isneginf(tops), 0.0, tops - top)) / total
-            last = np.where(np.arange(s.shape[-1]) < starts[-1], tops[..., starts[-1] - 1, None], top)
-            for own, where in ((tops, "a"), (last, "in the last one a")):
-                late = np.exp(s - np.where(np.isneginf(own), 0.0, own))
-                added = np.maximum(late.sum(-1, keepdims=True), np.finfo(float).tiny)
-                words = f"tiles of {block} scores: {where} larger maximum does not rescale what earlier tiles gave"
-                yield f"{words} to the sum", right / added
-                yield f"{words} to the values", late / total
-                yield words, late / added
+            added = np.maximum(early.sum(-1, keepdims=True), np.finfo(float).tiny)
+            words = f"tiles of {block} scores: a larger maximum does not rescale what earlier tiles gave"
+            yield f"{words} to the sum", right / added
+            yield f"{words} to the values", early / total
+            yield words, early / added
 
 
 _TILES = (8, 16, 32, 64, 128, 256)
@@ -206,7 +198,6 @@ _COARSE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 _OF_NO_KEY: dict[str, Callable[[np.ndarray, int], tuple[bool, np.ndarray]]] = {
     "a query that sees no key sees all": lambda j, J: (True, j >= 0),
     "a query that sees no key weighs all alike": lambda j, J: (False, j >= 0),
-    "a query that sees no key sees the first": lambda j, J: (False, j == 0),
     "a query that sees no key sees the last": lambda j, J: (False, j == J - 1),
 }
 

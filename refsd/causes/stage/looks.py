@@ -76,9 +76,7 @@ def _counted(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> 
             "counted from 1": i + 1,
             "counted down to 0": n - 1 - i,
             "counted down to 1": n - i,
-            "counted from 0, as a share of all": i / n,
             "counted from 0 to 1": i / max(n - 1, 1),
-            "counted down from 1": 1 - i / n,
             "counted down from 1 to 0": 1 - i / max(n - 1, 1),
         }
         for words, count in counts.items() if n > 2 else ():

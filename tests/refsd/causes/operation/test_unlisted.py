@@ -838,14 +838,6 @@ def _through(change):
     )
 
 
-def _last_tile_of_16(s):
-    """The softmax's sum as left by 32 scores: the last three, with a larger maximum, do not rescale it."""
-    top = s.max(axis=-1, keepdims=True)
-    early = np.exp(s[..., :32] - s[..., :32].max(axis=-1, keepdims=True)).sum(axis=-1, keepdims=True)
-    e = np.exp(s - top)
-    return e / (early + e[..., 32:].sum(axis=-1, keepdims=True))
-
-
 def _sums_of_pairs(op, inputs, params):
     """Two rows add up their squares in one place."""
     x = inputs["x"].values().astype(np.float64)
@@ -926,7 +918,6 @@ INSIDE = {
         _through(lambda x: x.astype(ml_dtypes.bfloat16)),
         "activations rounded to bf16",
     ),
-    "the last tile's maximum": (SELF, _attended(_last_tile_of_16), "in the last one a larger maximum.* to the sum"),
     "rows that share a sum": ("rms_norm/f32/bare-x2x10x132", _sums_of_pairs, "sums over 2 rows that share a place"),
     "a maximum of some": ("softmax/f32/long-x9x1100", _maximum_of_lanes, "maximum .* is that of a part of the row"),
     # statistics of norms
