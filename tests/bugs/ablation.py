@@ -23,6 +23,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "generic.other_shapes": ("other_shape",),
     "generic.sequences": ("sequence_difference",),
     "generic.simple_relations": ("formula", "limited", "coarser"),
+    "model.rearranged": ("left_out", "exchanged", "parts_otherwise", "joined_otherwise"),
     "operation.block_parts": ("wrong_values",),
     "operation.code_values": ("code_values", "other_layouts", "grid_entries", "other_indices"),
     "operation.fitted_constants": ("fitted",),
@@ -31,7 +32,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.generated_mutants": ("generated", "simplest"),
     "operation.memory_layouts": ("of_strides", "of_other_strides", "of_groups", "of_tokens"),
     "operation.other_entries": ("other_entries",),
-    "operation.overflows": ("overflows",),
+    "operation.overflows": ("overflows", "partial_maximum"),
     "operation.precisions": ("in_precisions",),
     "operation.product_steps": ("rope_steps", "times_steps", "other_tokens"),
     "operation.product_terms": ("product_terms",),
@@ -41,12 +42,12 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.steps": ("stepwise", "bordered"),
     "stage.candidates": ("settings", "exchanged"),
     "stage.causes": ("searched_causes",),
-    "stage.draws": ("other_draws",),
+    "stage.draws": ("other_draws", "redrawn"),
     "stage.elsewhere": ("elsewhere", "wrong_term", "constant_in_part", "last_resorts"),
     "stage.looks": ("output_causes",),
     "stage.members": ("member_causes",),
     "trajectory.changed_solvers": ("changed_solvers", "changed_weights"),
-    "trajectory.diagnose": ("_sigma_causes",),
+    "trajectory.diagnose": ("_sigma_causes", "_at_the_end", "_other_stream", "_not_finite", "_other_calls"),
 }
 _MARK = re.compile("\x1e([^\x1f]*)\x1f")
 
