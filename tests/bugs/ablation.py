@@ -27,7 +27,6 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "operation.block_parts": ("wrong_values",),
     "operation.code_values": ("code_values", "other_layouts", "grid_entries", "other_indices"),
     "operation.fitted_constants": ("fitted",),
-    "operation.formulas": ("changed_formulas",),
     "operation.function_steps": ("other_functions", "ranges", "cut_polynomials", "straight_lines"),
     "operation.generated_mutants": ("generated", "simplest"),
     "operation.memory_layouts": ("of_strides", "of_other_strides", "of_groups", "of_tokens"),

@@ -70,8 +70,17 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         y = np.concatenate(y, axis=-1) if halves else np.stack(y, axis=-1).reshape(turned.shape)
         return np.concatenate([y, rest], axis=-1)
 
+    def full(angle, halves=halves):
+        """Rotate with an angle for every channel, given each channel's partner."""
+        one, two = np.split(turned, 2, axis=-1)
+        pairs = np.stack([-turned[..., 1::2], turned[..., ::2]], axis=-1).reshape(turned.shape)
+        partner = np.concatenate([-two, one], axis=-1) if halves else pairs
+        return np.concatenate([turned * np.cos(angle) + partner * np.sin(angle), rest], axis=-1)
+
     cos, sin = np.cos(angle), np.sin(angle)
     yield "turned the other way: the sine has the other sign", by(cos, -sin)
+    yield "angles in pairs (each twice), channels in halves", full(np.repeat(angle, 2, -1), True)
+    yield "angles in halves (all, then all), channels in pairs", full(np.tile(angle, 2), False)
     for factor in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16):
         yield f"positions are multiplied by {factor:g}", by(*_of(factor * angle))
     for more, words in ((1, "one more"), (-1, "one less"), (0.5, "a half more"), (-0.5, "a half less")):

@@ -13,7 +13,6 @@ import numpy as np
 from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values, grid_entries, other_indices, other_layouts
 from refsd.causes.operation.fitted_constants import fitted
-from refsd.causes.operation.formulas import changed_formulas
 from refsd.causes.operation.function_steps import cut_polynomials, ranges, straight_lines
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.other_entries import other_entries
@@ -56,7 +55,7 @@ def unlisted(
     params: complete
     actual: the engine's answer, of the right shape
     gap:    found is one constant or not finite where it is wrong (see is_gap): try only overflows, what computes
-            nothing, wrongly read blocks and codes, and formulas
+            nothing, and wrongly read blocks and codes
     stepped: the bugs of `stepwise` were tried already, and are left out
     only:   the finders to ask; None: all
     found_by: takes the finder of each name
@@ -97,7 +96,7 @@ def _finders(
         "codes": lambda: _of_codes(op, inputs, actual),
     }
     if gap:
-        return {**first, "formulas": lambda: changed_formulas(*call)} if np.isfinite(actual).any() else first
+        return first
     return {
         **first,
         "product_terms": lambda: product_terms(*call, actual),
@@ -110,7 +109,6 @@ def _finders(
         "cut_polynomials": lambda: cut_polynomials(*call, actual),
         "straight_lines": lambda: straight_lines(*call, actual),
         "bordered": lambda: bordered(*call),
-        "formulas": lambda: changed_formulas(*call),
         "fitted": lambda: fitted(*call, actual),
         "generated": lambda: generated(*call, OPERATIONS),
         "more_softmax_sums": lambda: softmax_sums(*call, actual, more=True),
