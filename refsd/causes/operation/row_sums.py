@@ -213,6 +213,9 @@ def _other_statistics(
         yield f"1/sqrt(variance + eps) stored in {name}", (own[0], small[2] ** -2 - eps)
     axes = ["all items", "all tokens", "all heads"][: len(shape)] if len(shape) != 2 else ["all items", "axis 1"]
     number = np.arange(len(rows)).reshape(shape)
+    for a, name in enumerate(axes):
+        read = (number.take([0], a) + 0 * number).ravel()
+        yield f"{STATISTICS} are those of the first of {name}", (own[0][read], own[1][read])
     one, two = (t.reshape(shape) for t in (own[0], own[1] + own[0] ** 2))
     for axis, name in [*enumerate(axes), (None, "everything")]:
         means = [(0 * t + t.mean(axis=axis, keepdims=True)).ravel() for t in (one, two)]

@@ -80,8 +80,9 @@ def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
     if any(price < PLAIN for price, _ in solved_for):
         return
     looks = output_causes(scene, WHOLE) or _in_place(scene, known)
-    weak = _is_any_constant(scene)
-    looks = looks or _blames(scene)
+    channels = [] if looks else [*_channels_of_inputs(scene)]
+    weak = bool(channels) or _is_any_constant(scene)
+    looks = looks or channels or _blames(scene)
     if not looks:
         # Of exact numbers a part that is another says less than a formula.
         looks, weak = output_causes(scene, PARTS), scene.stage.outputs[scene.wrong].size is None
@@ -196,6 +197,28 @@ def _scaled_inputs(scene: Scene) -> Iterator[tuple[float, str]]:
         if y.dtype.kind == "f":
             run = lambda v, name=name: _answer(scene, Change(tensors=scaled(name)(v[0])))
             yield from _solved(scene, [lambda v, n=name: f"{n} is multiplied by {shown(v)}"], [1.0], run)
+
+
+def _channels_of_inputs(scene: Scene) -> Iterator[str]:
+    """Yield what each channel of an input was multiplied by, and what was added, as by statistics not taken off."""
+    name, actual = scene.wrong, np.asarray(scene.actual[scene.wrong], np.float64)
+    for other, y in scene.inputs.tensors.items() if actual.ndim == 4 and np.isfinite(actual).all() else ():
+        if y.ndim != 4 or y.dtype.kind != "f" or y.shape[1] != actual.shape[1]:
+            continue
+        run = lambda x, other=other: _answer(scene, Change(tensors=lambda t: {**t, other: x}))
+        answers = [run(x) for x in (0 * y, y, 0 * y + 1)]
+        if any(answer is None or np.shape(answer.get(name, ())) != actual.shape for answer in answers):
+            continue
+        none, one, added = (np.asarray(answer[name], np.float64) for answer in answers if answer)
+        effects = (np.moveaxis(effect - none, 1, 0) for effect in (one, added, actual))
+        flat = (effect.reshape(len(effect), -1) for effect in effects)
+        each = [np.linalg.lstsq(np.stack([a, b], 1), c, rcond=None)[0] for a, b, c in zip(*flat, strict=True)]
+        factor, more = np.stack(each, 1)[:, :, None, None]
+        other_scale = np.ptp(factor) or np.ptp(more) or abs(factor.max() - 1) > 1e-4
+        if other_scale and _explains(scene, run((factor * y + more).astype(y.dtype))):
+            ends = (dict.fromkeys(shown(round(float(k), 6)) for k in (of.min(), of.max())) for of in (factor, more))
+            times, plus = (" to ".join(texts) for texts in ends)
+            yield f"{other}: each channel is multiplied by {times}, and {plus} is added"
 
 
 # --- the reference's formulas ------------------------------------------------------------------------------------

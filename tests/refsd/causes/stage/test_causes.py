@@ -55,6 +55,13 @@ def _of_ranks(scale):
     return change
 
 
+def _of_channels(values, y, factor, more):
+    """The latent's channels are of another scale: not normalised, or twice."""
+    channel = np.arange(values["latent"].shape[1])[:, None, None]
+    other = (1 + factor * channel) * values["latent"] + more * channel
+    return {"start": y["start"] + 0.55 * (other - values["latent"])}
+
+
 def _squared_factor(values, y):
     """The noise's factor to the fourth power, where the latent's is right."""
     both = np.stack([values["latent"].ravel(), y["noise"].ravel()], axis=1)
@@ -147,6 +154,11 @@ def _drawn_anew(y, item):
     ("case", "change", "cause"),
     [
         ("stage/noising/flow-a1111", _start(0.4, 0.6), "sigma is 0.6 for 0.45"),
+        (
+            "stage/noising/flow-a1111",
+            lambda c, v, y: _of_channels(v, y, 0.25, 0.02),
+            "latent: each channel is multiplied by 1 to 1.5, and 0 to 0.04 is added",
+        ),
         ("stage/noising/ve-sdcpp", lambda c, v, y: {"start": 3 * y["start"]}, "start is 3 times what it should be"),
         ("stage/noising/flow-a1111", _start(1 - 0.1125, 0.1125), "sigma a quarter of it: 0.1125 for 0.45"),
         ("stage/prediction/v", lambda c, v, y: {"t": y["t"] * np.pi / 2}, "t is 1.5708 (pi / 2) times"),
