@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_110,  # cases of what float16 does not hold; products in MX and in blocks; memory of searches
+    "golden": 15_129,  # two known bugs that causes named; products in MX and in blocks; memory of searches
     "kernels": 11_360,
     "numerics": 1_790,
     "refsd": 1_150,
@@ -41,7 +41,7 @@ BUDGETS = {
     "refsd/bench": 1_960,
     "refsd/caches": 750,
     "refsd/cases": 577,  # a glob that lacks a part between
-    "refsd/causes": 10_260,  # finders have names, so that later cases ask those that told something
+    "refsd/causes": 9_148,  # what named no bug of the known sets is gone (docs/generalisation.md)
     "refsd/cli": 4_705,  # conform --twice, --no-causes, golden show of several
     "refsd/cluster": 1_300,
     "refsd/commands": 1_450,  # waivers that are not needed, sums more precise than declared

@@ -238,7 +238,15 @@ _ENDS = (
     Mutant("last row never read", _never_read(2)),
     Mutant("last column never read", _never_read(3)),
 )
+_WHOLE_STEP = "the ratio of the sides rounded down to a whole number, where it is above 1"
+
+
+def _whole(step: float) -> float:
+    return step // 1 or step
+
+
 _NEAREST = (
+    Mutant(_WHOLE_STEP, taken_at(lambda p, step: np.floor(p * _whole(step)))),
     Mutant("rounded", taken_at(lambda p, step: np.rint(p * step))),
     Mutant("by a step that is rounded down", taken_at(lambda p, step: np.floor(p * step * (1 - 2**-24)))),
     Mutant("half-pixel centres", taken_at(lambda p, step: np.floor((p + 0.5) * step))),
@@ -322,6 +330,7 @@ RESIZE_BILINEAR = _resize(
         Mutant("the other antialias", toggled("antialias")),
         _BY_THE_SIZES,
         Mutant("no half pixels", linear_at(lambda p, step: p * step)),
+        Mutant(_WHOLE_STEP, linear_at(lambda p, step: (p + 0.5) * _whole(step) - 0.5)),
         Mutant("nearest", other_run(_run_nearest)),
         Mutant("bicubic", other_run(_run("bicubic"))),
         Mutant("rows not interpolated: the upper one alone", _along_one(1)),

@@ -135,6 +135,16 @@ def tail_of_other_memory(op, inputs, params):
     return np.concatenate([y[..., :turned], other[..., turned:]], axis=-1)
 
 
+def in_place(op, inputs, params):
+    """Turn the second channel of each pair with the first one's result, which stands where that was."""
+    x, turned = inputs["x"].values(), sum(params["axes_dim"])
+    channels = np.arange(x.shape[-1])
+    first = (channels < turned // 2) if params["halves"] else (channels % 2 == 0) & (channels < turned)
+    y = answer(op, inputs, params)
+    later = {**inputs, "x": stored(np.where(first, y, x).astype(x.dtype))}
+    return np.where(first, y, answer(op, later, params))
+
+
 def tail_zero(op, inputs, params):
     turned = sum(params["axes_dim"])
     if turned == inputs["x"].shape[-1]:
@@ -200,6 +210,7 @@ ROPE = Operation(
             for t in (np.float16, ml_dtypes.bfloat16)
         ),
         Mutant("heads turned as tokens", angles_of_heads),
+        Mutant("turned in place: the second of each pair reads the first one's result", in_place),
         Mutant("channels that are not turned: of other memory", tail_of_other_memory),
         Mutant("channels that are not turned: zero", tail_zero),
     ),

@@ -174,7 +174,9 @@ def _padding_hidden(case, values, y):
 
 
 def _unscaled(case, values, y):
-    return {"weight": values["data"].reshape(y["weight"].shape)} if "scale" in values else None
+    """Joined parts, whose data are several tensors, are left as they are."""
+    whole = "scale" in values and values["data"].size == y["weight"].size
+    return {"weight": values["data"].reshape(y["weight"].shape)} if whole else None
 
 
 def _bytes_swapped(case, values, y):

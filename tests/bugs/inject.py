@@ -4,7 +4,7 @@
     uv run python tests/bugs/inject.py bugs.json --id act-01 --numerics ggml-cpu --json
     uv run python tests/bugs/inject.py bugs.json --splits 5 --seed 7
     uv run python tests/bugs/inject.py bugs.json --forget --splits 5 --seed 7
-    uv run python tests/bugs/inject.py bugs.json --ablate
+    uv run python tests/bugs/inject.py bugs.json --ablate [--lists]
     uv run python tests/bugs/inject.py --held-out
     uv run python tests/bugs/inject.py --held-out fresh    # or: second, third, ... twentieth
 
@@ -323,11 +323,11 @@ def inject(
     return outcomes
 
 
-def ablate(bugs: Mapping[str, str], bench: Bench, note: Callable[[Outcome], None]) -> str:
-    """Judge each bug without known bugs, and again without the finder that named it; return a table of finders."""
+def ablate(bugs: Mapping[str, str], bench: Bench, note: Callable[[Outcome], None], lists: bool = False) -> str:
+    """Judge each bug, and again without the finder that named it; return a table of finders. lists: kept"""
     seconds: dict[str, float] = {}
     outcomes, without = [], {}
-    with forgotten(listed()):
+    with forgotten(set() if lists else listed()):
         for id, level in bugs.items():
             with marked(seconds):
                 (outcome,) = inject({id: level}, bench, note)
@@ -354,11 +354,8 @@ def main() -> int:
     parser.add_argument("--splits", type=int, default=0, help="so many random halves, measured on the other half")
     parser.add_argument("--seed", type=int, default=7, help="of the halves")
     parser.add_argument("--forget", action="store_true", help="each bug without the known bugs that name it")
-    parser.add_argument(
-        "--ablate",
-        action="store_true",
-        help="what each finder is worth, over the list and all sets",
-    )
+    parser.add_argument("--ablate", action="store_true", help="each finder's worth, over the list and all sets")
+    parser.add_argument("--lists", action="store_true", help="with --ablate: the lists of known bugs are kept")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for machines")
     told = parser.parse_args()
     if (told.bugs is None) == (told.held_out is None):
@@ -384,7 +381,7 @@ def main() -> int:
             print(f"{outcome.id} {outcome.seconds:.1f} s", file=sys.stderr, flush=True)
 
     if told.ablate:
-        print(ablate(bugs, Bench(told.numerics), note))
+        print(ablate(bugs, Bench(told.numerics), note, told.lists))
         return 0
     outcomes = inject(bugs, Bench(told.numerics), note, told.forget)
     if not told.json:

@@ -75,6 +75,9 @@ def test_a_cause_is_marked_with_its_finder_which_can_be_switched_off(monkeypatch
     rows = {row.split(" | ")[0].removeprefix("| "): row.split(" | ")[2:4] for row in table.splitlines()}
     assert rows["operation.generated_mutants"] == ["1", "1: t-conv-01"] and rows["stage.looks"] == ["0", "0"]
     assert not any("\x1e" in o.cause + o.reason for o in told)
+    told.clear()
+    ablate({"q-01": "op"}, _bench(), told.append, lists=True)
+    assert [o.finder for o in told] == ["lists"], told
 
 
 def test_a_list_is_forgotten_for_a_while():

@@ -86,15 +86,6 @@ def is_comparison(node: Any) -> bool:
     return isinstance(node, ast.Compare) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
 
 
-def derived(name: str, others: tuple[str, ...]) -> Iterator[tuple[ast.AST, str]]:
-    """Yield what may stand in a variable's place, made of it and of another: the node, and its wording or ""."""
-    made = [f"{name} + 1", f"{name} - 1", f"2 * {name}", f"{name} / 2", f"{name} // 2"]
-    made += [f"{name} {sign} {other}" for other in others for sign in "*/"]
-    yield from ((ast.parse(text, mode="eval").body, "") for text in made)
-    for other in (name, *others):
-        yield ast.parse(f"0 * {other} + {other}[0]", mode="eval").body, f"{name} is the first of {other} throughout"
-
-
 def changes(node: Any, others: tuple[str, ...], flags: Container[str] = ()) -> Iterator[tuple[str, ast.AST, str]]:
     """Yield each change: its kind, the node that replaces the expression, and its own wording or ""."""
     if isinstance(node, ast.Name):

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from refsd.causes.generic.error_places import Places, contents, flat_tail, index_set, joined, places, seen
-from refsd.causes.generic.moved_values import rearranged
-from refsd.causes.generic.reshaped import other_order
+from refsd.causes.generic.moved_values import moved
 from refsd.causes.generic.simple_relations import coarser
 from refsd.causes.generic.solved_numbers import shown
 from refsd.golden.evidence import Evidence
@@ -84,9 +83,9 @@ def fitted_causes(
         return []
     if inside is not None and (place or _mostly_one(evidence)):
         return [f"nothing is written{place}: {inside}"]
-    order = other_order(evidence, channel)
-    if order:
-        return [f"the right numbers in another order: {order}"]
+    order = moved(evidence, channel)
+    if order is not None and (order.source >= 0).all():
+        return [f"the right numbers in another order: {order.phrase}"]
     part = evidence.part(where.inside) if where.phrases else evidence
     if where.phrases and part.truth.size > 1 and np.ptp(part.truth) == 0:
         largest = float(np.abs(part.actual).max())
@@ -105,8 +104,9 @@ def fitted_causes(
         return [f"{grid.phrase.replace('it is the truth', 'the answer is')}{place}"]
     if _beginning_of_rows(where, evidence.truth.shape):
         return [f"rows are written over at their beginning, as by the end of the row before{place}"]
-    elsewhere = _written_elsewhere(evidence, channel)
-    return [elsewhere] if elsewhere else _lost_tile(evidence, where)
+    if order is not None and np.mean(order.source < 0) <= _FEW_LOST:
+        return [f"right slices stand at other places: {order.phrase}"]
+    return _lost_tile(evidence, where)
 
 
 def _but_for_zeros(evidence: Evidence, channel: int, suspects: Mapping[str, np.ndarray]) -> list[str]:
@@ -180,15 +180,6 @@ def _overflow(evidence: Evidence) -> list[str]:
     if float(size[~infinite].max()) > 1.01 * least:
         return []
     return [f"numbers overflow: infinite where the truth is beyond {least:.4g}"]
-
-
-def _written_elsewhere(evidence: Evidence, channel: int) -> str | None:
-    """Describe an answer whose slices are the truth's at other places, but for few that are something else."""
-    for axis in range(evidence.truth.ndim):
-        found = rearranged(evidence, axis, channel)
-        if found is not None and np.mean(found.source < 0) <= _FEW_LOST:
-            return f"right slices stand at other places: {found.phrase}"
-    return None
 
 
 def _near(evidence: Evidence, y: np.ndarray, where: np.ndarray) -> bool:

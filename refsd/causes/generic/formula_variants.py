@@ -21,7 +21,6 @@ from refsd.causes.generic.changed_expressions import (
     TOGETHER,
     Without,
     changes,
-    derived,
     is_comparison,
     is_number,
     is_text,
@@ -40,7 +39,6 @@ _LEAST_FIRST = (
     "condition",
     "statement",
     "exchange",
-    "derived",
 )
 
 _Site = tuple[Any, str, int | None]
@@ -106,13 +104,6 @@ class Text:
         yield from self._without_statements()
         yield from self._without_functions()
         yield from self._exchanged()
-
-    def derived(self) -> Iterator[Variant]:
-        """Yield what an engine may have made of a variable, or of another for it: one more, twice, the first's."""
-        for site, node, statement in self._sites():
-            if isinstance(node, ast.Name) and node.id in self._variables:
-                for new, words in derived(node.id, self._names(node)):
-                    yield from self._made("derived", site, node, new, statement, words)
 
     def numbers(self) -> Iterator[Number]:
         """Yield the numbers that may be constants of a formula, and the numeric defaults of parameters."""
@@ -209,7 +200,7 @@ class Text:
                 before, after = f"-{before}", f"-{after}".removeprefix("--")
             there = quoted(statement)
             where = f", in {there}" if there not in (before, "") else ""
-            if words and not where and kind != "derived":
+            if words and not where:
                 where = f" of {before}"
             yield Variant(f"{self.name}: {words or f'{after} in place of {before}'}{where}", kind, code)
 

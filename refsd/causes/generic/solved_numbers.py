@@ -35,7 +35,6 @@ _KNOWN = {
     14.6146: "the highest sigma of SD",
     0.029167: "the lowest sigma of SD",
     127.5: "half of 255",
-    255 / 256: "255 / 256",
 }
 
 

@@ -271,7 +271,6 @@ def _of_others(p: Parts, wide: int) -> Iterator[tuple[str, Parts]]:
 
 
 def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
-    grouped = p.s.shape[1] > 1
     has_minimum, has_high = bool(np.any(p.dmin)), bool(np.any(p.high))
     larger = ((f"{2**k} times too large", 2.0**k) for k in range(2, 11))  # as where an exponent's bits are changed
     for words, factor in (("flushed to zero", 0.0), ("halved", 0.5), ("doubled", 2.0), *larger):
@@ -285,8 +284,12 @@ def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
         yield "the scale's two bytes exchanged", p._replace(d=bits.byteswap().view(np.float16).astype(np.float64))
         yield "the scale's bits read as a bfloat16", p._replace(d=bits.view(ml_dtypes.bfloat16).astype(np.float64))
         yield "the scale's bits read as a whole number", p._replace(d=bits.astype(np.float64))
-    if grouped:
-        yield from _other_scales(p)
+    if p.s.shape[1] > 1:
+        yield "scales and minimums of the groups swapped", p._replace(s=p.m, m=p.s)
+        yield "the groups' scales left out", p._replace(s=np.ones_like(p.s))
+        if p.s.min() < 0:
+            yield "the groups' scales read as unsigned", p._replace(s=np.where(p.s < 0, p.s + 256, p.s))
+        yield "the groups' minimums left out", p._replace(m=0 * p.m)
     if has_minimum:
         yield "the minimum left out", p._replace(dmin=0 * p.dmin)
         yield "the minimum with the other sign (subtracted, not added, or the reverse)", p._replace(dmin=-p.dmin)
@@ -304,15 +307,12 @@ def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
         yield "the high bits one place too low", p._replace(high=0 * p.high, low=p.low | p.high << (p.bits - 1))
     if p.table:
         yield "codes as numbers less 8, not through the table", p._replace(table=(), z=8)
-        yield "the table in the reverse order", p._replace(table=p.table[::-1])
-        yield "the code after this one", p._replace(low=np.minimum(p.low + 1, 15))
     for z in dict.fromkeys((0, p.z - 1, p.z + 1, p.z // 2, 2 * p.z, 8, 16, 32, 4, 128)):
         if not p.table and z != p.z:
             yield f"{z} taken from the codes, not {p.z}", p._replace(z=z)
     if p.bits == 8:
         yield "codes without their sign", p._replace(low=p.low & 127)
         yield "codes as unsigned bytes", p._replace(low=p.low & 255)
-        yield "codes in seven bits: -128 as 0", p._replace(low=np.where(p.low == -128, 0, p.low))
 
 
 def _signed_bytes(type: str, blocks: np.ndarray, p: Parts) -> Iterator[tuple[str, Parts]]:
@@ -329,37 +329,6 @@ def _signed_bytes(type: str, blocks: np.ndarray, p: Parts) -> Iterator[tuple[str
     for chosen, (how, join) in itertools.product(some_of([*halves]), SIGNED_LOWER_BYTE.items()):
         joined = {n: join(halves[n].view(np.uint16)).view(np.float16).astype(np.float64) for n in chosen}
         yield f"{' and '.join(chosen)}: the {how}", p._replace(**joined)
-
-
-def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:
-    signed = p.s.min() < 0
-    yield "scales and minimums of the groups swapped", p._replace(s=p.m, m=p.s)
-    yield "the groups' scales left out", p._replace(s=np.ones_like(p.s))
-    if np.any(p.m):
-        yield "the groups' minimums left out", p._replace(m=0 * p.m)
-    if signed:
-        yield "the groups' scales read as unsigned", p._replace(s=np.where(p.s < 0, p.s + 256, p.s))
-        yield "the groups' scales without their sign", p._replace(s=np.abs(p.s))
-        yield "the groups' scales without 32 taken off", p._replace(s=p.s + 32)
-        yield "the groups' scales 1 too small", p._replace(s=p.s - 1)
-    if p.s.dtype.kind in "iu":  # NVFP4's are small floats
-        low = p.s + 32 if signed else p.s
-        yield "the groups' scales read as signed", p._replace(s=np.where(p.s > 31, p.s - 64, p.s))
-        if np.any(p.m):
-            yield "the groups' minimums read as signed", p._replace(m=np.where(p.m > 31, p.m - 64, p.m))
-        yield "the groups' scales of four bits alone", p._replace(s=(low & 15) - (32 if signed else 0))
-    if np.any(p.m):
-        late = np.arange(p.m.shape[1]) >= p.m.shape[1] // 2  # whose bits lie in two places
-        yield "scales and minimums of four bits alone", p._replace(s=p.s & 15, m=p.m & 15)
-        for (name, what), (keep, bits) in itertools.product(_SIX_BITS, ((15, "upper"), (48, "lower"))):
-            t = getattr(p, name)
-            yield (
-                f"{what} of the second half of groups without their {bits} bits",
-                p._replace(**{name: np.where(late, t & keep, t)}),
-            )
-
-
-_SIX_BITS = (("m", "minimums"), ("s", "scales"))
 
 
 def _other_orders(p: Parts) -> Iterator[tuple[str, np.ndarray]]:

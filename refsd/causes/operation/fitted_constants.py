@@ -7,13 +7,12 @@ the answer comes nearest to the engine's, and report it, and the usual constants
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from refsd.causes.generic.solved_numbers import is_certain, is_plain
-from refsd.causes.operation.exchanged_axes import letters
+from refsd.causes.operation.declared_axes import letters
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.numerics.errors import BadInput
@@ -45,7 +44,6 @@ class Knob(NamedTuple):
     turned: value -> the operation's answer
     grid:   values at which the search starts
     usual:  value -> its name: constants that engines are likely to have there
-    plain_roots: the same of roots of lengths that are plain numbers: 1/sqrt(L) = 0.25
     """
 
     phrase: str
@@ -53,7 +51,6 @@ class Knob(NamedTuple):
     turned: Callable[[float], np.ndarray]
     grid: np.ndarray
     usual: dict[float, str]
-    plain_roots: Mapping[float, str] = MappingProxyType({})
 
 
 def fitted(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -95,8 +92,6 @@ def _turned(knobs: Iterable[Knob], actual: np.ndarray) -> Iterator[tuple[str, np
             y = knob.turned(value)
             if y.shape == actual.shape:
                 fits.append((value not in knob.usual and not is_plain(value), knob.phrase.format(called), y))
-                roots = [root for plain, root in knob.plain_roots.items() if _apart(plain, value) < _SAME]
-                fits.extend((True, knob.phrase.format(root), y) for root in roots)
     yield from ((phrase, y) for _, phrase, y in sorted(fits, key=lambda fit: fit[0]))
 
 
@@ -131,17 +126,15 @@ def _parameters(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]
             continue
         roots = _roots(sizes) if name == "scale" and op.name in ("attention", "softmax") else {}
         usual = _usual(own) | {value: root for value, root in roots.items() if not is_plain(value)}
-        plain = {value: root for value, root in roots.items() if is_plain(value)}
 
         def turned(v, name=name):
             return answer(op, inputs, {**params, name: v})
 
-        yield Knob(f"{name} is {{}}, not {own:.4g}", own, turned, _around(own), usual, plain)
+        yield Knob(f"{name} is {{}}, not {own:.4g}", own, turned, _around(own), usual)
 
 
 def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
     yield from _parameters(op, inputs, params)
-    yield from _constants(op, inputs)
     right, around = answer(op, inputs, params), _around(1.0)
     factors = {value: root for value, root in _roots(_sizes(op, inputs)).items() if not is_plain(value)}
     factors = _usual(1.0) | factors | {-1.0: "-1 (its sign is the other)"}
@@ -157,18 +150,6 @@ def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
         yield Knob(f"{name} is multiplied by {{}}", 1.0, lambda k, x=x, c=changed: c(k * x), around, factors)
         usual = {v: f"{v:g}" for v in (-1.0, -0.5, 0.5, 1.0)}
         yield Knob(f"{{}} is added to {name}", 0.0, lambda k, x=x, c=changed: c(x + k), _around(0), usual)
-
-
-def _gelu(x: np.ndarray, factor: float, cube: float) -> np.ndarray:
-    return (x * (1 + np.tanh(factor * (x + cube * x**3))) / 2).astype(np.float32)
-
-
-def _constants(op: Operation, inputs: Inputs) -> Iterator[Knob]:
-    """Yield the constants that an activation's formula holds."""
-    if op.name == "gelu_tanh":
-        x, root, cube = inputs["x"].values().astype(np.float64), math.sqrt(2 / math.pi), 0.044715
-        yield Knob("0.044715 is {}", cube, lambda c: _gelu(x, root, c), _around(cube), _usual(cube))
-        yield Knob("sqrt(2 / pi) is {}", root, lambda k: _gelu(x, k, cube), _around(root), _usual(root))
 
 
 def _own(op: Operation, inputs: Inputs, name: str, value: object) -> float | None:

@@ -15,13 +15,12 @@ import numpy as np
 
 from refsd.causes.generic.error_places import joined
 from refsd.causes.generic.orders import in_order, orders, tiles
-from refsd.causes.operation.exchanged_axes import along_others, axes_of, exchanged_inputs, letters, with_changed
+from refsd.causes.operation.declared_axes import axes_of, letters, with_changed
 from refsd.causes.operation.memory_layouts import (
     first_of_last,
     last_of_first,
     of_groups,
     of_other_strides,
-    of_slices,
     of_strides,
     of_tiles,
     of_tokens,
@@ -39,8 +38,6 @@ Named = Iterator[tuple[str, np.ndarray]]
 
 # Change a larger input only as a whole, not axis by axis.
 _LARGE = 1 << 20
-# Sides of a convolution's tiles, and the most that are computed one by one.
-_SIDES, _TILES = (4, 8, 16, 32), 12
 # These only copy values: do not try them in place of another operation.
 _EXPANDS = ("dequantize", "embedding")
 # Of an input that hides by -inf.
@@ -64,7 +61,6 @@ _ROUNDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} rounded to bfloat16": lambda x: x.astype(ml_dtypes.bfloat16),
     "{} rounded to float8_e4m3": lambda x: x.astype(ml_dtypes.float8_e4m3fn),
     "{} rounded to tf32, 10 bits": lambda x: shortened(x, 13, 1 << 12),
-    "{} rounded to tf32, 10 bits, halves to even": lambda x: shortened(x, 13, (1 << 12) - 1 + (_bits(x) >> 13 & 1)),
     "{} cut off to tf32, 10 bits": lambda x: shortened(x, 13),
     "{} cut off to bfloat16": lambda x: shortened(x, 16),
 }
@@ -74,8 +70,8 @@ def _bits(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x, np.float32).view(np.uint32)
 
 
-def shortened(x: np.ndarray, bits: int, more: int | np.ndarray = 0) -> np.ndarray:
-    return ((_bits(x) + np.asarray(more, np.uint32)) >> bits << bits).view(np.float32)
+def shortened(x: np.ndarray, bits: int, more: int = 0) -> np.ndarray:
+    return ((_bits(x) + np.uint32(more)) >> bits << bits).view(np.float32)
 
 
 def generated(op: Operation, inputs: Inputs, params: Params, others: dict[str, Operation]) -> Named:
@@ -123,12 +119,11 @@ def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], 
     yield from _parameters(op, inputs, params, right.shape)
     yield from _rounded(op, inputs, params)
     yield from _inputs(op, inputs, params)
-    yield from exchanged_inputs(op, inputs, params)
+    yield from _exchanged_inputs(op, inputs, params)
     values = {name: t.values() for name, t in inputs.items()}
-    read = chain(of_slices(values), of_other_strides(values))
+    read = of_other_strides(values)
     yield from ((name, lambda changed=changed: with_changed(op, inputs, params, changed)) for name, changed in read)
     yield from _channels_last(op, inputs, params, right)
-    yield from along_others(op, inputs, params, right)
     yield from _of_results(op, inputs, params, right)
     yield from _lengths(op, inputs, params)
     yield from _left_out(op, inputs, params, right)
@@ -198,6 +193,19 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
             yield phrase, lambda x, b=block: read_on(x, -(-x.shape[-1] // b) * b, x.shape[-2])
 
 
+def _exchanged_inputs(op, inputs, params):
+    for one, other in combinations(inputs, 2):
+        a, b = inputs[one], inputs[other]
+        if a.shape != b.shape or a.type != b.type:
+            continue
+        for phrase, changed in (
+            (f"{one} and {other} swapped", {one: b, other: a}),
+            (f"{other} read for {one}", {one: b}),
+            (f"{one} read for {other}", {other: a}),
+        ):
+            yield phrase, lambda changed=changed: answer(op, {**inputs, **changed}, params)
+
+
 def without_edges(x: np.ndarray, edge: int) -> np.ndarray:
     """Return pictures [N, C, H, W] with zeros in one row and one column."""
     x = x.copy()
@@ -216,8 +224,7 @@ def _channels_last(op, inputs, params, right):
 
 
 def _of_results(op, inputs, params, right):
-    """Yield sums that are not cleared, and tiles of a convolution."""
-    x = inputs[next(iter(inputs))].values()
+    """Yield sums that are not cleared."""
     if "bias" in inputs and "weight" in inputs and op.family != "norms":
         bare = with_changed(op, inputs, params, {"bias": 0 * inputs["bias"].values()})
         for axis in range(right.ndim):
@@ -226,21 +233,6 @@ def _of_results(op, inputs, params, right):
                 sums = np.concatenate([tile.cumsum(axis) for tile in tiles], axis)
                 phrase = f"sums are not cleared: each of {n} along axis {axis} goes on from the one before"
                 yield phrase, lambda sums=sums: sums + (right - bare)
-    for side in _SIDES if op.name == "conv2d" and x.shape[2:] == right.shape[2:] else ():
-        rows, columns = (-(-n // side) for n in x.shape[2:])
-        if 1 < rows * columns <= _TILES:
-            phrase = f"tiles of {side} x {side} are computed without the pixels around them"
-            yield phrase, lambda side=side: _of_tiles(op, inputs, params, right, side)
-
-
-def _of_tiles(op, inputs, params, right, side):
-    y, x = np.empty_like(right), inputs["x"].values()
-    for row in range(0, x.shape[2], side):
-        for column in range(0, x.shape[3], side):
-            tile, alone = np.s_[:, :, row : row + side, column : column + side], np.zeros_like(x)
-            alone[tile] = x[tile]
-            y[tile] = with_changed(op, inputs, params, {"x": alone})[tile]
-    return y
 
 
 def _lengths(op, inputs, params):
@@ -268,22 +260,10 @@ def _lengths(op, inputs, params):
         for width in _wider(n) if of_rows or {axis for _, axis in where} == {1} else ():
             phrase = f"{which} is read on to {width} numbers, into what lies behind it"
             yield phrase, _resized(op, inputs, params, where, width - n, behind=True)
-        for block in BLOCKS:
-            if n % block and n > block:
-                phrase = f"{which}: the last {block} are read as one block: some of them count twice"
-                yield phrase, _read_again(op, inputs, params, where[0], slice(n - block, n // block * block))
         cut = {k: f"the last {k} of {which} not read" for k in (1, 2, 3, 32) if k < n}
         cut |= {n - start: f"{words}, not read" for start, words in tails(n, f"the {which}") if start}
         for less, phrase in cut.items():
             yield phrase, _resized(op, inputs, params, where, -less)
-
-
-def _read_again(op, inputs, params, where: tuple[str, int], again: slice):
-    """Count a part of a summed axis twice, as a last whole vector that begins inside the one before it does."""
-    name, axis = where
-    x = np.moveaxis(inputs[name].values().copy(), axis, 0)
-    x[again] *= 2
-    return lambda: with_changed(op, inputs, params, {name: np.moveaxis(x, 0, axis)})
 
 
 def _wider(n: int) -> list[int]:
@@ -350,8 +330,6 @@ def _left_out(op, inputs, params, right):
             yield f"nothing is moved: {name} as it lies in memory", lambda x=x: x.reshape(right.shape)
         if x.shape == right.shape and x.dtype.kind == "f":
             yield f"{op.name} done twice", lambda name=name: with_changed(op, inputs, params, {name: right})
-            yield f"{name} added to the result", lambda x=x: right + x
-            yield f"{name} taken from the result", lambda x=x: right - x
 
 
 def _other_operations(op, inputs, params, others):

@@ -6,7 +6,6 @@ from itertools import combinations, product
 
 import numpy as np
 
-from refsd.causes.generic.error_places import joined
 from refsd.causes.generic.orders import BLOCKS
 from refsd.golden.operation import Params
 
@@ -140,22 +139,3 @@ def of_tokens(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
         for by in range(1, x.shape[-1]):
             phrase = f"{name}: of two streams in the other order, its first token is token {by}"
             yield phrase, lambda x, by=by: np.roll(x, (by, by), (-2, -1))
-
-
-def of_slices(inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Yield inputs of one shape as slices of one tensor (a fused qkv), whose rows an engine reads as if dense.
-
-    Each slice begins where it should; its next row is sought behind it, where the next slice lies.
-    """
-    alike: dict[tuple[int, ...], list[str]] = {}
-    for name, x in inputs.items():
-        if x.ndim >= 3 and x.dtype.kind == "f":
-            alike.setdefault(x.shape, []).append(name)
-    for shape, names in alike.items():
-        if len(names) < 2:
-            continue
-        axis = 2 if len(shape) > 3 else len(shape) - 1
-        memory = np.stack([inputs[name] for name in names], axis=axis).ravel()
-        row = int(np.prod(shape[axis:]))
-        dense = {name: memory[i * row :][: inputs[name].size].reshape(shape) for i, name in enumerate(names)}
-        yield f"{joined(names, 'and')}, slices of one tensor, are read as if dense", dense

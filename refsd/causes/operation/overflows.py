@@ -36,8 +36,6 @@ def overflows(
                 y = formula(op.name, values, params, kind)
             if y is not None and (kind.overflowed if sums else not np.isfinite(y).all()):
                 yield phrase.format(np.dtype(kind.numbers).name), np.asarray(y, np.float32)
-    if not finite:
-        yield from _negative_variance(op, inputs, params, actual)
 
 
 def partial_maximum(
@@ -129,20 +127,3 @@ _FORMULAS: dict[str, Callable[[str, dict, Params, _Type], np.ndarray | None]] = 
     "squares overflow {}": _squares,
     "squares overflow {}: inf - inf in the variance, in one pass": lambda *a: _squares(*a, once=True),
 }
-
-
-def _negative_variance(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray):
-    """Yield (phrase, answer) if the rows that are NaN are rows in which E[x^2] - E[x]^2 may round below zero."""
-    if op.name not in _NORMS:
-        return
-    x = inputs["x"].values().astype(np.float64)
-    rows = norm_rows(op.name, x, params)
-    lost = np.isnan(actual.reshape(rows.shape)).all(axis=1)
-    if x.shape != actual.shape or not lost.any() or np.isnan(actual.reshape(rows.shape)[~lost]).any():
-        return
-    rounding = rows.shape[1] * 2.0**-24 * (rows**2).mean(axis=1)
-    if (rows[lost].var(axis=1) + params["eps"] <= 2 * rounding[lost]).all():
-        right = answer(op, inputs, params).reshape(rows.shape)
-        cancelled = rows.var(axis=1) <= 64 * rounding
-        y = np.where(cancelled[:, None], actual.reshape(rows.shape), right)
-        yield "the variance in one pass, E[x^2] - E[x]^2, rounds below zero: the root of it", y.reshape(x.shape)

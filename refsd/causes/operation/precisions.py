@@ -2,16 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 
-import ml_dtypes
 import numpy as np
 
 from refsd.golden.judge import Inputs
-from refsd.golden.mutations import answer
 from refsd.golden.operation import Operation, Params
-from refsd.golden.operations import OPERATIONS
-from refsd.kernels.convolution_geometry import each, positions
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import (
@@ -44,8 +39,6 @@ _OF_MODELS = tuple(replace(rule, scale=scale) for rule in (FP8_TENSOR, INT8_ROWS
 _WEIGHTS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8")
 # Sums by a loop of float16 instructions, and by tensor cores.
 _SUMS = (Float16Sums(), Float16Sums(step=16))
-_MOST_HALVES = 1 << 22
-_STEPS = (8, 16, 32, 64, 128)
 
 
 def in_precisions(
@@ -61,10 +54,6 @@ def in_precisions(
     if op.name == "attention" and declared.scores is None:
         numerics = replace(declared, scores=Int8Scores(), sums=SAGE_SUMS)
         yield f"scores are products of {numerics.scores}", op.answer(Arithmetic(numerics), inputs, params)
-    if op.name == "linear" and not declared.sums:
-        yield from _in_halves(op, inputs, params)
-    if op.name in ("linear", "conv2d") and not declared.sums:
-        yield from _rounded_by_steps(op, inputs, params)
     if op.name in _OF_PRODUCTS and not declared.sums:
         for sums in _SUMS:
             numerics = replace(
@@ -73,50 +62,6 @@ def in_precisions(
             with np.errstate(all="ignore"):
                 y = op.answer(Arithmetic(numerics), inputs, params)
             yield f"products added up in float16, not in {declared.compute}", y
-
-
-def _rounded_by_steps(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield sums in float32 that are stored in a small type after so many products: of a tile, of a channel."""
-    x, weight = (inputs[name].values().astype(np.float32) for name in ("x", "weight"))
-    if op.name == "conv2d":
-        params = op.complete(inputs, params)
-        if params["groups"] != 1:
-            return
-        own = {"kernel": weight.shape[2:], **{name: params[name] for name in ("stride", "padding", "dilation")}}
-        steps = (each(own[name], 2) for name in ("stride", "dilation"))
-        sides = positions(x.shape[2:], own["padding"], own["kernel"], *steps)
-        x = answer(OPERATIONS["im2col"], {"x": inputs["x"]}, own).swapaxes(1, 2).reshape(len(x), *sides, -1)
-    rows, weight, inside = x.reshape(-1, x.shape[-1]), weight.reshape(len(weight), -1), weight[0, 0].size
-    if len(rows) * weight.size > _MOST_HALVES:
-        return
-    bias = inputs["bias"].values() if "bias" in inputs else 0
-    for dtype, step in product((np.float16, ml_dtypes.bfloat16), (inside, *_STEPS)):
-        if not 1 < step < weight.shape[1]:
-            continue
-        total = np.zeros((len(rows), len(weight)), np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for k in range(0, weight.shape[1], step):
-                total = (total + rows[:, k : k + step] @ weight[:, k : k + step].T).astype(dtype).astype(np.float32)
-        y = (total + bias).reshape(*x.shape[:-1], -1)
-        called = f"sums stored as {np.dtype(dtype).name} after each {step} products"
-        yield called, np.ascontiguousarray(np.moveaxis(y, -1, 1) if op.name == "conv2d" else y, np.float32)
-
-
-def _in_halves(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield sums in float16, one product after another, which is rounded too, or of factors that are not."""
-    x, weight = (inputs[name].values() for name in ("x", "weight"))
-    rows = x.reshape(-1, x.shape[-1])
-    if len(rows) * weight.size > _MOST_HALVES:
-        return
-    bias = inputs["bias"].values() if "bias" in inputs else 0
-    half = np.float16
-    for words, kind in ((", each rounded to float16 before", half), (", of factors in float32", np.float32)):
-        total = np.zeros((len(rows), len(weight)), half)
-        with np.errstate(all="ignore"):
-            for a, b in zip(rows.T.astype(kind), weight.T.astype(kind), strict=True):
-                total = (total + a[:, None] * b).astype(half)
-        y = total.astype(np.float32).reshape(*x.shape[:-1], -1) + bias
-        yield f"products added up in float16{words}", y.astype(np.float32)
 
 
 def of_models(numerics: Numerics) -> Iterator[tuple[str, Numerics]]:

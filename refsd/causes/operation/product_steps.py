@@ -77,13 +77,10 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         partner = np.concatenate([-two, one], axis=-1) if halves else pairs
         return np.concatenate([turned * np.cos(angle) + partner * np.sin(angle), rest], axis=-1)
 
-    cos, sin, half = np.cos(angle), np.sin(angle), angle.shape[-1] // 2
+    cos, sin = np.cos(angle), np.sin(angle)
     yield "turned the other way: the sine has the other sign", by(cos, -sin)
     yield "angles in pairs (each twice), channels in halves", full(np.repeat(angle, 2, -1), True)
     yield "angles in halves (all, then all), channels in pairs", full(np.tile(angle, 2), False)
-    first = angle.take(np.arange(n // 2) % max(half, 1), -1)
-    yield "the angles of the first half are used for the second half", by(*_of(first))
-    yield "the angles in the reverse order", by(*_of(angle[..., ::-1]))
     for factor in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16):
         yield f"positions are multiplied by {factor:g}", by(*_of(factor * angle))
     for more, words in ((1, "one more"), (-1, "one less"), (0.5, "a half more"), (-0.5, "a half less")):
@@ -93,8 +90,6 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     whole = x.shape[-1] if len(params["axes_dim"]) == 1 else sum(params["axes_dim"])
     each = _angles(ids, params, lambda i, d: 2 * i / whole)
     yield f"frequencies are theta^-(2 i / {whole}) on each axis", by(*_of(each))
-    later = np.arange(len(x))[:, None, None] * ids.shape[1]
-    yield "positions go on from item to item", by(*_of(_angles(ids + later, params)))
     for dtype in (np.float16, ml_dtypes.bfloat16):
         coarse, called = rounded(dtype), np.dtype(dtype).name
         parts = [

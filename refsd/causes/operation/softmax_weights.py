@@ -1,20 +1,17 @@
-"""Find with what weights keys count in an attention's sums: not at all, twice, or by another exponential."""
+"""Find with what weights keys count in an attention's sums: not at all, or twice."""
 
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.polynomial import legendre
 
 from refsd.causes.generic.error_places import index_set
 from refsd.causes.operation.product_terms import told_counts
-from refsd.causes.operation.row_sums import SOFTMAXES, attention_weights
+from refsd.causes.operation.row_sums import attention_weights
 from refsd.golden.operation import Inputs, Operation, Params
 
 # The most keys whose counts are solved for, and how near to whole numbers they must be.
 _MOST_KEYS, _ROUND = 1152, 0.01
 _MOST_OFTEN = 16
-# Of the polynomial that an exponential may be off by, and the most numbers of its powers; constants that are tried.
-_DEGREE, _MOST_POWERS, _SHIFTS, _MOST_TRIED, _SAME = 9, 1 << 25, 32, 1 << 18, 1e-4
 
 
 def key_counts(
@@ -72,55 +69,3 @@ def _told_keys(counts: np.ndarray, seen: np.ndarray) -> str:
     hidden = index_set(at, len(counts), "the keys") if len(at) else ""
     parts = [told_counts(np.where(seen, counts, 1), "the keys"), f"{hidden}, which the mask hides, are seen"]
     return " and ".join(part for part in (parts if hidden else parts[:1]) if part)
-
-
-def other_exponential(
-    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, wrong answer) if each exponential, 2^(n + f), is off by a factor that depends on f alone.
-
-    So it is with a polynomial in the place of 2^f: with the right weights p_j and factors h,
-    sum_j p_j h(f_j) (v_j - y) = 0 in every row, from which h, a polynomial, is solved for. And with the bits of a
-    number taken for a float's: 1 + f for 2^f, with n and f of the exponent less a constant.
-    Source: Schraudolph 1999, A Fast, Compact Approximation of the Exponential Function.
-    """
-    if op.name not in SOFTMAXES or "sinks" in inputs:
-        return
-    weights, _, right = attention_weights(op, inputs, params)
-    weights = weights.reshape(*right.shape[:-1], -1)
-    if weights.size * _DEGREE > _MOST_POWERS or actual.size < 8 * _DEGREE or not np.isfinite(actual).all():
-        return
-    highest = weights.max(axis=-1, keepdims=True)
-    exponent = np.log2(np.where(weights > 0, weights / np.where(highest > 0, highest, 1), 1))
-    v = inputs["v"].values().astype(np.float64) if "v" in inputs else None
-    v = None if v is None else np.repeat(v, right.shape[2] // v.shape[2], axis=2)
-
-    def of_bits(less: float) -> np.ndarray:
-        n = np.floor(exponent - less)
-        shares = weights * (1 + exponent - less - n) * 2 ** (n - exponent)
-        shares /= np.where(highest > 0, shares.sum(axis=-1, keepdims=True), 1)
-        return shares if v is None else np.einsum("blhj,bjhe->blhe", shares, v, optimize=True)
-
-    if weights.size <= _MOST_TRIED:
-        from scipy.optimize import fminbound  # half a second, which only this search needs
-
-        error = lambda less: float(np.square(of_bits(less) - actual).sum())
-        near = min(np.arange(_SHIFTS) / _SHIFTS, key=error)
-        less = np.asarray(fminbound(error, near - 1 / _SHIFTS, near + 1 / _SHIFTS, xtol=1e-9)).item()
-        y = of_bits(less)
-        if np.abs(y - actual).max() <= _SAME * np.abs(actual).max():
-            constant = f"{(less + _SAME) % 1:.3f}"
-            phrase = f"its exponential is bits taken for a float (Schraudolph's), 1 + f for 2^f, less {constant}"
-            yield phrase, y.astype(np.float32)
-            return
-    powers = legendre.legvander(2 * (exponent - np.floor(exponent)) - 1, _DEGREE) * weights[..., None]
-    mixed = powers if v is None else np.einsum("blhjn,bjhe->blhen", powers, v, optimize=True)
-    total = powers.sum(axis=-2)
-    columns = (mixed - np.asarray(actual, np.float64)[..., None] * total[..., None, :]).reshape(-1, _DEGREE + 1)
-    factors = np.append(1.0, np.linalg.lstsq(columns[:, 1:], -columns[:, 0], rcond=None)[0])
-    h = legendre.legval(np.linspace(-1, 1, 65), factors)
-    if h.min() > 0:
-        share = 100 * (np.sqrt(h.max() / h.min()) - 1)
-        y = mixed @ factors / np.where(highest > 0, (total @ factors)[..., None], 1)
-        phrase = f"its exponential is approximate: 2^f, 0 <= f < 1, is off by up to {share:.2g} %"
-        yield phrase, y.astype(np.float32)

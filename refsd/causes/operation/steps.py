@@ -99,36 +99,10 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
             padded = (square + (length - n) * mean**2) / n
             yield f"zeros that fill a row up to {words} count in the variance", made(padded)
             yield f"the variance is divided by {words}", made(square / length)
-            centre = mean * n / length
-            about = ((rows - centre) ** 2).sum(1, keepdims=True)
-            for phrase, over in (("the mean is the sum over", n), ("mean and variance are sums over", length)):
-                if own:
-                    yield f"{phrase} {words}; the variance is about it", made(about / over, centre)
-            yield f"the mean is the sum over {words}", made(centre=centre)
-    spread = np.abs(rows - mean).mean(1, keepdims=True)
-    yield "the mean of |x - mean| for the root of the mean of squares", made(spread**2)
-    if name == "l2_norm":
-        yield "the sum of |x| for the root of the sum of squares", made(n * spread**2)
     late = np.concatenate([square[:1], square[:-1]]) / n
     yield f"the {'variance' if own else 'mean of squares'} is the row before's", made(late)
     if own:
-        stale = np.concatenate([0 * mean[:1], mean[:-1]])
-        yield "the mean is the row before's", made(centre=stale)
-        about = ((rows - stale) ** 2).mean(1, keepdims=True)
-        yield "the mean is the row before's; the variance is about it", made(about, stale)
         yield "the variance is taken about 0: the mean of x^2", made(square / n + mean**2)
-    for words, kept in _shares(n).items():
-        for divided, count in (("", kept.sum()), (f", divided by {n}", n)):
-            part = rows[:, kept]
-            centre = part.sum(1, keepdims=True) / count if own else mean
-            about = [((t - centre) ** 2).sum(1, keepdims=True) for t in (rows, part)]
-            yield f"mean and variance are sums over {words}{divided}", made(about[1] / count, centre)
-            if own:
-                phrase = f"the mean is the sum over {words}{divided}"
-                yield phrase, made(centre=centre)
-                yield f"{phrase}; the variance is about it", made(about[0] / n, centre)
-                part = ((part - mean) ** 2).sum(1, keepdims=True)
-                yield f"the variance is the sum over {words}{divided}", made(part / count)
     whole = x.shape[1] // params["num_groups"] if name.startswith("group_norm") else 1
     # Where channels are whole, that is another number of groups.
     for parts in (k for k in (2, 4, 8) if n % k == 0 and n > k and whole % k):
@@ -138,12 +112,6 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
         each = (np.repeat(t, n // parts, axis=1) for t in (about, centre[..., 0]))
         words = f"mean and variance are those of each {n // parts} of {n}, as {parts} devices share a row"
         yield words, made(*each)
-    if name.startswith("group_norm"):
-        order = np.arange(x.shape[1]).reshape(-1, params["num_groups"]).T.ravel()
-        others, y = x[:, order].reshape(rows.shape), np.empty_like(x)
-        deviation = np.sqrt(others.var(1, keepdims=True) + eps)
-        y[:, order] = ((others - others.mean(1, keepdims=True)) / deviation).reshape(x.shape)
-        yield "a channel's group is its number modulo the number of groups", affine(name, y, values)
     for label, divisor in _DIVISORS.items():
         yield label, made(divisor=lambda v, of=divisor: of(v, eps))
     for dtype in (np.float16, ml_dtypes.bfloat16):
@@ -158,38 +126,13 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
         yield "SiLU before the weight and the bias", made(scaled=early)
 
 
-def _shares(n: int) -> dict[str, np.ndarray]:
-    """Return parts of a row of n numbers that sums of several threads leave when one of them is lost."""
-    i = np.arange(n)
-    shares = {"the first half": i < n // 2, "the second half": i >= n // 2}
-    for lanes in (lanes for lanes in (32, 16, 8, 4) if lanes < n):
-        for kept in (lanes // 2, lanes // 4):
-            shares[f"the first {kept} of every {lanes}"] = i % lanes < kept
-    return {phrase: kept for phrase, kept in shares.items() if 0 < kept.sum() < n}
-
-
 _BLOCKS = (512, 256, 128, 64, 32, 16, 8)
 # variance, eps -> the divisor. Norms add eps inside the root; l2_norm takes the larger of root and eps.
 _DIVISORS: dict[str, Step] = {
     "eps is added outside the root": lambda v, eps: np.sqrt(v) + eps,
     "eps is added inside the root": lambda v, eps: np.sqrt(v + eps),
     "the larger of the root and eps": lambda v, eps: np.maximum(np.sqrt(v), eps),
-    **{
-        f"1/sqrt by the bits of a float, with {steps} steps of Newton": lambda v, eps, n=steps: (
-            1 / _root(v + eps, n)
-        )
-        for steps in (0, 1, 2)
-    },
 }
-
-
-def _root(v: np.ndarray, steps: int) -> np.ndarray:
-    """Return 1/sqrt(v) as half of a float32's bits subtracted from a constant, refined by Newton's method."""
-    x = v.astype(np.float32)
-    y = (0x5F3759DF - (x.view(np.int32) >> 1)).view(np.float32)
-    for _ in range(steps):
-        y = y * (np.float32(1.5) - np.float32(0.5) * x * y * y)
-    return y.astype(np.float64)
 
 
 def affine(name, y, values, bias_first=False):
@@ -208,19 +151,6 @@ def _softmax(s, axis=-1):
     return p / np.where(total == 0, 1.0, total)
 
 
-def _sums_in(dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Return a function that computes q . k, adding the products one by one in a small type."""
-
-    def scores(q, k):
-        q, k = (t.astype(dtype) for t in (q, k))
-        s = np.zeros((*q.shape[:3], k.shape[2]), dtype)
-        for d in range(q.shape[3]):
-            s = s + q[..., :, None, d] * k[..., None, :, d]
-        return s.astype(np.float64)
-
-    return scores
-
-
 def _weights(s: np.ndarray, sinks: int = 0) -> Iterator[tuple[str, np.ndarray]]:
     """Yield wrong softmaxes over the last axis: numbers rounded, sums of tiles that are not rescaled.
 
@@ -234,12 +164,7 @@ def _weights(s: np.ndarray, sinks: int = 0) -> Iterator[tuple[str, np.ndarray]]:
         yield f"exponentials rounded to {name}, after they are added up", e / total
         yield f"probabilities rounded to {name}", coarse(right / total)
         yield f"exponentials rounded to {name}", e / np.maximum(e.sum(-1, keepdims=True), np.finfo(float).tiny)
-    if s.shape[-2] > 1:
-        yield "the softmax's sum is that of the row before", right / np.roll(total, 1, -2)
     for block in _TILES:
-        if block < s.shape[-2]:
-            stale = np.concatenate([total[..., :block, :], total[..., :-block, :]], axis=-2)
-            yield f"the softmax's sum is that of the tile of {block} rows before", right / stale
         if block < s.shape[-1]:
             starts = np.append(0, np.arange(block, s.shape[-1] - sinks, block) + sinks)
             sizes = np.diff([*starts, s.shape[-1]])
@@ -254,14 +179,11 @@ def _weights(s: np.ndarray, sinks: int = 0) -> Iterator[tuple[str, np.ndarray]]:
                 e = coarse(early)
                 words = f"exponentials rounded to {name} in tiles of {block} scores, after they are added up"
                 yield words, e * np.exp(np.where(np.isneginf(tops), 0.0, tops - top)) / total
-            last = np.where(np.arange(s.shape[-1]) < starts[-1], tops[..., starts[-1] - 1, None], top)
-            for own, where in ((tops, "a"), (last, "in the last one a")):
-                late = np.exp(s - np.where(np.isneginf(own), 0.0, own))
-                added = np.maximum(late.sum(-1, keepdims=True), np.finfo(float).tiny)
-                words = f"tiles of {block} scores: {where} larger maximum does not rescale what earlier tiles gave"
-                yield f"{words} to the sum", right / added
-                yield f"{words} to the values", late / total
-                yield words, late / added
+            added = np.maximum(early.sum(-1, keepdims=True), np.finfo(float).tiny)
+            words = f"tiles of {block} scores: a larger maximum does not rescale what earlier tiles gave"
+            yield f"{words} to the sum", right / added
+            yield f"{words} to the values", early / total
+            yield words, early / added
 
 
 _TILES = (8, 16, 32, 64, 128, 256)
@@ -276,7 +198,6 @@ _COARSE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 _OF_NO_KEY: dict[str, Callable[[np.ndarray, int], tuple[bool, np.ndarray]]] = {
     "a query that sees no key sees all": lambda j, J: (True, j >= 0),
     "a query that sees no key weighs all alike": lambda j, J: (False, j >= 0),
-    "a query that sees no key sees the first": lambda j, J: (False, j == 0),
     "a query that sees no key sees the last": lambda j, J: (False, j == J - 1),
 }
 
@@ -300,9 +221,8 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     scale, mask, sinks = whole["scale"], whole["mask"], "sinks" in values
     v = np.pad(v, ((0, 0), (0, 0), (int(sinks), 0), (0, 0)))
 
-    def made(scores=lambda q, k: q @ k.swapaxes(-1, -2), softmax=_softmax, masked=None):
-        s = scores(q, k)
-        s = (scale * s + mask) if masked is None else masked(s)
+    def made(softmax=_softmax, masked=lambda s: scale * s + mask):
+        s = masked(q @ k.swapaxes(-1, -2))
         return (softmax(_with_sinks(s, values)) @ v).transpose(0, 2, 1, 3)
 
     for label, axis in (("queries", 2), ("heads", 1)):
@@ -316,7 +236,6 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         scored, open_to = shown(np.arange(k.shape[2]), k.shape[2])
         instead = np.where(none, np.where(open_to, 0.0, -np.inf), mask)
         yield label, made(masked=lambda s, m=instead, e=scored: np.where(none & ~e, 0.0, scale * s) + m)
-    yield "products of queries and keys added up in float16", made(scores=_sums_in(np.float16))
     for dtype in (np.float16, ml_dtypes.bfloat16):
         coarse, called = rounded(dtype), np.dtype(dtype).name
         for times, words in ((scale, ""), (1.0, ", then scaled")):
@@ -348,24 +267,6 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
             seen = (i[:, None] == i) | free
             label = f"tokens see their own share {words}, as {ranks} devices cut {cut}"
             yield label, made(masked=lambda s, seen=seen: np.where(seen, scale * s + mask, -np.inf))
-
-
-def head_counts(op: Operation, inputs: Inputs, params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, wrong answer) for each number of heads that divides the channels. params: complete"""
-    if op.name != "attention" or len({inputs[name].shape[-2:] for name in "qkv"}) > 1:
-        return
-    H, D = inputs["q"].shape[-2:]
-    own = params["scale"] if params["scale"] is not None else D**-0.5
-    mask = inputs["mask"].shape if "mask" in inputs else ()
-    if len(mask) == 4 and mask[1] > 1:
-        return
-    for heads in (h for h in range(1, H * D // 2 + 1) if H * D % h == 0 and h != H):
-        width = H * D // heads
-        values = {name: np.ascontiguousarray(inputs[name].values(), np.float32) for name in "qkv"}
-        changed = {name: stored(x.reshape(*x.shape[:-2], heads, width)) for name, x in values.items()}
-        for scale, words in ((own * (D / width) ** 0.5, ""), (own, f", with the scale of {D}")):
-            y = answer(op, {**inputs, **changed}, {**params, "scale": scale})
-            yield f"{heads} heads of {width} channels, not {H} of {D}{words}", y.reshape(inputs["q"].shape)
 
 
 _NORM_NAMES = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "l2_norm")

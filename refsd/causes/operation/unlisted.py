@@ -13,8 +13,7 @@ import numpy as np
 from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values, grid_entries, other_indices, other_layouts
 from refsd.causes.operation.fitted_constants import fitted
-from refsd.causes.operation.formulas import changed_formulas
-from refsd.causes.operation.function_steps import cancelled, cut_polynomials, ranges, straight_lines
+from refsd.causes.operation.function_steps import cut_polynomials, ranges, straight_lines
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.overflows import overflows, partial_maximum
@@ -22,8 +21,8 @@ from refsd.causes.operation.product_steps import other_tokens
 from refsd.causes.operation.product_terms import product_terms
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
 from refsd.causes.operation.small_floats import misread_floats
-from refsd.causes.operation.softmax_weights import key_counts, other_exponential
-from refsd.causes.operation.steps import bordered, head_counts, stepwise
+from refsd.causes.operation.softmax_weights import key_counts
+from refsd.causes.operation.steps import bordered, stepwise
 from refsd.golden.dimensions import sizes_of
 from refsd.golden.mutations import Inapplicable, answer
 from refsd.golden.operation import Inputs, Operation, Params
@@ -56,7 +55,7 @@ def unlisted(
     params: complete
     actual: the engine's answer, of the right shape
     gap:    found is one constant or not finite where it is wrong (see is_gap): try only overflows, what computes
-            nothing, wrongly read blocks and codes, and formulas
+            nothing, and wrongly read blocks and codes
     stepped: the bugs of `stepwise` were tried already, and are left out
     only:   the finders to ask; None: all
     found_by: takes the finder of each name
@@ -90,7 +89,6 @@ def _finders(
     first = {
         "overflows": lambda: overflows(*call, actual),
         "partial_maximum": lambda: partial_maximum(*call, actual),
-        "cancelled": lambda: cancelled(*call, actual),
         "ranges": lambda: ranges(*call, actual),
         "blocks": lambda: _of_blocks(*call, wrong_values, other_indices),
         "simplest": lambda: simplest(*call),
@@ -98,22 +96,19 @@ def _finders(
         "codes": lambda: _of_codes(op, inputs, actual),
     }
     if gap:
-        return {**first, "formulas": lambda: changed_formulas(*call)} if np.isfinite(actual).any() else first
+        return first
     return {
         **first,
         "product_terms": lambda: product_terms(*call, actual),
-        "head_counts": lambda: head_counts(*call),
         **({} if stepped else {"steps": lambda: stepwise(*call)}),
         "other_tokens": lambda: other_tokens(*call, actual),
         "row_sums": lambda: row_sums(*call, actual),
         "softmax_sums": lambda: softmax_sums(*call, actual),
         "key_counts": lambda: key_counts(*call, actual),
-        "other_exponential": lambda: other_exponential(*call, actual),
         "other_entries": lambda: other_entries(*call, actual),
         "cut_polynomials": lambda: cut_polynomials(*call, actual),
         "straight_lines": lambda: straight_lines(*call, actual),
         "bordered": lambda: bordered(*call),
-        "formulas": lambda: changed_formulas(*call),
         "fitted": lambda: fitted(*call, actual),
         "generated": lambda: generated(*call, OPERATIONS),
         "more_softmax_sums": lambda: softmax_sums(*call, actual, more=True),

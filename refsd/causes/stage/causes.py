@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from refsd.causes.generic.fitted_causes import fitted_causes
-from refsd.causes.generic.formula_variants import Number, Text, Variant
+from refsd.causes.generic.formula_variants import Number, Text
 from refsd.causes.generic.relations import relation
 from refsd.causes.generic.running_code import TooLong, apart, executed, in_time, results_of, swapped
 from refsd.causes.generic.sequences import sequence_difference
@@ -247,22 +247,15 @@ def _changed_formulas(scene: Scene) -> Iterator[list]:
         yield from ([6, price, words] for price, words in _numbers_of(scene, text, its, 1))
         # A factor of any term costs more than a number that stands there.
         yield from ([7, price, words] for price, words in _numbers_of(scene, text, [*text.factors()], 1))
-    plain = False
-    for row in _of_variants(scene, [(text, text.variants()) for text in texts]):
-        plain = True
-        yield row
+    yield from _of_variants(scene, texts)
     for text, its in zip(texts, own, strict=True):
         yield from ([8, price, words] for price, words in _numbers_of(scene, text, its, 2))
     yield from ([8, price, words] for price, words in _numbers(scene, 2))
-    # Of so many changes one agrees with a few numbers by chance.
-    error = None if plain or scene.stage.outputs[scene.wrong].text else _error(scene, scene.truth)
-    if error is not None and np.count_nonzero(error) > _SINGLE:
-        yield from _of_variants(scene, [(text, text.derived()) for text in texts])
 
 
-def _of_variants(scene: Scene, variants: Sequence[tuple[Text, Iterator[Variant]]]) -> Iterator[list]:
-    for order, (text, its) in enumerate(variants):
-        for variant in its:
+def _of_variants(scene: Scene, texts: Sequence[Text]) -> Iterator[list]:
+    for order, text in enumerate(texts):
+        for variant in text.variants():
             with swapped(text.function, variant.code):
                 answer = in_time(lambda: _answer(scene), _ONE)
             if in_time(lambda answer=answer: _explains(scene, answer), _ONE):

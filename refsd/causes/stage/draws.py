@@ -103,8 +103,6 @@ def _draws(params: Params, items: int, shape: tuple[int, ...]) -> Iterator[tuple
             if items > 1:
                 whole = batch.randn((items, *shape)).reshape(items, -1)
                 yield from ((f"item {i} of draw {draw} for the batch {which}", y) for i, y in enumerate(whole))
-        last = _made(kind, seed, params).randn((*shape[1:], shape[0]))
-        yield f"draw 0 {which}, with the channels last", np.moveaxis(last, -1, 0).ravel()
     size = math.prod(shape)
     for run, words in ((1, "one by one"), (shape[-1], "row by row"), (math.prod(shape[-2:]), "channel by channel")):
         for kind, seed in islice(_streams(params, items), items):

@@ -10,8 +10,8 @@ from itertools import permutations
 
 import numpy as np
 
+from refsd.causes.generic.moved_values import moved
 from refsd.causes.generic.relations import relation
-from refsd.causes.generic.reshaped import other_order
 from refsd.causes.generic.solved_numbers import shown
 from refsd.causes.stage.scene import Scene
 from refsd.golden.evidence import Evidence
@@ -116,9 +116,9 @@ def wrong_term(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -
             yield f"what is added to {other} is {what}"
             return
         added = Evidence(own, right, honest - y)
-        order = other_order(added, -1) if added.finite and not added.rough else ""
-        if order:
-            yield f"what is added to {other} stands in another order: {order}"
+        order = moved(added, -1) if added.finite and not added.rough else None
+        if order is not None and (order.source >= 0).all():
+            yield f"what is added to {other} stands in another order: {order.phrase}"
             return
 
 
@@ -145,24 +145,13 @@ def _constant_slice(scene: Scene, name: str, actual: np.ndarray, wrong: np.ndarr
 
 
 def last_resorts(scene: Scene) -> list[str]:
-    """Return what a few numbers tell where nothing else does: they stay, or are another's and a constant."""
+    """Return what a few numbers tell where nothing else does: they are another's and a constant."""
     name = scene.wrong
     actual, truth = np.asarray(scene.actual[name], np.float64), np.asarray(scene.truth[name], np.float64)
     if actual.shape != truth.shape or actual.ndim != 1 or not np.isfinite(actual).all():
         return []
-    phrase = _apart(scene, name, actual) or _off(scene, name, actual, truth)
+    phrase = _apart(scene, name, actual)
     return [phrase] if phrase else []
-
-
-def _off(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> str:
-    """Say by how much whole numbers are off, if all wrong ones are off by the same."""
-    wrong = np.flatnonzero(actual != truth)
-    by = (actual - truth)[wrong]
-    if not len(wrong) or np.ptp(by) or (actual != np.rint(actual)).any() or (truth != np.rint(truth)).any():
-        return ""
-    axis = scene.stage.outputs[name].axes[0]
-    where = "all" if len(wrong) == len(actual) else f"{axis} {', '.join(map(str, wrong[:_LISTED]))}"
-    return f"{name}: {abs(by[0]):g} too {'many' if by[0] > 0 else 'few'} at {where}"
 
 
 def _apart(scene: Scene, name: str, actual: np.ndarray) -> str:

@@ -1,4 +1,4 @@
-"""Find patterns in a wrong output itself: a multiple, a sum of inputs, another order or shape, extra slices."""
+"""Find patterns in a wrong output itself: a multiple, another order or shape, extra slices."""
 
 from collections.abc import Iterator
 
@@ -76,9 +76,7 @@ def _counted(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> 
             "counted from 1": i + 1,
             "counted down to 0": n - 1 - i,
             "counted down to 1": n - i,
-            "counted from 0, as a share of all": i / n,
             "counted from 0 to 1": i / max(n - 1, 1),
-            "counted down from 1": 1 - i / n,
             "counted down from 1 to 0": 1 - i / max(n - 1, 1),
         }
         for words, count in counts.items() if n > 2 else ():
@@ -100,51 +98,6 @@ def _function(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) ->
         if np.isfinite(y).all() and np.ptp(y) and (same or np.array_equal(actual, y)):
             yield f"{name} {words}"
             return
-
-
-def _of_inputs(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    """A weighted sum of inputs and other outputs; the truth is one too, with other weights."""
-    if scene.stage.outputs[name].size is None or actual.shape != truth.shape:
-        return
-    terms = {
-        other: np.asarray(y, np.float64)
-        for source in (scene.inputs.tensors, scene.actual)
-        for other, y in source.items()
-        if other != name and np.shape(y) == truth.shape and np.asarray(y).dtype.kind == "f"
-    }
-    for other, y in scene.actual.items():  # draws of several steps
-        if other != name and np.ndim(y) == truth.ndim + 1 and np.shape(y)[1:] == truth.shape:
-            terms |= {f"{other} {i}": np.asarray(one, np.float64) for i, one in enumerate(y)}
-    if not terms or truth.size < _EACH * len(terms):
-        return
-    columns = np.stack([y.ravel() for y in terms.values()], axis=1)
-    if not np.isfinite(columns).all() or np.linalg.matrix_rank(columns) < len(terms):
-        return
-    weights = [np.linalg.lstsq(columns, y.ravel(), rcond=None)[0] for y in (actual, truth)]
-    own, right = (np.where(np.abs(w) < 1e-5 * np.abs(w).max(), 0, w) for w in weights)
-    if not scene.agrees(name, (columns @ own).reshape(actual.shape), 8):
-        return
-    if not np.allclose((columns @ right).reshape(truth.shape), truth, rtol=1e-4, atol=1e-4 * np.abs(truth).max()):
-        return
-    parts = []
-    gone = [i for i in range(len(own)) if right[i] and not own[i]]
-    new = [i for i in range(len(own)) if own[i] and not right[i]]
-    if len(gone) == len(new) == 1 and np.isclose(own[new[0]], right[gone[0]], rtol=1e-4):
-        names = list(terms)
-        parts.append(f"{names[new[0]]} stands in place of {names[gone[0]]}")
-        own[new[0]], own[gone[0]] = 0.0, right[gone[0]]
-    for other, a, b in zip(terms, own, right, strict=True):
-        if abs(a - b) > 1e-4 * max(abs(a), abs(b)):
-            if not b:
-                parts.append(f"{other} is in it, {shown(a)} times")
-            elif not a:
-                parts.append(f"{other} is left out")
-            else:
-                weights = {f"the factor of {o}": w for o, w in zip(terms, right, strict=True) if o != other and w}
-                factor = _told(a, b, scene.numbers | weights)
-                parts.append(f"{other} is multiplied by {shown(a)} for {shown(b)}{factor}")
-    if parts:
-        yield f"in {name} {' and '.join(parts)}"
 
 
 def _reordered(scene: Scene, name: str, actual: np.ndarray, truth: np.ndarray) -> Iterator[str]:
@@ -216,5 +169,5 @@ def _multiple_in_part(scene: Scene, name: str, actual: np.ndarray, truth: np.nda
     yield f"{name} is {what} {masked(scene, name, wrong, truth != 0) or f'at {t.size} of {truth.size} elements'}"
 
 
-WHOLE = (_counted, _linear, _function, _of_inputs, wrong_term, _reordered, _more_slices, _reshaped)
+WHOLE = (_counted, _linear, _function, wrong_term, _reordered, _more_slices, _reshaped)
 PARTS = (constant_in_part, _multiple_in_part)

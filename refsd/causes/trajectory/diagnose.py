@@ -1,11 +1,9 @@
 """Find the known bug of an engine's trajectory: apply each bug to the reference and see whether both then agree."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from refsd.causes.generic.formula_variants import Text
-from refsd.causes.generic.running_code import apart, executed, in_time, swapped
 from refsd.causes.stage.causes import known_causes, searched_causes
 from refsd.causes.stage.draws import normals
 from refsd.causes.stage.scene import Scene
@@ -33,10 +31,6 @@ from refsd.trajectory.run import (
     solver_of,
     whole_sigmas,
 )
-
-# CPU seconds for changed formulas of the model, and for one of them; causes named at most.
-_SECONDS, _ONE = 3.0, 0.2
-_MOST = 3
 
 
 def diagnose(
@@ -138,26 +132,12 @@ def _other_calls(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.n
 
 
 def _of_the_model(case: Case, form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> list[str]:
-    """Name changes of the model's formula, or blame its first answer, where every step of the solver is right."""
+    """Blame the model's first answer, where every step of the solver is right."""
     expected, limits = forced(form, y, noise, u, slopes)
     steps = np.abs(np.concatenate([y.x, y.latent[None]]) - expected) <= 4 * limits
-    if not steps.all() or _answers_agree(case, form, y, u, Change()):
+    if not steps.all() or _answers_agree(case, form, y, u, Change(), 1):
         return []
-    named = [phrase for (phrase,) in apart(_model_variants, _SECONDS, case, form, y, u)][:_MOST]
-    if named or _answers_agree(case, form, y, u, Change(), 1):
-        return named
     return ["the model's formula, not the solver: its first answer is wrong, where x and sigma are right"]
-
-
-def _model_variants(case: Case, form: Forms, y: Dump, u: float) -> Iterator[list]:
-    """Yield the changes of the model's formula with which it gives the engine's answer at every call."""
-    agree = lambda: _answers_agree(case, form, y, u, Change())
-    for function in executed(agree, lambda module: module == analytic.__name__):
-        for variant in Text(function).variants() if function.__name__ in ("cond", "uncond", "denoised") else ():
-            with swapped(function, variant.code):
-                explains = in_time(agree, _ONE)
-            if explains:
-                yield [f"the model: {variant.phrase}"]
 
 
 def _not_finite(y: Dump, right_sigmas: bool) -> list[str]:

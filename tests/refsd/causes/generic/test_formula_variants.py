@@ -71,20 +71,6 @@ def test_a_function_of_a_part_of_its_argument_too():
     assert not [phrase for phrase in variants if "float of sigma, too" in phrase]
 
 
-@pytest.mark.parametrize(
-    ("phrase", "value"),
-    [
-        ("slope: sigma + 1 in place of sigma, in d = (x - denoised) / sigma", 8 + 6 / 5 * -3 * 0.25),
-        ("slope: 2 * sigma in place of sigma, in d = (x - denoised) / sigma", 8 + 6 / 8 * -3 * 0.25),
-        ("slope: share / sigma in place of share, in x + d * (sigma_next - sigma) * share", 8 + 1.5 * -3 / 16),
-    ],
-)
-def test_what_is_made_of_a_variable_stands_in_its_place(phrase, value):
-    variants = {variant.phrase: variant for variant in Text(_slope).derived()}
-    with swapped(_slope, variants[phrase].code):
-        assert _slope(8.0, 2.0, 4.0, 1.0) == pytest.approx(value)
-
-
 def _ends(levels):
     return levels[0], levels[-1]
 
@@ -93,14 +79,6 @@ def test_a_negative_number_is_quoted_with_its_sign():
     phrases = {variant.phrase for variant in Text(_ends).variants()}
     assert {f"ends: {n} in place of -1, in (levels[0], levels[-1])" for n in ("-2", "1")} <= phrases
     assert not [one for one in phrases if "in place of 1" in one]
-
-
-def test_the_first_stands_for_all():
-    words = "slope: sigma_next is the first of sigma throughout, in x + d * (sigma_next - sigma) * share"
-    (variant,) = [variant for variant in Text(_slope).derived() if variant.phrase == words]
-    sigma = np.array([4.0, 2.0])
-    with swapped(_slope, variant.code):
-        np.testing.assert_allclose(_slope(8.0, 2.0, sigma, 1.0), 8 + 6 / sigma * (4 - sigma) * 0.25)
 
 
 def test_what_is_true_or_false_is_no_other_variable():

@@ -100,21 +100,6 @@ def test_scales_of_the_first_block_of_four():
     assert "q8_0: scales of the first of each 4 blocks" in _told("q8_0", q8_0)
 
 
-def test_scales_without_the_bits_that_lie_apart():
-    """Q5_K, whose groups 4 to 7 have the lower bits of their scales and minimums in one byte."""
-
-    def q5_k(b):
-        b = b & 255
-        s = np.concatenate([b[:, 4:8] & 63, b[:, 12:16] & 15], 1)
-        m = np.concatenate([b[:, 8:12] & 63, b[:, 12:16] >> 4 | (b[:, 8:12] >> 6) << 4], 1)
-        low = np.stack([b[:, 48:176].reshape(-1, 4, 32) >> shift & 15 for shift in (0, 4)], 2).reshape(len(b), 256)
-        high = (b[:, None, 16:48] >> np.arange(8)[:, None] & 1).reshape(len(b), 256)
-        d, least = (np.repeat(_scale(b, at) * t, 32, 1) for at, t in ((0, s), (2, m)))
-        return d * (low + 16 * high) - least
-
-    assert _told("q5_k", q5_k) == ["q5_k: scales of the second half of groups without their upper bits"]
-
-
 @pytest.mark.parametrize(("factor", "says"), [(0.5, "halved"), (8.0, "8 times too large")])
 def test_subnormal_scales_by_a_power_of_two(factor, says):
     tensor = realize(Recipe((5, 512), "q4_0", exponent=-28), "x")

@@ -14,7 +14,6 @@ from refsd.causes.operation.memory_layouts import of_other_strides, of_strides
 from refsd.causes.operation.product_steps import other_tokens, rope_steps
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
 from refsd.causes.operation.softmax_weights import key_counts
-from refsd.causes.operation.steps import head_counts
 from refsd.golden.mutations import answer
 from refsd.golden.operations import OPERATIONS
 from refsd.numerics.tensor import stored
@@ -159,20 +158,6 @@ def test_a_number_that_nobody_would_write_comes_last():
     assert named[0] == "freq_shift is 0.5, not 0" and named[-1].startswith("max_period is "), named
 
 
-def test_heads_are_taken_for_tokens():
-    call = _call("attention", q=_normal(2, 7, 4, 8), k=_normal(2, 7, 4, 8), v=_normal(2, 7, 4, 8))
-    page, inputs, params = call
-    turned = {name: stored(tensor.values().swapaxes(1, 2).copy()) for name, tensor in inputs.items()}
-    found = answer(page, turned, params).swapaxes(1, 2)
-    (phrase,) = [name for name, y in generated(*call, OPERATIONS) if np.allclose(y, found, rtol=1e-5, atol=1e-6)]
-    assert phrase == "attention runs along axis H where it should along L: both are exchanged"
-
-
-def test_axes_are_exchanged_only_where_all_shapes_fit():
-    """A filter's channels are a part of the picture's: a kernel would read behind its end."""
-    assert not [name for name, _ in generated(*CONV, OPERATIONS) if "both are exchanged" in name]
-
-
 def test_most_keys_may_be_hidden_under_a_causal_mask():
     """A prompt of three tokens: all behind it are hidden, in one item alone."""
     causal = np.where(np.arange(12) > np.arange(12)[:, None], -np.inf, 0).astype(np.float32)
@@ -231,21 +216,6 @@ def test_other_orders_of_an_input(call, read, says):
     found = _with(call, **{name: change(inputs[name].values()) for name, change in read.items()})
     told = [name for name, y in generated(page, inputs, params, {}) if np.allclose(y, found, atol=1e-5)]
     assert says in told
-
-
-def test_other_numbers_of_heads():
-    q, k, v = (_normal(2, 7, 4, 16) for _ in range(3))
-    call = _call("attention", q=q, k=k, v=v)
-    two = {name: x.reshape(2, 7, 2, 32) for name, x in (("q", q), ("k", k), ("v", v))}
-    scores = np.einsum("blhd,bjhd->bhlj", two["q"], two["k"]).astype(np.float64) / math.sqrt(32)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    found = np.einsum("bhlj,bjhd->blhd", weights / weights.sum(-1, keepdims=True), two["v"]).reshape(q.shape)
-    answers = dict(head_counts(*call))
-    assert [name for name, y in answers.items() if np.allclose(y, found, rtol=1e-4, atol=1e-5)] == [
-        "2 heads of 32 channels, not 4 of 16"
-    ]
-    masked = _call("attention", q=q, k=k, v=v, mask=_normal(1, 4, 7, 7))
-    assert not dict(head_counts(*masked))
 
 
 def test_tokens_turned_by_the_positions_of_others():
