@@ -70,7 +70,7 @@ def _storage_of(found: Found) -> str | None:
 
 
 def _compute(found: Found, like: Numerics):
-    kinds = {found[key] for key in (("linear", "sum"), ("conv2d", "sum")) if key in found}
+    kinds = {kind for (op, of), kind in found.items() if op != "softmax" and of in ("sum", "sum of scores")}
     return (FLOAT64 if kinds == {FLOAT64} else FLOAT32,) if kinds else None
 
 

@@ -126,6 +126,18 @@ def test_what_is_found_is_what_the_profile_declares(answers, name):
     assert {key: found[key] for key in KNOWN[name]} == KNOWN[name]
 
 
+@pytest.mark.parametrize(
+    ("compute", "shown"), [("float64", "2^24 counted as 1 at every"), ("float32", "2^24 counted as 0")]
+)
+def test_attentions_sum_of_scores_is_told_by_what_was_asked(compute, shown):
+    answered = expected_of(
+        replace(FLOAT64, name="mine", storage="float32", compute=compute), probes_of("attention")
+    )
+    finding = next(f for f in answered.findings if f.aspect == "sum of scores")
+    assert finding.value == compute and shown in finding.evidence
+    assert described(answered, FLOAT32)[0].compute == compute
+
+
 @pytest.mark.parametrize(("step", "run"), [(1, 0), (2, 0), (8, 32), (16, 0), (1, 16)])
 def test_sums_in_float16_are_counted(step, run):
     sums = {"linear": Float16Sums(step, run)}
