@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_110,  # cases of what float16 does not hold; products in MX and in blocks; memory of searches
+    "golden": 15_118,  # cases of what float16 does not hold; products in MX and in blocks; masks subtracted
     "kernels": 11_360,
     "numerics": 1_790,
     "refsd": 1_150,

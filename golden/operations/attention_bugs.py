@@ -6,7 +6,7 @@ import numpy as np
 
 from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, to_float16, without
 from refsd.golden.operation import Mutant
-from refsd.golden.operations.softmax import NO_MAXIMUM, TAILS
+from refsd.golden.operations.softmax import MASK_SUBTRACTED, NO_MAXIMUM, TAILS
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import stored
@@ -300,7 +300,7 @@ ATTENTION_BUGS = (
     Mutant("hidden keys are seen: -inf in the mask adds nothing", other_input("mask", hiding_nothing)),
     Mutant("mask scaled too", scaled_too("mask")),
     Mutant("mask transposed", other_input("mask", transposed)),
-    Mutant("mask subtracted", other_input("mask", np.negative)),
+    *MASK_SUBTRACTED,
     Mutant("mask inverted: the hidden keys alone are seen", inverted("zeros")),
     Mutant("mask inverted, NaN where it hid none", inverted("NaN")),
     Mutant("mask inverted, by -1e30: all keys are seen where it hid none", inverted("all")),
