@@ -447,6 +447,12 @@ def test_what_the_protocol_offers_is_what_an_engine_that_computes_so_is_found_to
 _ASKED = {"conv": "conv2d", "one_pass": "layer_norm", "flash": "attention"}
 
 
+def test_operations_are_named_with_commas_or_one_by_one():
+    for ops in (("--ops", "softmax,silu"), ("--ops", "softmax", "--ops", "silu")):
+        found = json.loads(profile("refsd:float32", *ops, "--json").stdout)["findings"]
+        assert {finding["op"] for finding in found} == {"softmax", "silu"}
+
+
 @pytest.mark.parametrize("arguments", [("refsd:torch-f31",), ("refsd:float32", "--ops", "linaer")])
 def test_bad_usage(arguments):
     done = profile(*arguments)
