@@ -142,11 +142,10 @@ def probabilities(questioner: Questioner) -> list[Finding]:
     if not np.isfinite(list(errors.values())).all():
         return []
     best = min(errors, key=lambda name: errors[name])
-    if errors[best] > errors[FLOAT32] / 2:
-        best = FLOAT32
-    evidence = (
-        f"exp(-k 2^-9) - 1 over their sum: {errors[best]:.1g} from that, {errors[FLOAT32]:.1g} from float32's"
-    )
+    exact = errors[FLOAT32]
+    if errors[best] > exact / 2:  # float32 rounds them by 5e-07 of the difference, a result in it by 3e-08
+        best = FLOAT32 if exact > 1e-7 else FLOAT64
+    evidence = f"exp(-k 2^-9) - 1 over their sum: {errors.get(best, exact):.1g} from that, {exact:.1g} from exact"
     return [Finding(_OP, "probabilities", best.partition(",")[0], evidence)]
 
 

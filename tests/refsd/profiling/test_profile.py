@@ -138,6 +138,16 @@ def test_attentions_sum_of_scores_is_told_by_what_was_asked(compute, shown):
     assert described(answered, FLOAT32)[0].compute == compute
 
 
+def test_attention_whose_sums_alone_are_in_float64_computes_in_float32(answers):
+    """Its scores are stored in float32: the bound of float64 has no room for what that rounds."""
+    found = [f for f in answers["float64"].findings if f.op == "attention"]
+    stored_scores = [
+        msgspec.structs.replace(f, value="float32") if f.aspect == "probabilities" else f for f in found
+    ]
+    assert described(Answers(stored_scores), FLOAT32)[0].compute == "float32"
+    assert described(Answers(found), FLOAT32)[0].compute == "float64"
+
+
 @pytest.mark.parametrize(("step", "run"), [(1, 0), (2, 0), (8, 32), (16, 0), (1, 16)])
 def test_sums_in_float16_are_counted(step, run):
     sums = {"linear": Float16Sums(step, run)}
