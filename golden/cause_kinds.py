@@ -13,6 +13,9 @@ _TAIL = re.compile(
     r"the last \d+ of \d+ along (axis \d+(?: \(\w+\))?|[^,]+), after the last whole block of "
     r"((?:\d+, )*\d+(?: or \d+)?)"
 )
+# The last slice of one axis, or of several: where each is 2 long, "items from 1 on" are it.
+_PART = r"(?:items from 1 on of|the last 1 of \d+ along) axis \d+(?: \(\w+\))?"
+_LAST = re.compile(rf"(?=.*the last 1 of ){_PART}(?:(?:, | and ){_PART})*(?:, after the last whole block .*)?$")
 # Numbers of a cause that are measured in the case: "1.56 roundings", "a factor of its own, 1.0048 to 1.1529".
 _MEASURED = re.compile(r"\d\.\d|\de[+-]?\d| roundings")
 
@@ -35,10 +38,8 @@ def tails_of(name: str, shape: tuple[int, ...], axes: list[str]) -> Iterator[tup
     """
     lead = next((i for i, letter in enumerate(axes) if letter), 0)
     rows = [((math.prod(shape[:lead]), *shape[lead:]), 0, "rows")] if lead else []
-    for whole, axis, where in [
-        *rows,
-        *((shape, a, f"the axis {axes[a] or a}") for a in range(lead == 1, len(shape))),
-    ]:
+    own = ((shape, a, f"the axis {axes[a] or a}") for a in range(lead == 1, len(shape)))
+    for whole, axis, where in [*rows, *own]:
         for start, words in tails(whole[axis], where):
             yield whole, axis, start, f"{name}: {words}, not read"
 
@@ -54,13 +55,11 @@ def measures(cause: str) -> bool:
 
 
 def kinds(cause: str) -> list[str]:
-    """Return a cause without what was measured in the case or its formula or tail comes to there.
-
-    Once for each size of blocks that a tail fits.
-    """
+    """Return a cause without the numbers of its case: for each size of blocks that fits, and as the last slice."""
     tail = _TAIL.search(cause)
+    last = [_LAST.sub("the last slice of an axis", cause)] if _LAST.search(cause) else []
     if tail is None:
         plain = IN_A_CASE.sub(r"\1", cause)
-        return [NUMBER.sub("#", plain) if measures(cause) else plain]
+        return [NUMBER.sub("#", plain) if measures(cause) else plain, *last]
     of = "the slices of an axis" if tail[1].startswith("axis") else tail[1]
-    return [_TAIL.sub(f"{of} after the last whole block of {b}", cause) for b in NUMBER.findall(tail[2])]
+    return [_TAIL.sub(f"{of} after the last whole block of {b}", cause) for b in NUMBER.findall(tail[2])] + last

@@ -66,11 +66,10 @@ class Examination(NamedTuple):
             return ""
         ops = [self.trace.ops.get(name, ()) for name in self.wrong]
         alone = {op[0] if len(op) == 1 else "" for op in ops}
-        all_of = (
-            f", each after {next(iter(alone))}" if len(self.wrong) > 1 and len(alone) == 1 and all(alone) else ""
-        )
+        each = f", each after {next(iter(alone))}" if len(alone) == 1 and all(alone) else ""
+        own = "by itself" if len(self.wrong) == 1 else f"by themselves{each}"
         taps = counted(len(self.trace.taps) - len(self.unseen), "tap")
-        return f"{len(self.wrong)} of {taps} wrong by itself{all_of}{self.between and f'; {self.between}'}"
+        return f"{len(self.wrong)} of {taps} wrong {own}{self.between and f'; {self.between}'}"
 
     @property
     def between(self) -> str:

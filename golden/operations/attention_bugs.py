@@ -6,7 +6,7 @@ import numpy as np
 
 from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, to_float16, without
 from refsd.golden.operation import Mutant
-from refsd.golden.operations.softmax import NO_MAXIMUM, TAILS
+from refsd.golden.operations.softmax import NO_MAXIMUM, TAILS, negated_where_finite
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import stored
@@ -291,6 +291,10 @@ def inverted(empty: str) -> Wrong:
     return wrong
 
 
+def but_for_its_inf(mask):
+    return negated_where_finite(mask) if np.isinf(mask).any() else None
+
+
 ATTENTION_BUGS = (
     Mutant("scale missing", scale_by(0.0)),
     Mutant("scale 1/D", scale_by(-1.0)),
@@ -301,6 +305,7 @@ ATTENTION_BUGS = (
     Mutant("mask scaled too", scaled_too("mask")),
     Mutant("mask transposed", other_input("mask", transposed)),
     Mutant("mask subtracted", other_input("mask", np.negative)),
+    Mutant("mask subtracted, but for its -inf", other_input("mask", but_for_its_inf)),
     Mutant("mask inverted: the hidden keys alone are seen", inverted("zeros")),
     Mutant("mask inverted, NaN where it hid none", inverted("NaN")),
     Mutant("mask inverted, by -1e30: all keys are seen where it hid none", inverted("all")),

@@ -151,6 +151,10 @@ def masked_afterwards(change) -> Wrong:
     return wrong
 
 
+def negated_where_finite(m):
+    return np.where(np.isinf(m), m, -m)
+
+
 SOFTMAX = Operation(
     "softmax",
     "Softmax over the last axis of scale * x + mask; -inf masks. A sink is one more score, left out again.",
@@ -174,6 +178,7 @@ SOFTMAX = Operation(
         Mutant("over columns", softmax_over_columns),
         Mutant("mask ignored", without("mask")),
         Mutant("scale missing", lambda op, i, p: answer(op, i, {**p, "scale": 1.0}) if p["scale"] != 1 else None),
+        Mutant("mask subtracted", other_input("mask", negated_where_finite)),
         Mutant("mask scaled too", mask_before_scale),
         Mutant("mask added after the softmax", masked_afterwards(np.add)),
         Mutant(

@@ -21,7 +21,9 @@ _JSON = typer.Option(
     help="Write the report with every metric as JSON to this file too; not to standard output (-).",
 )
 _JUNIT = typer.Option(None, help="Write JUnit XML to this file too; not to standard output (-).")
-_REPORT = typer.Option(Path("refsd-report"), help="Folder for report.html, report.md, conform.json and junit.xml.")
+_REPORT = typer.Option(
+    Path("refsd-report"), "--report", "-o", help="Folder for report.html, report.md, conform.json and junit.xml."
+)
 _KEEP = typer.Option(
     None,
     help="Folder for the outputs of failing answers, beside the truth and the honest run; it is replaced.",

@@ -5,12 +5,13 @@ from typing import Annotated
 import typer
 
 _ENGINE = "An engine as `refsd conform` takes it: torch, torch-bf16, ggml:LIBRARY, exec:PROGRAM, refsd:PROFILE, ..."
+_OPS = "Operations to ask about: linear,conv2d,attention. May be repeated."
 _SECONDS = 60.0
 
 
 def profile(
     engine: Annotated[str, typer.Argument(help=_ENGINE)],
-    ops: Annotated[str, typer.Option(help="Operations to ask about, with commas: linear,conv2d,attention.")] = "",
+    ops: Annotated[list[str] | None, typer.Option(help=_OPS, show_default="all")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that an answer may take.")] = _SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print all findings as JSON.")] = False,
 ) -> None:
@@ -34,7 +35,7 @@ def profile(
     from refsd.progress.compiling import compile_progress
     from refsd.progress.steps import steps
 
-    chosen = [op for op in ops.split(",") if op]
+    chosen = [op for op in ",".join(ops or ()).split(",") if op]
     for op in chosen:
         if op not in OPS:
             raise BadInput(f"--ops {op}: nothing to ask{did_you_mean(op, OPS)}; there are {', '.join(OPS)}")

@@ -35,8 +35,7 @@ def part_orders(n: int, roles: Mapping[int, str] | None = None) -> Iterator[tupl
 
     roles: of a modulation, number of the part in its three or two -> what it is: "shift"
     """
-    i = np.arange(n)
-    size = len(roles or ())
+    i, size, one_sided = np.arange(n), len(roles or ()), {}
     for count in (count for count in (6, 4, 3, 2) if size > 1 and count % size == 0 and n % count == 0):
         parts = i.reshape(count // size, size, -1)
         for order in [*itertools.permutations(range(size))][1:]:
@@ -48,7 +47,8 @@ def part_orders(n: int, roles: Mapping[int, str] | None = None) -> Iterator[tupl
             ways = {f"parts {a + 1} and {b + 1} {of} are exchanged": {a: b, b: a}}
             if count < 4:  # an exchange shows at the earlier part, which is read first
                 one, other = (f"part {k + 1} {of} is read where part {j + 1} lies" for k, j in ((a, b), (b, a)))
-                ways = {other: {b: a}, **ways, one: {a: b}}
+                ways = {other: {b: a}, **ways}
+                one_sided[one] = parts[[b if k == a else k for k in range(count)]].ravel()
             for words, read in ways.items():
                 yield words, parts[[read.get(k, k) for k in range(count)]].ravel()
         for words, order in (("2, 3, 1", [1, 2, 0]), ("3, 1, 2", [2, 0, 1])) if count == 3 else ():
@@ -62,6 +62,7 @@ def part_orders(n: int, roles: Mapping[int, str] | None = None) -> Iterator[tupl
         one, other = f"[{heads}, 3, {n // (3 * heads)}]", f"[3, {heads}, {n // (3 * heads)}]"
         yield f"{{}} is split as {one}: 3 parts of each head, not as {other}", turned
         yield f"{{}} is split as {other}: heads of each part, not as {one}", turned.argsort()
+    yield from one_sided.items()
 
 
 def apart(*names: str) -> list[str]:

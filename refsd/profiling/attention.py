@@ -114,9 +114,9 @@ def scores(questioner: Questioner) -> list[Finding]:
     keys[:, 0] = 1
     y = _attend(questioner, x.reshape(1, -1, _D), keys, _two_values(1), _SCALE)[0, :, 0]
     least = int(bits_of_places((y > _SEEN).reshape(x.shape[:2])).min())
-    # float32 and wider are one: a sum that is stored in float32 shows no more.
-    kind = FLOAT32 if least >= 24 else type_of(least)
-    return [*found, Finding(_OP, "sum of scores", kind, f"1.5 2^{least} + 1 - 1.5 2^{least} counted as 0")]
+    bits, kept = min(least, 24), "1 at every place" if least > 24 else "0"
+    evidence = f"1.5 2^{bits} + 1 - 1.5 2^{bits} counted as {kept}"
+    return [*found, Finding(_OP, "sum of scores", type_of(least), evidence)]
 
 
 def probabilities(questioner: Questioner) -> list[Finding]:
@@ -142,11 +142,10 @@ def probabilities(questioner: Questioner) -> list[Finding]:
     if not np.isfinite(list(errors.values())).all():
         return []
     best = min(errors, key=lambda name: errors[name])
-    if errors[best] > errors[FLOAT32] / 2:
-        best = FLOAT32
-    evidence = (
-        f"exp(-k 2^-9) - 1 over their sum: {errors[best]:.1g} from that, {errors[FLOAT32]:.1g} from float32's"
-    )
+    exact = errors[FLOAT32]
+    if errors[best] > exact / 2:  # float32 rounds them by 5e-07 of the difference, a result in it by 3e-08
+        best = FLOAT32 if exact > 1e-7 else FLOAT64
+    evidence = f"exp(-k 2^-9) - 1 over their sum: {errors.get(best, exact):.1g} from that, {exact:.1g} from exact"
     return [Finding(_OP, "probabilities", best.partition(",")[0], evidence)]
 
 
@@ -164,5 +163,6 @@ def value_sum(questioner: Questioner) -> list[Finding]:
     lost = J - (y[1] - 1) / v[0, 1, 1]
     if kept[1] and lost > 24:
         kind = FLOAT16 + in_words(Float16Sums(run=2 ** round(np.log2(lost))))
-    evidence = f"1 and {J - 1} times 2^-12 gave {y[1]:.6g}, exactly {exact[1]:.6g}"
+    wider = " (float32 or wider)" if kind == FLOAT32 else ""
+    evidence = f"1 and {J - 1} times 2^-12 gave {y[1]:.6g}, exactly {exact[1]:.6g}{wider}"
     return [Finding(_OP, "sum of values", kind, evidence)]

@@ -18,6 +18,7 @@ from refsd.profiling.types import FLOAT16, FLOAT32, FLOAT64, SHORT
 
 Found = Mapping[Key, str]
 
+_COMPUTED = ("linear", "sum"), ("conv2d", "sum"), ("attention", "sum of scores"), ("attention", "probabilities")
 # Where the storage type shows, the first that was asked; a product's may be that of a narrower sum.
 _STORAGE = (("silu", "result"), ("layer_norm", "result"), ("linear", "result"), ("conv2d", "result"))
 
@@ -70,7 +71,7 @@ def _storage_of(found: Found) -> str | None:
 
 
 def _compute(found: Found, like: Numerics):
-    kinds = {found[key] for key in (("linear", "sum"), ("conv2d", "sum")) if key in found}
+    kinds = {kind for key, kind in found.items() if key in _COMPUTED}
     return (FLOAT64 if kinds == {FLOAT64} else FLOAT32,) if kinds else None
 
 

@@ -40,7 +40,7 @@ def test_an_error_after_several_hidden_operations_lies_between_two_taps():
     taps = [_judged("a", False), _judged("b", True), _judged("c", True)]
     found = Examination(Trace(taps, names, ops), [])
     between = "the error is between a and b: linear, rope or attention"
-    assert found.way == f"2 of 3 taps wrong by itself; {between}" and found.between == between
+    assert found.way == f"2 of 3 taps wrong by themselves; {between}" and found.between == between
     assert found.hidden_before("b") == ("a", ["a.linear", "a.rope", "a.attention"])
     flow = {"b": ["a.attention", "x"], "a.attention": ["a.rope"], "a.rope": ["a"], "a.linear": ["a"]}
     known = Examination(Trace(taps, names, ops, sources=flow), [])
@@ -48,6 +48,6 @@ def test_an_error_after_several_hidden_operations_lies_between_two_taps():
     apart = Examination(Trace(taps, names, ops, sources={"c": ["b.norm"], "b.norm": ["a"]}), [])
     assert apart.hidden_before("c") == ("a", ["b.norm"]), "b lies before it, and leads not to it"
     alone = Examination(Trace([_judged("a", True), taps[2]], names, ops), [])
-    assert alone.way == "2 of 2 taps wrong by itself" and not alone.between
+    assert alone.way == "2 of 2 taps wrong by themselves" and not alone.between
     same = Examination(Trace([_judged("a", True)], names, {"a": ("linear", "add")}), [])
     assert not same.between, "all results between them are given"

@@ -96,7 +96,7 @@ def test_a_wrong_engine_is_reported_kept_judged_again_and_known(folder, monkeypa
     known = folder / "known.json"
     (pages / "conform.json").rename(known)
 
-    code, said = _conform(*_GLOBS, "--baseline", str(known))
+    code, said = _conform(*_GLOBS, "--baseline", str(known), "-o", "refsd-report")
     assert code == 0 and said.startswith(
         "conforms but for known failures: 2 answers of 1 engine, 1 not conforming: all known from "
     )

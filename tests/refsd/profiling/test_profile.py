@@ -126,6 +126,28 @@ def test_what_is_found_is_what_the_profile_declares(answers, name):
     assert {key: found[key] for key in KNOWN[name]} == KNOWN[name]
 
 
+@pytest.mark.parametrize(
+    ("compute", "shown"), [("float64", "2^24 counted as 1 at every"), ("float32", "2^24 counted as 0")]
+)
+def test_attentions_sum_of_scores_is_told_by_what_was_asked(compute, shown):
+    answered = expected_of(
+        replace(FLOAT64, name="mine", storage="float32", compute=compute), probes_of("attention")
+    )
+    finding = next(f for f in answered.findings if f.aspect == "sum of scores")
+    assert finding.value == compute and shown in finding.evidence
+    assert described(answered, FLOAT32)[0].compute == compute
+
+
+def test_attention_whose_sums_alone_are_in_float64_computes_in_float32(answers):
+    """Its scores are stored in float32: the bound of float64 has no room for what that rounds."""
+    found = [f for f in answers["float64"].findings if f.op == "attention"]
+    stored_scores = [
+        msgspec.structs.replace(f, value="float32") if f.aspect == "probabilities" else f for f in found
+    ]
+    assert described(Answers(stored_scores), FLOAT32)[0].compute == "float32"
+    assert described(Answers(found), FLOAT32)[0].compute == "float64"
+
+
 @pytest.mark.parametrize(("step", "run"), [(1, 0), (2, 0), (8, 32), (16, 0), (1, 16)])
 def test_sums_in_float16_are_counted(step, run):
     sums = {"linear": Float16Sums(step, run)}
@@ -433,6 +455,12 @@ def test_what_the_protocol_offers_is_what_an_engine_that_computes_so_is_found_to
 
 # Field of a declaration -> the operation whose answers show it; the others show in linear.
 _ASKED = {"conv": "conv2d", "one_pass": "layer_norm", "flash": "attention"}
+
+
+def test_operations_are_named_with_commas_or_one_by_one():
+    for ops in (("--ops", "softmax,silu"), ("--ops", "softmax", "--ops", "silu")):
+        found = json.loads(profile("refsd:float32", *ops, "--json").stdout)["findings"]
+        assert {finding["op"] for finding in found} == {"softmax", "silu"}
 
 
 @pytest.mark.parametrize("arguments", [("refsd:torch-f31",), ("refsd:float32", "--ops", "linaer")])

@@ -126,6 +126,28 @@ def test_what_whole_blocks_leave_is_one_cause_however_long_it_is_in_each_case():
     assert _titles(fails("a/1", flat[0]), fails("a/2", rows[0])) == [(CAUSE, 1, flat[0]), (CAUSE, 1, rows[0])]
 
 
+def test_the_last_slice_is_one_cause_however_long_the_axis_is():
+    """Lengths of 5 and 33 leave as much after whole blocks of 4; a last row shows it only where all lengths do."""
+    zeros = "nothing is computed: zeros, in {}".format
+    five, more = "the last 1 of 5 along axis 2, after the last whole block of 4", "the last 1 of 33 along axis 1"
+    rows = (
+        "items from 1 on of axis 0 (batch) and the last 1 of 20 along axis 1",
+        "items from 1 on of axis 0 (batch), the last 1 of 3 along axis 1 and the last 1 of 9 along axis 2, after "
+        "the last whole block of 4 or 8",
+    )
+    each = [five, "the last 1 of 12 along axis 2", more, *rows]
+    assert _titles(*(fails(f"a/{i}", zeros(text)) for i, text in enumerate(each))) == [
+        (CAUSE, 5, zeros("the last slice of an axis"))
+    ]
+    blocks = [five, "the last 2 of 14 along axis 2, after the last whole block of 4"]
+    assert _titles(*(fails(f"a/{i}", zeros(text)) for i, text in enumerate(blocks))) == [
+        (CAUSE, 2, zeros("the slices of an axis after the last whole block of 4"))
+    ]
+    assert _titles(fails("a/1", zeros(more))) == [(CAUSE, 1, zeros(more))]
+    batch = "items from 1 on of axis 0 (batch)"
+    assert len(_titles(fails("a/1", zeros(batch)), fails("a/2", zeros(more)))) == 2
+
+
 def test_an_element_of_each_case_is_no_range():
     nan = [fails(f"gelu/{n}", looks=(f"NaN in element [{n}, 38], cause unknown",)) for n in (1, 16)]
     assert _titles(*nan) == [(UNEXPLAINED, 2, "gelu: unexplained; NaN in an element of each, cause unknown")]
