@@ -28,7 +28,8 @@ def test_the_washed_out_picture(tmp_path, monkeypatch):
     for phrase in (
         "black-picture, 1 case: squares summed in float16",
         "decoder.mid.block_1.norm1: gain of the tile at [0, 0]: 0.000566 +- 1e-05",
-        "29 of 140 taps wrong by themselves, each after group_norm; the reference agrees if squares summed in float16",
+        "29 of 140 taps wrong by themselves, each after group_norm; "
+        "the reference agrees if squares summed in float16",
     ):
         assert phrase in output
         assert phrase in page
