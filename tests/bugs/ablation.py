@@ -46,6 +46,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "stage.looks": ("output_causes",),
     "stage.members": ("member_causes",),
     "trajectory.changed_solvers": ("changed_solvers", "changed_weights"),
+    "trajectory.moved_history": ("moved_history",),
     "trajectory.diagnose": ("_sigma_causes", "_at_the_end", "_other_stream", "_not_finite", "_other_calls"),
 }
 _MARK = re.compile("\x1e([^\x1f]*)\x1f")

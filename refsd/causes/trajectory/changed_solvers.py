@@ -15,12 +15,15 @@ from refsd.causes.generic.formula_variants import Text
 from refsd.causes.generic.relations import relation
 from refsd.causes.generic.running_code import apart, executed, in_time, swapped
 from refsd.causes.generic.solved_numbers import shown
+from refsd.causes.trajectory.moved_history import moved_history
 from refsd.golden.case import Case
 from refsd.trajectory.forms import Forms, forms
 from refsd.trajectory.run import Dump, sigmas_of, solver_of
 
 # CPU seconds for one trajectory, and for one changed formula.
 _SECONDS, _ONE = 8.0, 0.3
+# The same for all histories.
+_HISTORY = 4.0
 _MOST = 4
 _NOT = ("refsd.samplers.latents", "refsd.samplers.step")
 # What a step may take for its end: the share to / sigma of the start -> another share.
@@ -52,6 +55,9 @@ def changed_solvers(run: Run) -> list[str]:
     right = forms(solver_of(run.case), run.y.sigmas)
     if run.right_sigmas and run.explains(right):
         return []
+    told = lambda: ([phrase] for phrase in [moved_history(right, run.explains)] if phrase)
+    if run.right_sigmas and (moved := apart(told, _HISTORY)):
+        return moved[0]
     search = _solver if run.right_sigmas else _schedule
     found = sorted(apart(lambda: search(run), _SECONDS))
     return list(dict.fromkeys(phrase for _, _, phrase in found))[:_MOST]
@@ -203,15 +209,13 @@ def _fitted(
 
 def _told(k: int, y: Dump, names: list[str], own: np.ndarray, right: list[float]) -> str:
     least = 1e-4 * np.abs(own).max()
-    parts = {
-        name: f"{name} {shown(a)} times for {shown(b)}" if abs(a) > least else f"{name} left out"
+    parts = [
+        f"{name} {shown(a)} times for {shown(b)}" if abs(a) > least else f"{name} left out"
         for name, a, b in zip(names, own, right, strict=True)
         if abs(a - b) > least
-    }
+    ]
     where = f"x[{k}]" if k < len(y.x) else "latent"
-    earlier = {f"denoised[{j}]" for j in range(k - 1)}
-    history = ", of the history alone," if parts.keys() <= earlier else ""
-    return f"in {where}{history} {' and '.join([*parts.values()][:_MOST])}" if parts else ""
+    return f"in {where} {' and '.join(parts[:_MOST])}" if parts else ""
 
 
 def _terms(form: Forms, k: int, y: Dump, noise: np.ndarray) -> tuple[dict[str, np.ndarray], list[float]]:
