@@ -32,6 +32,7 @@ SYSTEM = (
 )
 NOT_THINKING = ASSISTANT + "<think>\n\n</think>\n\n"
 LENGTH = 512
+ZEROS_FIRST = {"sdcpp": False, "diffusers": False, "comfyui": True}
 COMFYUI = "ComfyUI comfy/text_encoders/flux.py, "
 
 
@@ -55,7 +56,7 @@ def join(prompt: EncodedPrompt) -> Condition:
     """
     (encoded,) = prompt.encoders.values()
     lacking = max(0, LENGTH - encoded.hidden.shape[1])
-    zeros = (lacking, 0) if prompt.convention.name == "comfyui" else (0, lacking)
+    zeros = (lacking, 0) if prompt.convention.row(ZEROS_FIRST) else (0, lacking)
     return Condition(np.pad(encoded.hidden, ((0, 0), zeros, (0, 0))))
 
 
