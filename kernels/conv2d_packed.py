@@ -10,7 +10,7 @@ from refsd.kernels._jit import kernel
 from refsd.kernels.conv2d_im2col import im2col
 from refsd.kernels.convolution_geometry import each, positions
 from refsd.kernels.microkernel import ROWS, lanes, product_from
-from refsd.kernels.scratch import scratch
+from refsd.kernels.scratch import aligned, aligned_like, scratch
 
 _BUDGET = 16 << 20  # bytes of columns in memory
 _BLOCK = 1 << 20  # bytes of a strip of columns, which stays in the second-level cache while filters pass by
@@ -73,8 +73,9 @@ def multiply(filters, columns, bias, width, side, splits, y):
         strip, share = task // splits, task % splits
         begin = strip * side * width
         end = min(L, begin + side * width)
-        b = np.empty((side, terms, width), y.dtype)
-        start, tile = np.empty((rows, width), y.dtype), np.empty((rows, width), y.dtype)
+        b = aligned_like(side * terms * width, y).reshape(side, terms, width)
+        start = aligned_like(rows * width, y).reshape(rows, width)
+        tile = aligned_like(rows * width, y).reshape(rows, width)
         for block in range(blocks):
             first = block * terms
             there = min(terms, n - first)
@@ -137,7 +138,7 @@ def conv2d_packed(x, filters, bias, stride, padding, dilation=1):
     stride, dilation = each(stride, 2), each(dilation, 2)
     P, Q = positions((H, W), padding, (R, S), stride, dilation)
     n, terms = C * R * S, filters.a.shape[2]
-    y = np.empty((N, K, P * Q), x.dtype)
+    y = aligned((N, K, P * Q), x.dtype)
     itself = R == S == 1 and stride == (1, 1) and not any(padding)
     step = P if itself else min(P, max(1, _BUDGET // (n * Q * x.itemsize)))
     for image in range(N):

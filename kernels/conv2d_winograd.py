@@ -9,7 +9,7 @@ from numba import prange
 from refsd.kernels import conv2d_winograd2, conv2d_winograd4
 from refsd.kernels._jit import kernel
 from refsd.kernels.microkernel import ROWS, lanes, product
-from refsd.kernels.scratch import scratch
+from refsd.kernels.scratch import aligned, scratch
 
 _BUDGET = 12 << 20  # bytes of a block of transformed input or output; two of them fit a cache of 32 MB
 _FILTERS = 64 << 20  # bytes of filters to transform at a time, if they are not cached
@@ -83,7 +83,7 @@ def transform_filters(weight, tile):
     tile:   2 or 4
     """
     K, C = weight.shape[:2]
-    u = np.zeros(_shape_of_filters(K, C, tile), weight.dtype)
+    u = aligned(_shape_of_filters(K, C, tile), weight.dtype)
     _OF_TILE[tile].weight(weight, u.reshape(*u.shape[:2], C * ROWS))
     return Filters(u)
 

@@ -7,7 +7,8 @@ from numba import prange
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.microkernel import ROWS, lanes, product_from
-from refsd.kernels.scratch import scratch
+from refsd.kernels.scratch import aligned, scratch
+from refsd.kernels.transpose import transpose_panel
 
 
 class Panels(NamedTuple):
@@ -42,7 +43,9 @@ def pack(weight):
     """Pack a weight [O, K], O a multiple of lanes. -> Panels"""
     O, K = weight.shape
     width = lanes(weight.dtype)
-    return Panels(np.ascontiguousarray(weight.reshape(O // width, width, K).swapaxes(1, 2)))
+    b = aligned((O // width, K, width), weight.dtype)
+    b[...] = weight.reshape(O // width, width, K).swapaxes(1, 2)
+    return Panels(b)
 
 
 @kernel
@@ -52,19 +55,8 @@ def pack_rows(x, a):
     x: [M, K]
     a: [panels, K, ROWS], dtype of x; the result is written here
     """
-    panels, K, _ = a.shape
-    for p in prange(panels):
-        first = p * ROWS
-        there = min(ROWS, len(x) - first)
-        if there == ROWS:
-            for k in range(K):
-                for i in range(ROWS):
-                    a[p, k, i] = x[first + i, k]
-        else:
-            a[p] = 0
-            for i in range(there):
-                for k in range(K):
-                    a[p, k, i] = x[first + i, k]
+    for p in prange(len(a)):
+        transpose_panel(x[p * ROWS : (p + 1) * ROWS], a[p])
 
 
 @kernel
@@ -102,7 +94,7 @@ def linear_packed(x, weight, bias=None):
     panels = -(-len(rows) // ROWS)
     a = scratch("linear rows", (panels, K, ROWS), x.dtype)
     pack_rows(rows, a)
-    y = np.empty((panels * ROWS, O), x.dtype)
+    y = aligned((panels * ROWS, O), x.dtype)
     bias = np.zeros(O, x.dtype) if bias is None else bias
     multiply(a, weight.b, np.broadcast_to(bias, (ROWS, O)), y)
     return y[: len(rows)].reshape(*x.shape[:-1], O)

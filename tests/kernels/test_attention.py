@@ -43,6 +43,7 @@ def check(q, k, v, scale, *how):
 )
 @example(B=2, L=33, J=77, G=2, share=1, D=40, E=40, diagonal=None, sink=False)
 @example(B=1, L=1, J=1, G=1, share=1, D=1, E=1, diagonal=0, sink=True)
+@example(B=1, L=50, J=30, G=1, share=2, D=37, E=33, diagonal=None, sink=False)
 @example(B=1, L=129, J=65, G=1, share=4, D=8, E=5, diagonal=-64, sink=False)
 @example(B=1, L=20, J=140, G=1, share=1, D=8, E=8, diagonal=120, sink=True)
 def test_shapes(B, L, J, G, share, D, E, diagonal, sink):

@@ -13,7 +13,7 @@ from numba import prange
 from refsd.kernels import activations
 from refsd.kernels._jit import kernel
 from refsd.kernels.erfc import erfc64, normal_tail32
-from refsd.kernels.exponential import exp32, exp32_flushed, exp64
+from refsd.kernels.exponential import exp2_32_flushed, exp32, exp32_flushed, exp64
 
 STEP = 1 << 24
 
@@ -59,6 +59,18 @@ def _exp64(x, y):
 
 
 @kernel
+def _exp2_32_flushed(x, y):
+    for i in prange(x.size):
+        y[i] = exp2_32_flushed(x[i])
+
+
+@kernel
+def _power64(x, y):
+    for i in prange(x.size):
+        y[i] = 2.0 ** x[i]
+
+
+@kernel
 def _normal_tail32(x, y):
     for i in prange(x.size):
         y[i] = normal_tail32(x[i])
@@ -77,6 +89,7 @@ TAIL = (0, int(np.float32(15).view(np.uint32)))
 FUNCTIONS = {
     "exp32": (_exp32, _exp64, EVERYTHING, 0.0, 1.011),
     "exp32_flushed": (_exp32_flushed, _exp64, NOT_POSITIVE, 2.0**-125, 1.011),
+    "exp2_32_flushed": (_exp2_32_flushed, _power64, NOT_POSITIVE, 2.0**-125, 0.952),
     "normal_tail32": (_normal_tail32, _normal_tail64, TAIL, 2e-36, 6.3),
     "silu": (activations._silu_each, activations._silu_each, EVERYTHING, 2e-36, 3.5),
     "gelu": (activations._gelu_each, activations._gelu_each, EVERYTHING, 2e-36, 6.43),
