@@ -1,8 +1,12 @@
-"""Float64 is computed on one BLAS thread; the libraries are found once, and again after an import."""
+"""Float64 is computed on one BLAS thread; libraries are found once, and again after an import; memory is kept."""
 
+import os
+import platform
+import subprocess
 import sys
 from types import ModuleType
 
+import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from refsd.numerics import machine
@@ -36,3 +40,24 @@ def test_libraries_are_looked_for_again_after_an_import(monkeypatch):
     with machine.one_answer(FLOAT64):
         pass
     assert len(looked) == 2
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such switch")
+@pytest.mark.parametrize(("set_by_user", "kept"), [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "0"}, False)])
+def test_freed_memory_is_kept_unless_the_user_says_how(set_by_user, kept):
+    script = """
+import resource, numpy as np
+from refsd.numerics.machine import one_answer
+from refsd.numerics.profiles import FLOAT32
+with one_answer(FLOAT32):
+    for _ in range(9):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        np.empty(3 << 20, np.uint8)[::4096] = 1
+        np.empty(40 << 20, np.uint8)[::4096] = 1
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], env=environment | set_by_user, capture_output=True, text=True
+    )
+    assert (int(done.stdout) < 20) == kept, done.stdout + done.stderr
