@@ -246,6 +246,18 @@ CASES = (
         settings={"lora_alpha": 6},
         strength=0.75,
     ),
+    # A layer of other inputs than queries, and of fewer keys; no part has the rank that the file names first.
+    _case(
+        "lora-peft-fused",
+        (48, 20),
+        {
+            f"{part}.lora_{half}.weight": _factor(*shape)
+            for part, rows, rank in (("to_q", 24, 2), ("to_k", 12, 4), ("to_v", 12, 8))
+            for half, shape in (("A", (rank, 20)), ("B", (rows, rank)))
+        },
+        rows={"to_q": [0, 24], "to_k": [24, 12], "to_v": [36, 12]},
+        settings={"lora_alpha": 6, "r": 16, "rank_pattern": {"to_q": 2, "to_k": 4, "to_v": 8}},
+    ),
     # Merged in float, whatever the layer is stored as.
     _case("lora-on-q4_0", (20, 64), _lora(_NAME, 20, 64, 4, 2.0), kind="q4_0"),
     # Rows that are 0, and stay so: their length is 0.
