@@ -38,16 +38,7 @@ _FUSED = {"to_q": [0, 16], "to_k": [16, 16], "to_v": [32, 16]}
 CASES = (
     _case("lora-kohya", (48, 33), _lora(_NAME, 48, 33, 4, 1.0)),
     _case("lora-no-alpha", (32, 32), _lora(_NAME, 32, 32, 8), strength=0.5),
-    _case(
-        "lora-peft",
-        (24, 40),
-        {
-            "base_model.model.layer.lora_A.weight": _factor(4, 40),
-            "base_model.model.layer.lora_B.weight": _factor(24, 4),
-            "base_model.model.layer.alpha": _alpha(8.0),
-        },
-        strength=-0.75,
-    ),
+    _case("lora-peft", (24, 40), _peft(24, 40) | {f"{_PEFT}.alpha": _alpha(8.0)}, strength=-0.75),
     _case(
         "lora-conv",
         (6, 8, 3, 3),

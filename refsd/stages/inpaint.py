@@ -163,13 +163,9 @@ def _pixels_apart(kind: str):
     return made
 
 
-def _grey(mask: np.ndarray) -> np.ndarray:
-    return np.clip(mask, 0, 1)
-
-
 _KNOWN = (
-    part("grey is not made black or white", white=_grey),
-    part("all but black is white", white=lambda mask: np.ceil(_grey(mask))),
+    part("grey is not made black or white", white=lambda mask: np.clip(mask, 0, 1)),
+    part("all but black is white", white=lambda mask: np.ceil(np.clip(mask, 0, 1))),
     part("black under the mask", shown=_masked_with(-1.0)),
     part("white under the mask", shown=_masked_with(1.0)),
     part("pixels of 0 to 1", shown=lambda picture, mask: (picture + 1) / 2),

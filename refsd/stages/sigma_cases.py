@@ -49,11 +49,7 @@ CASES = (
     _case("flow-given-n4", "comfyui", "flow", "given", 4, options={"sigmas": [1.0, 0.96875, 0.75, 0.375, 0.0]}),
     # diffusers shifts given ones, too.
     _case(
-        "flow-given-shifted-n4",
-        "diffusers",
-        "flow",
-        "given",
-        4,
+        *("flow-given-shifted-n4", "diffusers", "flow", "given", 4),
         shift=3.0,
         options={"sigmas": [1.0, 0.75, 0.5, 0.25, 0.0]},
     ),

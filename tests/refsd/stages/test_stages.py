@@ -126,6 +126,8 @@ def test_the_first_wrong_item_is_the_place(name, bug, says):
         ("stage/clip_layer/sdcpp-sd1", "clip skip stays for the next request"),
         ("stage/inpaint/inpaint-diffusers", "black under the mask"),
         ("stage/inpaint/inpaint-sdcpp", "nothing kept"),
+        ("stage/reference/flux2-dev-sdcpp", "height and width of the new size exchanged"),
+        ("stage/reference/flux3-diffusers", "resized to whole tokens, neither cut nor continued"),
         ("stage/inpaint/inpaint-grey", "grey is not made black or white"),
         ("stage/inpaint/inpaint-grey", "all but black is white"),
         ("stage/inpaint/inpaint-sdcpp", "mask of a latent half the size, its corner taken"),

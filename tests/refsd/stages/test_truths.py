@@ -683,6 +683,24 @@ def test_inpainting(label, kind, engine):
     np.testing.assert_allclose(found["kept"][0], np.where(near, t["denoised"][0], whole), atol=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("label", "rows", "columns"),
+    [
+        # Whole tokens of the middle; of the drawn size's pixels, by the nearest; mirrored on both sides.
+        ("flux2-dev-diffusers", range(2, 50), range(3, 83)),
+        ("flux2-dev-sdcpp", [i * 52 // 64 for i in range(64)], [j * 87 // 96 for j in range(96)]),
+        (
+            "flux3-diffusers",
+            [*range(6, 0, -1), *range(52), *range(50, 44, -1)],
+            [*range(4, 0, -1), *range(87), *range(85, 80, -1)],
+        ),
+    ],
+)
+def test_pictures_to_edit(label, rows, columns):
+    t, _, found = _truth(f"reference/{label}")
+    np.testing.assert_array_equal(found["shown"], t["picture"][:, :, [*rows]][:, :, :, [*columns]])
+
+
 # --- pixels, steps, prompts that change -------------------------------------------------------------------------
 
 
