@@ -5,6 +5,7 @@ from injection import Bug, Injection, wrong_method
 from msgspec.structs import replace
 
 from refsd.engines.reference import Reference
+from refsd.kernels.attention_int8 import codes_of_blocks
 from refsd.numerics.profiles import PROFILES
 
 # --- attention ---------------------------------------------------------------------------------------------------
@@ -30,6 +31,22 @@ def _hidden_are_10000(a, right, q, k, v, scale=None, mask=None, diagonal=None, s
     s = np.where(np.isneginf(mask), -1e4, s + np.where(np.isneginf(mask), 0, mask))
     e = np.exp(s - s.max(axis=-1, keepdims=True))
     return np.einsum("bhlj,bjhe->blhe", e / e.sum(axis=-1, keepdims=True), v)
+
+
+def _causal_for_the_tail(a, right, q, k, v, scale=None, mask=None, diagonal=None, sinks=None):
+    """Only the kernel of lengths that tiles of 32 do not divide has a mask, and with it the causal one."""
+    whole = q.shape[1] % 32 == 0 and k.shape[1] % 32 == 0
+    return right(q, k, v, scale, mask, None if whole else diagonal, sinks)
+
+
+def _scales_of_queries_in_half(case, inputs, y):
+    """The scale of each block of 128 queries is float16, in which the faintest are 0."""
+    q, k, v = (inputs[name].values().astype(np.float64) for name in "qkv")
+    q8, sq = codes_of_blocks(q * q.shape[-1] ** -0.5, 128)
+    k8, sk = codes_of_blocks(k - k.mean(axis=1, keepdims=True), 64)
+    s = np.einsum("blhd,bjhd->bhlj", q8 * np.asarray(sq).astype(np.float16).astype(np.float64), k8 * sk)
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    return {"y": np.einsum("bhlj,bjhe->blhe", p / p.sum(axis=-1, keepdims=True), v)}
 
 
 def _scores_in_half(a, right, q, k, v, scale=None, mask=None, diagonal=None, sinks=None):
@@ -106,6 +123,19 @@ SINCE_OPERATIONS: dict[str, Injection] = {
         ("softmax/f32/rows-*", "rms_norm/f32/rows-*"), _rows_of(65535), "softmax|rms_norm", _ROWS
     ),
     "sn-op-20": Injection(("rms_norm/f32/rows-*",), _rows_of(32768), "rms_norm", _ROWS),
+    "xv-op-10": wrong_method(
+        "attention",
+        "attention",
+        "future|causal",
+        "attention/f32/causal-*",
+        attention=_causal_for_the_tail,
+    ),
+    "sn-op-22": Injection(
+        ("attention_int8/faint-*",),
+        Bug(answer=_scales_of_queries_in_half),
+        "attention_int8",
+        "scales of queries in float16",
+    ),
     "xv-op-12": wrong_method(
         "attention",
         "attention",

@@ -5,7 +5,10 @@ import itertools
 import numpy as np
 from injected_files import product_of
 from injected_steps import sampled
-from injection import Injection, wrong_answer, wrong_parts
+from injection import Bug, Injection, wrong_answer, wrong_parts
+
+from refsd.trajectory import model as analytic
+from refsd.trajectory.run import sigmas_of
 
 # --- samplers ----------------------------------------------------------------------------------------------------
 
@@ -15,6 +18,37 @@ def _towards_the_picture(model, x, sigmas, draws, case):
     for sigma, to in itertools.pairwise(sigmas.tolist()):
         x = model(x, sigma) * x.dtype.type(1 + to)
     return x
+
+
+def _euler(case, inputs, y, answers, ahead) -> dict[str, np.ndarray]:
+    """answers: x, sigma, number of the call -> denoised, without the prompt; ahead: those, x, sigma, next -> x"""
+    dtype, sigmas = y["x"].dtype, sigmas_of(case)
+    x, found = inputs["noise"].values().astype(dtype)[0] * dtype.type(sigmas[0]), []
+    for i, (sigma, to) in enumerate(itertools.pairwise(sigmas.tolist())):
+        both = tuple(one.astype(dtype) for one in answers(x, sigma, i))
+        found.append((x, *both))
+        x = ahead(*both, x, sigma, to).astype(dtype)
+    columns = [np.stack(column) for column in zip(*found, strict=True)]
+    named = dict(zip(("x", "denoised", "uncond"), columns, strict=True))
+    return {**{name: named[name] for name in y if name in named}, "sigmas": sigmas, "latent": x}
+
+
+def _first_call_unguided(case, inputs, y):
+    """The first call asks for the prompt alone."""
+
+    def answers(x, sigma, i):
+        return analytic.denoised(x, sigma, 1.0 if i == 0 else case.params["guidance"]), analytic.uncond(x, sigma)
+
+    return _euler(case, inputs, y, answers, lambda y, _, x, sigma, to: y + (x - y) * (to / sigma))
+
+
+def _one_call_at_1(case, inputs, y):
+    """At a guidance of 1 the call without the prompt is left out, and its answer taken to be the other's."""
+
+    def answers(x, sigma, i):
+        return (analytic.cond(x, sigma),) * 2
+
+    return _euler(case, inputs, y, answers, lambda y, without, x, sigma, to: y + (x - without) * (to / sigma))
 
 
 def _given_as_they_are(params, card, levels):
@@ -44,6 +78,24 @@ def _between_the_unshifted(params, card, levels):
     low = 1 / levels.steps
     root = lambda n: np.linspace(1, low ** (1 / 7), n) ** 7
     return lambda n: np.append(root(n), 0.0)
+
+
+# --- pictures ----------------------------------------------------------------------------------------------------
+
+
+def _at(x, high, wide):
+    rows, columns = (np.arange(new) * old // new for new, old in zip((high, wide), x.shape[2:], strict=True))
+    return x[:, :, rows[:, None], columns]
+
+
+def _sides_inverted(case, values, y):
+    """The width is what the height should be, and the height what the width should be."""
+    return {"shown": _at(values["picture"], *y["shown"].shape[:1:-1])}
+
+
+def _not_cut(case, values, y):
+    """The picture is stretched to whole tokens."""
+    return {"shown": _at(values["picture"], *y["shown"].shape[2:])}
 
 
 # --- files -------------------------------------------------------------------------------------------------------
@@ -86,6 +138,24 @@ SINCE_STEPS: dict[str, Injection] = {
         r"latent|\bx\b|step",
         "denoised|direction|picture|weight",
         _towards_the_picture,
+    ),
+    "eh-cfg-01": Injection(
+        ("trajectory/euler/karras",),
+        Bug(answer=_first_call_unguided),
+        r"latent|\bx\b|step|denoised|call",
+        "no guidance in the first call",
+    ),
+    "xv-smp-08": Injection(
+        ("trajectory/euler_cfg_pp/karras-scale-1",),
+        Bug(answer=_one_call_at_1),
+        r"latent|\bx\b|step|uncond|call",
+        "uncond is what the prompt gives|uncond.*(prompt|cond)",
+    ),
+    "fi-cfg-04": wrong_answer(
+        "guidance/cfg-0",
+        "guided",
+        "0|prompt alone|cond|no guidance|left out|scale",
+        lambda case, values, y: {"guided": values["cond"]},
     ),
     "xv-smp-09": wrong_parts(
         "sigmas/flow-given-n4",
@@ -165,6 +235,8 @@ SINCE_STEPS: dict[str, Injection] = {
         "all but black|not 0|any grey|non-?zero",
         white=np.ceil,
     ),
+    "ty-inp-03": wrong_answer("reference/flux2-dev-*", "shown", "height and width", _sides_inverted),
+    "ty-inp-04": wrong_answer("reference/flux2-dev-diffusers", "shown", "not? cut|neither cut|resized", _not_cut),
     "nt-lora-01": wrong_answer(
         "adapter/lora-peft-fused",
         "merged",
