@@ -42,7 +42,7 @@ def _first(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 _KNOWN = (
-    _other("height and width of the new size exchanged", lambda x, size, drawn: nearest(x, size[::-1])),
+    _other("height and width of the new size exchanged", lambda x, size, drawn: nearest(x, (size[1], size[0]))),
     _other("resized to whole tokens, neither cut nor continued", lambda x, size, drawn: nearest(x, size)),
     _other("cut from the first corner, not from the middle", lambda x, size, drawn: _first(x, size)),
     _other("stretched to the size drawn", lambda x, size, drawn: nearest(x, drawn)),
