@@ -144,6 +144,8 @@ ATTENTION = Operation(
         _case("wide-heads", 2, 9, 33, 2, 160),
         _case("many-keys", 1, 5, 1100, 1, 40),
         _case("many-queries", 1, 1100, 9, 2, 32),
+        # One query of more heads to a head of keys than a tile of 16 has rows.
+        _case("one-query", 2, 1, 77, 48, 32, G=2),
     ),
 )
 

@@ -269,8 +269,8 @@ LINEAR = Operation(
             for t, K in (("f32", 2080), ("f16", 2080), ("q8_0", 2080), ("q4_k", 2304))
         ),
         _case("many", "f32", (1100, 20), 33),
-        # More rows than half the columns.
-        *(_case("tall", t, (40, 64), 33) for t in _BLOCK32),
+        # More rows than columns, of one block each.
+        *(_case("tall", t, (40, 32), 33) for t in _BLOCK32),
         # More rows than 16 bits can count, as the tokens of a video.
         _case("rows", "f32", (65600, 2), 2),
         *(_case("tokens", t, (20, 256), 33) for t in _RARE),

@@ -327,14 +327,7 @@ LINEAR_INT8 = Operation(
         _case("zero-result", (33, 128), 40, **IN_CODES),
         # The least of every row is 0. Pairs of products of unsigned and signed codes saturate at 16 bits in AVX2.
         _case(
-            "zero-pairs",
-            (9, 320),
-            20,
-            zero_point=True,
-            codes=(-128.0, 256),
-            x_data="token_ids",
-            exponent=-3,
-            n=64,
+            "zero-pairs", (9, 320), 20, zero_point=True, codes=(-128.0, 256), x_data="token_ids", exponent=-3, n=64
         ),
     ),
     params={"scales": "row", "rotation": 0, "zero_point": False},

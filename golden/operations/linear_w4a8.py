@@ -158,11 +158,7 @@ LINEAR_W4A8 = Operation(
         _case("groups4", (7, 64), 33, group=4, rotation=64),
         _case("groups64", (20, 192), 33, group=64, rotation=64),
         # Levels of a half, and of -8: ties at every odd code.
-        _case(
-            *("plain-ties", (20, 256), 33),
-            table=False,
-            scales={"data": "constant", "offset": 2.5},
-        ),
+        _case("plain-ties", (20, 256), 33, table=False, scales={"data": "constant", "offset": 2.5}),
         _case("plain-saturated", (20, 256), 33, table=False, scales={"data": "positive", "exponent": -13}),
     ),
     params={"rotation": 256},

@@ -66,6 +66,7 @@ def before_one_off(op, inputs, params):
 _PICTURE = Recipe((2, 5, 6, 8))
 
 _SIDES = {"padding": (2, 1, 1, 2)}
+_BEFORE = {"padding": (2, 0, 0, 0), "mode": "replicate"}
 
 PAD = Operation(
     "pad",
@@ -95,6 +96,8 @@ PAD = Operation(
             for mode in ("zero", "replicate", "reflect", "circular")
         ),
         Case("pad/f32/before-n1-c3-h5-w7", "pad", {"x": Recipe((1, 3, 5, 7))}, {"padding": (1, 0, 3, 0)}),
+        # A film's first frame repeated before it, of more pixels than 16 bits count.
+        Case("pad/f32/frames-n1-c1-h3-w65600", "pad", {"x": Recipe((1, 1, 3, 65600))}, _BEFORE),
     ),
 )
 

@@ -183,12 +183,30 @@ def _along(axis: int, turned: bool) -> Callable[[np.ndarray, list[tuple[Any, np.
 
     def joined(weight: np.ndarray, changes: list[tuple[Any, np.ndarray]]) -> np.ndarray:
         parts = [delta.T if turned else delta for _, delta in changes]
-        if len(parts) < 2 or weight.ndim != 2 or sum(y.size for y in parts) != weight.size:
+        alike = len({y.shape[1 - axis] for y in parts}) == 1
+        if len(parts) < 2 or weight.ndim != 2 or sum(y.size for y in parts) != weight.size or not alike:
             raise NoDifference
         whole = np.concatenate(parts, axis=axis)
         return weight + (whole.reshape(weight.T.shape).T if turned else whole.reshape(weight.shape))
 
     return joined
+
+
+def _behind_the_inputs(weight: np.ndarray, changes: list[tuple[Any, np.ndarray]]) -> np.ndarray:
+    """Look for the parts behind the first as if it had as many rows as the layer has inputs."""
+    if len(changes) < 2:
+        raise NoDifference
+    by, merged = weight.shape[1] - len(changes[0][1]), weight.copy()
+    for i, (rows, delta) in enumerate(changes):
+        at = np.arange(len(weight))[rows] + (by if i else 0)
+        seen = (at >= 0) & (at < len(weight))
+        merged[at[seen]] += delta[seen]
+    return merged
+
+
+def _over_the_networks_rank(settings: dict[str, Any]) -> dict[str, Any]:
+    ranks = settings.get("rank_pattern") or {}
+    return {**settings, "alpha_pattern": {m: settings["lora_alpha"] * n / settings["r"] for m, n in ranks.items()}}
 
 
 def _of_columns(dora: DoRA) -> DoRA:
@@ -243,6 +261,7 @@ _KNOWN = (
     part("the first part for all", modules=lambda right: dict.fromkeys(right, next(iter(right.values())))),
     part("changes of a fused layer's parts joined along the tokens, not the channels", joined=_along(0, True)),
     part("changes of a fused layer's parts joined along the inputs, not the outputs", joined=_along(1, False)),
+    part("parts sought behind as many rows of the first as the layer has inputs", joined=_behind_the_inputs),
     part("alpha over the first part's rank", modules=_rank_of_the_first),
     part("alpha missing", modules=_scaled(lambda rank, has: rank, None), parts=_without("alpha")),
     part("rank over alpha", parts=_other(alpha=lambda p: np.array(rank_of(p) ** 2 / p["alpha"]))),
@@ -310,6 +329,7 @@ _KNOWN = (
     part("the adapter's bias not times alpha over rank", bias=_unscaled_bias),
     param("PEFT's settings left out", settings={}),
     param("alpha over the rank, not over its root", settings=lambda own: {**own, "use_rslora": False}),
+    param("alpha over the file's rank, not over the module's own", settings=_over_the_networks_rank),
     param("the settings' patterns of alpha left out", settings=lambda own: {**own, "alpha_pattern": {}}),
     part("the file left out", fits=lambda rows, whole: False),
 )

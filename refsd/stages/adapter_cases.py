@@ -38,16 +38,7 @@ _FUSED = {"to_q": [0, 16], "to_k": [16, 16], "to_v": [32, 16]}
 CASES = (
     _case("lora-kohya", (48, 33), _lora(_NAME, 48, 33, 4, 1.0)),
     _case("lora-no-alpha", (32, 32), _lora(_NAME, 32, 32, 8), strength=0.5),
-    _case(
-        "lora-peft",
-        (24, 40),
-        {
-            "base_model.model.layer.lora_A.weight": _factor(4, 40),
-            "base_model.model.layer.lora_B.weight": _factor(24, 4),
-            "base_model.model.layer.alpha": _alpha(8.0),
-        },
-        strength=-0.75,
-    ),
+    _case("lora-peft", (24, 40), _peft(24, 40) | {f"{_PEFT}.alpha": _alpha(8.0)}, strength=-0.75),
     _case(
         "lora-conv",
         (6, 8, 3, 3),
@@ -245,6 +236,18 @@ CASES = (
         {"bias": Recipe((20,)), **_peft(20, 24), f"{_PEFT}.lora_B.bias": Recipe((20,), exponent=-17)},
         settings={"lora_alpha": 6},
         strength=0.75,
+    ),
+    # A layer of other inputs than queries, and of fewer keys; no part has the rank that the file names first.
+    _case(
+        "lora-peft-fused",
+        (48, 20),
+        {
+            f"{part}.lora_{half}.weight": _factor(*shape)
+            for part, rows, rank in (("to_q", 24, 2), ("to_k", 12, 4), ("to_v", 12, 8))
+            for half, shape in (("A", (rank, 20)), ("B", (rows, rank)))
+        },
+        rows={"to_q": [0, 24], "to_k": [24, 12], "to_v": [36, 12]},
+        settings={"lora_alpha": 6, "r": 16, "rank_pattern": {"to_q": 2, "to_k": 4, "to_v": 8}},
     ),
     # Merged in float, whatever the layer is stored as.
     _case("lora-on-q4_0", (20, 64), _lora(_NAME, 20, 64, 4, 2.0), kind="q4_0"),

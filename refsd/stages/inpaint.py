@@ -8,7 +8,7 @@ import numpy as np
 
 from refsd.conventions import MASKS
 from refsd.conventions import OF_ALL_MODELS as ENGINES
-from refsd.conventions.masks import first_of_square, largest_of_square
+from refsd.conventions.masks import binary, first_of_square, largest_of_square
 from refsd.golden.recipe import Recipe
 from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.initial_latent import EXTRA_CHANNELS, InitialLatent, widened
@@ -28,6 +28,7 @@ def _keep_unmasked(denoised: np.ndarray, mask: np.ndarray, latent: np.ndarray) -
 class InpaintRule(NamedTuple):
     """The parts of the rule.
 
+    white:    grey mask of pixels -> mask of 0 and 1
     shown:    the masked picture, its mask -> the encoder's input
     pooled:   engine -> (mask of pixels, pixels per latent pixel -> mask of the latent)
     widened:  mask of the latent -> where a model with extra channels draws
@@ -36,6 +37,7 @@ class InpaintRule(NamedTuple):
     kept:     denoised, mask, the picture's latent -> denoised
     """
 
+    white: Callable[[np.ndarray], np.ndarray] = binary
     shown: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda picture, mask: picture
     pooled: Callable[[str], Callable[[np.ndarray, int], np.ndarray]] = lambda engine: MASKS[engine].pooled
     widened: Callable[[np.ndarray], np.ndarray] = widened
@@ -68,7 +70,7 @@ class _Encoder:
 
 def _run(rule: InpaintRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    mask = (t["mask"] > 0).astype(inputs.dtype)
+    mask = rule.white(t["mask"].astype(inputs.dtype))
     convention = ENGINES[p["engine"]]
     pooled = rule.pooled(p["engine"])
     convention = type(convention)(**{**vars(convention), "latent_mask": pooled})
@@ -162,6 +164,8 @@ def _pixels_apart(kind: str):
 
 
 _KNOWN = (
+    part("grey is not made black or white", white=lambda mask: np.clip(mask, 0, 1)),
+    part("all but black is white", white=lambda mask: np.ceil(np.clip(mask, 0, 1))),
     part("black under the mask", shown=_masked_with(-1.0)),
     part("white under the mask", shown=_masked_with(1.0)),
     part("pixels of 0 to 1", shown=lambda picture, mask: (picture + 1) / 2),
@@ -199,10 +203,14 @@ _IMAGE = ("image", "channel", "row", "column")
 _H, _W = 48, 64
 
 
-def _case(label: str, kind: str, engine: str):
-    inputs = {"picture": Recipe((1, 3, _H, _W), exponent=-20, offset=0.5)}
-    # About one pixel in 301 is drawn anew.
-    inputs["mask"] = Recipe((1, 1, _H, _W), "i32", data="token_ids", exponent=0, n=301, offset=-299.0)
+# About one pixel in 301 is drawn anew.
+_FEW = Recipe((1, 1, _H, _W), "i32", data="token_ids", exponent=0, n=301, offset=-299.0)
+# Pixels of 0, 1/128 ... 65/128: two in 66 are.
+_GREY = Recipe((1, 1, _H, _W), data="token_ids", exponent=-7, n=66)
+
+
+def _case(label: str, kind: str, engine: str, mask: Recipe = _FEW):
+    inputs = {"picture": Recipe((1, 3, _H, _W), exponent=-20, offset=0.5), "mask": mask}
     inputs["denoised"] = Recipe((1, 3, _H // _PIXELS, _W // _PIXELS))
     return case("inpaint", label, inputs, kind=kind, engine=engine)
 
@@ -214,7 +222,7 @@ STAGES = (
         "of each square of 4x4 pixels, times 0.25.",
         inputs={
             "picture": "[1, 3, H, W]: 0..1",
-            "mask": "[1, 1, H, W]: something new is drawn where it is above 0",
+            "mask": "[1, 1, H, W]: something new is drawn where it is 1/2 and more",
             "denoised": "[1, 3, H / 4, W / 4]",
         },
         params={"kind": REQUIRED, "engine": REQUIRED},
@@ -236,6 +244,7 @@ STAGES = (
             _case("fill-diffusers", "fill", "diffusers"),
             _case("edit", "edit", "diffusers"),
             _case("control", "control", "sdcpp"),
+            _case("inpaint-grey", "inpaint", "sdcpp", _GREY),
         ),
     ),
 )

@@ -47,6 +47,13 @@ CASES = (
     _case("flow-ltx-n6", "comfyui", "flow", "ltx2", 6, options={"tokens": 1500, "terminal": 0.1}),
     # As users of distilled models give them: no shift moves them.
     _case("flow-given-n4", "comfyui", "flow", "given", 4, options={"sigmas": [1.0, 0.96875, 0.75, 0.375, 0.0]}),
+    # diffusers shifts given ones, too.
+    _case(
+        *("flow-given-shifted-n4", "diffusers", "flow", "given", 4),
+        shift=3.0,
+        options={"sigmas": [1.0, 0.75, 0.5, 0.25, 0.0]},
+    ),
+    _case("flow-logit-normal-n7", "diffusers", "flow", "flow_logit_normal", 7, shift=1.6),
     # Between a flow's lowest and highest level, of which the shift moves one.
     _case("flow-karras-n6", "comfyui", "flow", "karras", 6, shift=5.0),
     _case("flux-n5", "sdcpp", "flux", "flow_uniform", 5, tokens=3072),

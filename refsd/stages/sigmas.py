@@ -50,7 +50,8 @@ def _spacing(params: Params, card: Card, levels: Levels, name: str | None = None
     rules["flow_terminal"] = lambda n, levels, terminal=TERMINAL: (
         flow_terminal(n, levels.shift, terminal) if terminal else flow_uniform(n, levels.shift)
     )
-    rules["given"] = lambda n, levels, sigmas: np.array(sigmas, np.float64)
+    shifts = card.engine == "diffusers" and isinstance(levels, FlowLevels)
+    rules["given"] = lambda n, levels, sigmas: shift_snr(np.array(sigmas), levels.shift if shifts else 1.0)
     rules["ltx2"] = lambda n, levels, tokens=4096, terminal=0.1: ltx2(n, tokens, terminal)
     if name not in rules:
         raise BadInput(f"stage/sigmas: schedule {name!r}: expected one of {', '.join(rules)}")
@@ -199,6 +200,11 @@ def _between(levels: Levels, sigma: float) -> float:
     return DiscreteLevels(levels.sigmas).to_t(sigma) if real else levels.to_t(sigma)
 
 
+def _before_the_shift(levels: Levels, sigma: float) -> float:
+    shift = levels.shift if isinstance(levels, FlowLevels) else 1.0
+    return levels.to_t(sigma / (shift - (shift - 1) * sigma))
+
+
 def _linear_in_sigma(levels: Levels, sigma: float) -> float:
     if not isinstance(levels, DiscreteLevels):
         return levels.to_t(sigma)
@@ -304,6 +310,7 @@ _KNOWN = (
     part("nearest trained timestep, not a real one", to_t=_nearest),
     part("real timestep, not the nearest trained", to_t=_between),
     part("timestep linear in sigma", to_t=_linear_in_sigma),
+    part("timesteps of the levels before the shift", to_t=_before_the_shift),
     part("timestep one too high", to_t=lambda levels, sigma: levels.to_t(sigma) + 1),
     part("timestep one too low", to_t=lambda levels, sigma: levels.to_t(sigma) - 1),
     part("timestep 1 - t", to_t=lambda levels, sigma: 1 - levels.to_t(sigma)),

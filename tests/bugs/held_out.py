@@ -20,6 +20,11 @@ class HeldOut(NamedTuple):
     injection: Injection | None
 
 
+def with_cases(table: dict[str, HeldOut], since: dict[str, Injection]) -> dict[str, HeldOut]:
+    """Add the injections of bugs that no case showed when the set was drawn, and that one shows since."""
+    return {id: one._replace(injection=one.injection or since.get(id)) for id, one in table.items()}
+
+
 def injections(table: dict[str, HeldOut]) -> dict[str, Injection]:
     """By id, those that a case reaches."""
     return {id: one.injection for id, one in table.items() if one.injection is not None}

@@ -36,7 +36,7 @@ from fresh_models import FRESH_MODELS
 from fresh_operations import FRESH_OPERATIONS
 from fresh_stages import FRESH_STAGES
 from fresh_steps import FRESH_STEPS
-from held_out import HeldOut, injections, levels
+from held_out import HeldOut, injections, levels, with_cases
 from held_out_batches import HELD_OUT_BATCHES
 from held_out_later import HELD_OUT_LATER
 from held_out_models import HELD_OUT_MODELS
@@ -61,6 +61,8 @@ from second_operations import SECOND_OPERATIONS
 from second_stages import SECOND_STAGES
 from seventeenth import SEVENTEENTH
 from seventh import SEVENTH
+from since_operations import SINCE_OPERATIONS
+from since_steps import SINCE_STEPS
 from sixteenth import SIXTEENTH
 from sixth import SIXTH
 from tenth import TENTH
@@ -96,6 +98,7 @@ HELD_OUT: dict[str, HeldOut] = {
 FRESH: dict[str, HeldOut] = {**FRESH_OPERATIONS, **FRESH_MODELS, **FRESH_STEPS, **FRESH_STAGES}
 SECOND: dict[str, HeldOut] = {**SECOND_OPERATIONS, **SECOND_MODELS, **SECOND_STAGES}
 THIRD: dict[str, HeldOut] = {**THIRD_OPERATIONS, **THIRD_MODELS, **THIRD_STAGES}
+SINCE = {**SINCE_OPERATIONS, **SINCE_STEPS}
 HELD_OUT_SETS = {
     "earlier": HELD_OUT,
     "fresh": FRESH,
@@ -112,12 +115,12 @@ HELD_OUT_SETS = {
     "twelfth": TWELFTH,
     "thirteenth": THIRTEENTH,
     "fourteenth": FOURTEENTH,
-    "fifteenth": FIFTEENTH,
-    "sixteenth": SIXTEENTH,
-    "seventeenth": SEVENTEENTH,
-    "eighteenth": EIGHTEENTH,
-    "nineteenth": NINETEENTH,
-    "twentieth": TWENTIETH,
+    "fifteenth": with_cases(FIFTEENTH, SINCE),
+    "sixteenth": with_cases(SIXTEENTH, SINCE),
+    "seventeenth": with_cases(SEVENTEENTH, SINCE),
+    "eighteenth": with_cases(EIGHTEENTH, SINCE),
+    "nineteenth": with_cases(NINETEENTH, SINCE),
+    "twentieth": with_cases(TWENTIETH, SINCE),
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
@@ -126,27 +129,7 @@ INJECTIONS: dict[str, Injection] = {
     **FILES,
     **STAGES,
     **STEPS,
-    **injections(HELD_OUT),
-    **injections(FRESH),
-    **injections(SECOND),
-    **injections(THIRD),
-    **injections(FOURTH),
-    **injections(FIFTH),
-    **injections(SIXTH),
-    **injections(SEVENTH),
-    **injections(EIGHTH),
-    **injections(NINTH),
-    **injections(TENTH),
-    **injections(ELEVENTH),
-    **injections(TWELFTH),
-    **injections(THIRTEENTH),
-    **injections(FOURTEENTH),
-    **injections(FIFTEENTH),
-    **injections(SIXTEENTH),
-    **injections(SEVENTEENTH),
-    **injections(EIGHTEENTH),
-    **injections(NINETEENTH),
-    **injections(TWENTIETH),
+    **{id: one for table in HELD_OUT_SETS.values() for id, one in injections(table).items()},
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)

@@ -81,7 +81,7 @@ def _global_alpha(parts, modules) -> float:
 def _deltas_by_token(case, values, y):
     """The parts' answers one behind the other along the tokens: here, of the identity's rows."""
     modules = modules_of(values)
-    if len(modules) < 2:
+    if len({len(parts.get("up", ())) for parts in modules.values()}) != 1 or len(modules) < 2:
         return None
     deltas = [_right_scale(parts, modules) * product_of(parts) for parts in modules.values()]
     joined = np.concatenate([delta.T for delta in deltas], axis=0)  # [3 I, O / 3] of I tokens

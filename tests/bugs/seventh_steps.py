@@ -59,7 +59,7 @@ class _AtEveryBlock(MagCache):
 def _one_for_no_alpha(case, values, y):
     """A file without alpha is stored with alpha 1."""
     parts = next(iter(modules_of(values).values()))
-    if "alpha" in parts or "down" not in parts or "magnitude" in parts:
+    if {"alpha", "magnitude"} & parts.keys() or "down" not in parts or len(parts["up"]) != len(values["weight"]):
         return None
     return {"merged": values["weight"] + strength_of(case.params) / len(parts["down"]) * product_of(parts)}
 

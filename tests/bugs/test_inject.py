@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from eighteenth import EIGHTEENTH
+from fifteenth import FIFTEENTH
 from forgetting import bare, forgotten, listed
 from inject import (
     FILES,
@@ -14,6 +16,7 @@ from inject import (
     MODELS,
     OPERATIONS,
     PRODUCTS,
+    SINCE,
     STAGES,
     STEPS,
     Bench,
@@ -22,6 +25,10 @@ from inject import (
 )
 from injection import Bug
 from mechanisms import Named, splits
+from nineteenth import NINETEENTH
+from seventeenth import SEVENTEENTH
+from sixteenth import SIXTEENTH
+from twentieth import TWENTIETH
 
 FAST = (
     *("act-01", "act-04", "att-08", "norm-01", "norm-08", "q-04", "q-09", "rope-03", "rope-06", "time-01"),
@@ -94,6 +101,18 @@ def test_held_out_bugs_are_none_of_the_lists():
     assert not {id for id, _ in held_out} & listed.keys()
     assert len({id for id, _ in held_out}) == len(held_out)
     assert all(one.level and one.source for _, one in held_out)
+
+
+def test_bugs_that_have_a_case_since_had_none_when_drawn():
+    drawn = {**FIFTEENTH, **SIXTEENTH, **SEVENTEENTH, **EIGHTEENTH, **NINETEENTH, **TWENTIETH}
+    assert all(drawn[id].injection is None for id in SINCE) and SINCE.keys() <= INJECTIONS.keys()
+
+
+@pytest.mark.jitted
+@pytest.mark.parametrize("id", SINCE)
+def test_a_bug_that_has_a_case_since_is_seen_placed_and_named(id):
+    outcome = _bench().outcome(id, "", SINCE[id])
+    assert outcome.detected and outcome.placed and outcome.named, outcome.cause or outcome.reason
 
 
 def test_halves_count_only_kinds_that_the_first_half_has():

@@ -225,6 +225,13 @@ def _unfinished(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | Non
     return rows
 
 
+def _towards_denoised(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """Go from the picture to where DDIM has it plus the noise, but by what the network predicts: the picture."""
+    rows = np.where(np.arange(len(form.rows))[:, None] == 0, form.rows, 0.0)
+    rows[np.arange(1, len(rows)), form.calls + np.arange(form.calls)] = 1 + sigmas[form.steps + 1]
+    return rows
+
+
 def _of_exploding(case: Case, form: Forms, sigmas: np.ndarray, from_1: bool = False) -> np.ndarray | Forms | None:
     """Use the solver for x = data + sigma noise on a flow's x and sigmas, from_1: on a first sigma of 1, too."""
     name = _bare(case).removesuffix("_log_snr").removesuffix("_below_one")
@@ -312,11 +319,7 @@ def guided_by(change: Callable[[float], float], without: Callable = analytic.unc
 
 def _unguided(numbers: Callable[[int], bool]) -> Answers:
     """Leave guidance out of some calls, which answer with the prompt alone."""
-
-    def answers(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
-        return guided_by(lambda guidance: 1.0 if numbers(call.number) else guidance)(call)
-
-    return answers
+    return lambda call: guided_by(lambda guidance: 1.0 if numbers(call.number) else guidance)(call)
 
 
 _with_prompt = guided_by(lambda guidance: guidance, analytic.cond)
@@ -354,13 +357,9 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("each step goes to the sigma after the next", Change(_next_but_one)),
     Mutant("eta is missing: no noise is added", _with_eta(lambda eta: 0.0)),
     *(
-        Mutant(f"{words} stands for eta{where}", _with_eta(of, *parts))
+        Mutant(f"{words} stands for eta{at}", _with_eta(of, *parts))
         for words, of in (("1", lambda eta: 1.0), ("eta's root", np.sqrt), ("eta squared", np.square))
-        for where, *parts in (
-            ("", True, True),
-            (" in what leads down", True, False),
-            (" in the noise", False, True),
-        )
+        for at, *parts in (("", True, True), (" in what leads down", True, False), (" in the noise", False, True))
     ),
     Mutant("each step's noise is the start's again", _drawing(lambda i: 0)),
     Mutant("the first step's noise is the start's again", _drawing(lambda i: i if i > 1 else 0)),
@@ -379,6 +378,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("history is forgotten", Change(_forgotten)),
     Mutant("history is of the noise, not of denoised (DPM-Solver, not ++)", Change(_history_of_noise)),
     Mutant("the last step is left out", Change(_unfinished)),
+    Mutant("DDIM's direction is denoised, not the noise", Change(_towards_denoised)),
     Mutant("the solver is that of data + sigma noise, not the flow's", Change(_of_exploding, of=_flow)),
     Mutant(
         "the solver is that of data + sigma noise, not the flow's, from a sigma of 1 on",

@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,12 @@ def _zero_snr_at(timesteps):
 _FLUX = naive_sigmas.flux_shift(3072)
 
 
+def _logit_normal(n: int, shift: float) -> list[float]:
+    """The logistic function of quantiles; that of 1 is held at 9."""
+    quantiles = [statistics.NormalDist(math.log(shift), 1.5).inv_cdf(1 - i / n) for i in range(1, n)]
+    return [1 / (1 + math.exp(-x)) for x in (9.0, *quantiles)] + [0.0]
+
+
 @pytest.mark.parametrize(
     ("label", "sigmas", "timesteps"),
     [
@@ -74,6 +81,8 @@ _FLUX = naive_sigmas.flux_shift(3072)
         ("flow-linspace-n7", naive_sigmas.flow_linspace(7, 2.5), "thousand"),
         ("sd-given-n4", [14.5, 5.25, 1.375, 0.4375, 0.0], None),
         ("flow-given-n4", [1.0, 0.96875, 0.75, 0.375, 0.0], "thousand"),
+        ("flow-given-shifted-n4", [1.0, 0.9, 0.75, 0.5, 0.0], "thousand"),
+        ("flow-logit-normal-n7", _logit_normal(7, 1.6), "thousand"),
         ("flux-schnell-n4", [1.0, 0.75, 0.5, 0.25, 0.0], "one"),
         ("flux-n5", naive_sigmas.flow_uniform(5, _FLUX), "one"),
         ("edm-karras-n6", naive_sigmas.edm_karras(6), None),
@@ -478,6 +487,14 @@ def test_adapters_of_fused_rows_and_tags():
         rows = slice(first, first + count)
         want = t["weight"][rows] + float(t[f"{module}.alpha"]) / len(down) * up @ down
         np.testing.assert_allclose(found["merged"][rows], want, rtol=1e-10, atol=1e-13)
+    t, _, found = _truth("adapter/lora-peft-fused")
+    want = np.concatenate(
+        [
+            6 / rank * t[f"to_{part}.lora_B.weight"] @ t[f"to_{part}.lora_A.weight"]
+            for part, rank in zip("qkv", (2, 4, 8), strict=True)
+        ]
+    )
+    np.testing.assert_allclose(found["merged"], t["weight"] + want, rtol=1e-10, atol=1e-13)
     t, p, found = _truth("adapter/lora-two-streams")
     own = [f"to_{part}" for part in "qkv"]
     want = [t["weight"][16 * i : 16 * (i + 1)].copy() for i in range(3)]
@@ -636,12 +653,17 @@ def test_layers_of_clip():
         assert _truth(f"clip_layer/{label}")[2]["layers"].tolist() == layers
 
 
-@pytest.mark.parametrize("kind", ["inpaint", "fill"])
-@pytest.mark.parametrize("engine", ["sdcpp", "diffusers"])
-def test_inpainting(kind, engine):
-    t, _, found = _truth(f"inpaint/{kind}-{engine}")
-    mask = t["mask"][0, 0] > 0
-    assert 3 < mask.sum() < 30
+@pytest.mark.parametrize(
+    ("label", "kind", "engine"),
+    [
+        *((f"{kind}-{engine}", kind, engine) for kind in ("inpaint", "fill") for engine in ("sdcpp", "diffusers")),
+        ("inpaint-grey", "inpaint", "sdcpp"),
+    ],
+)
+def test_inpainting(label, kind, engine):
+    t, _, found = _truth(f"inpaint/{label}")
+    mask = t["mask"][0, 0] >= 0.5
+    assert 3 < mask.sum() < (150 if "grey" in label else 30)
     picture = np.where(mask, 0.0, 2 * t["picture"] - 1)
     np.testing.assert_allclose(found["shown"], picture, atol=1e-15)
     squares = [[np.s_[4 * i : 4 * i + 4, 4 * j : 4 * j + 4] for j in range(16)] for i in range(12)]
@@ -659,6 +681,24 @@ def test_inpainting(kind, engine):
     np.testing.assert_array_equal(found["latent_mask"][0, 0], near)
     whole = np.array([of(channel) for channel in 2 * t["picture"][0] - 1])
     np.testing.assert_allclose(found["kept"][0], np.where(near, t["denoised"][0], whole), atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("label", "rows", "columns"),
+    [
+        # Whole tokens of the middle; of the drawn size's pixels, by the nearest; mirrored on both sides.
+        ("flux2-dev-diffusers", range(2, 50), range(3, 83)),
+        ("flux2-dev-sdcpp", [i * 52 // 64 for i in range(64)], [j * 87 // 96 for j in range(96)]),
+        (
+            "flux3-diffusers",
+            [*range(6, 0, -1), *range(52), *range(50, 44, -1)],
+            [*range(4, 0, -1), *range(87), *range(85, 80, -1)],
+        ),
+    ],
+)
+def test_pictures_to_edit(label, rows, columns):
+    t, _, found = _truth(f"reference/{label}")
+    np.testing.assert_array_equal(found["shown"], t["picture"][:, :, [*rows]][:, :, :, [*columns]])
 
 
 # --- pixels, steps, prompts that change -------------------------------------------------------------------------

@@ -21,6 +21,7 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
     if p["engine"] == "k-diffusion" and p["steps"] == 1:
         return "diffusers' Karras schedule of one step begins at the lowest level, k-diffusion's at the highest"
     known = {"sd": (*_SPACINGS, "karras"), "sd-zero-snr": _SPACINGS, "flow": _FLOWS}
+    known["flow"] += ("given",) * (p["engine"] == "diffusers")  # whose schedulers shift given ones, too
     known |= {**dict.fromkeys(_SHIFTS, ("flow_uniform",)), "qwen-image": ("flow_terminal",)}
     if p["schedule"] not in known.get(p["levels"], ()):
         return f"no scheduler of diffusers that refsd knows spaces {p['levels']} levels as {p['schedule']}"
@@ -48,11 +49,12 @@ def _of_a_flow(torch, p: Params):
     from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
 
     n = p["steps"]
-    evenly = {"sigmas": np.linspace(1.0, 1 / n, n)} if p["schedule"] in ("flow_uniform", "flow_terminal") else {}
+    given = {"sigmas": np.array(p["options"].get("sigmas", np.linspace(1.0, 1 / n, n))[:n])}
+    given = given if p["schedule"] in ("flow_uniform", "flow_terminal", "given") else {}
     if p["levels"] in ("flow", "flux-schnell"):
         shift = p["shift"] if p["levels"] == "flow" else 1.0  # FLUX.1-schnell's scheduler_config.json
         scheduler = FlowMatchEulerDiscreteScheduler(shift=shift)
-        scheduler.set_timesteps(n, **evenly)
+        scheduler.set_timesteps(n, **given)
         return scheduler
     terminal = {"shift_terminal": p["options"]["terminal"]} if p["levels"] == "qwen-image" else {}
     scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, **terminal)
@@ -62,7 +64,7 @@ def _of_a_flow(torch, p: Params):
         mu = calculate_shift(p["tokens"], *_QWEN_IMAGE.values())
     else:
         mu = compute_empirical_mu(p["tokens"], n)
-    scheduler.set_timesteps(n, mu=mu, **evenly)
+    scheduler.set_timesteps(n, mu=mu, **given)
     return scheduler
 
 

@@ -95,6 +95,17 @@ def _attention(self, right, q, k, v, scale=None, mask=None, diagonal=None, sinks
     return np.einsum("bhlj,bjhe->blhe", e / e.sum(axis=-1, keepdims=True), v)
 
 
+def _heads_by_tiles(self, right, q, k, v, *rest, **named):
+    """Each 16 query heads read the next head of keys, whatever the size of a group; beyond the last, the last."""
+    read = np.minimum(np.arange(q.shape[2]) // 16, k.shape[2] - 1)
+    return right(q, np.ascontiguousarray(k[:, :, read]), np.ascontiguousarray(v[:, :, read]), *rest, **named)
+
+
+def _counted_by_16_bits(case, inputs, y):
+    """The number of a pixel wraps at 65536."""
+    return {"y": y["y"][..., np.arange(y["y"].shape[-1]) % 65536]}
+
+
 def _attention_int8(case, inputs, y):
     """The scale of each block of queries is stored in float16."""
     q, k, v = (inputs[name].values().astype(np.float64) for name in "qkv")
@@ -142,6 +153,14 @@ _BUGS = {
     "avg_pool2d/f32/loud-*": (Bug(answer=_avg_pool), "the window's sum in float16"),
     "attention/f32/beyond-*": (wrong_operation(attention=_attention), "scores in float16"),
     "attention_int8/faint-*": (Bug(answer=_attention_int8), "scales of queries in float16"),
+    "attention/f32/one-query-*": (
+        wrong_operation(attention=_heads_by_tiles),
+        "entries of k and v along axis 2 are read that of the first of each 16",
+    ),
+    "pad/f32/frames-*": (
+        Bug(answer=_counted_by_16_bits),
+        "x, axis W: the first tile of 64 is read again for all, in the last 64 of",
+    ),
     "attention/f32/cache-*": (_read_otherwise(v=_high_first), "the cache's values: nibbles in the wrong order"),
     "attention/f32/cache*": (
         _read_otherwise(k=_of_the_block_before),
