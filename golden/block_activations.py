@@ -35,11 +35,6 @@ def steps(x: np.ndarray, block: int) -> np.ndarray:
     return np.repeat(np.abs(x.reshape(*x.shape[:-1], -1, block)).max(axis=-1) / _LARGEST, block, axis=-1)
 
 
-def _truncated(x: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """A scale's last bit may put the largest number below its own code, to be truncated, too."""
-    return np.trunc(_codes(x, step)) * step
-
-
 def _of_128(x: np.ndarray, step: np.ndarray) -> np.ndarray:
     """The code of the largest number would be 128, which is cut; -128 is not."""
     step = step * (_LARGEST / 128)
@@ -52,7 +47,8 @@ def _codes(x: np.ndarray, step: np.ndarray) -> np.ndarray:
 
 # x, step -> the activations of an engine that rounds otherwise.
 OTHERWISE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "activations truncated to their codes, not rounded": _truncated,
+    # A scale's last bit may put the largest number below its own code, to be truncated, too.
+    "activations truncated to their codes, not rounded": lambda x, step: np.trunc(_codes(x, step)) * step,
     "activations' scale max |x| / 128, not / 127": _of_128,
 }
 

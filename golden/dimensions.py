@@ -12,7 +12,7 @@ A page writes an argument's shape as
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from refsd.golden.operation import Operation
@@ -190,12 +190,8 @@ def check(op: Operation, shapes: Shapes, params: Mapping[str, Any]) -> None:
     sizes = sizes_of(op, shapes, params)
     if with_sizes(op, shapes, params, sizes) != dict(shapes):
         raise BadInput(f"{op.name}: shapes {dict(shapes)}, expected {dict(op.inputs)}")
-    for text in _quotients(op.output):
-        _dimension(text).value(_numbers(params) | sizes)
+    for text in re.split(r" [*+] |,", op.output.strip("[]")):
+        if "/" in text:
+            _dimension(text.strip()).value(_numbers(params) | sizes)
     if not op.fits(shapes, params):
         raise BadInput(f"{op.name}: shapes {dict(shapes)} and parameters {dict(params)} do not go together")
-
-
-def _quotients(output: str) -> Iterator[str]:
-    for axis in output.strip("[]").split(","):
-        yield from (part for part in re.split(r" [*+] ", axis.strip()) if "/" in part)

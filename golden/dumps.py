@@ -102,10 +102,6 @@ def _npy(file: BinaryIO, size: int, what: str) -> np.ndarray:
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def _npy_alone(file: BinaryIO, size: int, path: Path) -> dict[str, np.ndarray]:
-    return {path.stem: _npy(file, size, _called(file, path, NPY))}
-
-
 def _called(file: BinaryIO, path: Path, expected: str) -> str:
     """Return the file's name for a message, and what the file really is if its suffix is wrong."""
     found = kind(file.read(START))
@@ -193,7 +189,7 @@ def _line(error: Exception) -> str:
 
 
 _READERS: dict[str, Callable[[BinaryIO, int, Path], dict[str, np.ndarray]]] = {
-    ".npy": _npy_alone,
+    ".npy": lambda file, size, path: {path.stem: _npy(file, size, _called(file, path, NPY))},
     ".npz": _npz,
     ".bin": _bin,
 }

@@ -11,6 +11,7 @@ larger, or both together less what they share (Cameron, Gelbach & Miller 2011). 
 counts if it is larger, and so does the RMS size over runs with random roundings, if there are any.
 """
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,31 +117,31 @@ def project(
     if truth.ndim < 2 or not rms:
         return ()
     usual = max(math.sqrt(float(np.mean((honest - truth) ** 2))), least * rms)
-    scale = np.sqrt(usual**2 + (unit * _laid_out(truth, channel)) ** 2)
+    laid_out = _laid_out(truth, channel)
+    scale = np.sqrt(usual**2 + (unit * laid_out) ** 2)
     grid = tuple(np.delete(truth.shape, channel))
     error, near = (_laid_out(y - truth, channel) / scale for y in (actual, honest))
-    tap = _Tap(error, near, _laid_out(truth, channel) / scale, rms, scale, grid, channel)
-    effects = {"gain": truth, "bias": np.full(truth.shape, rms), **effects}
-    runs = [tap.laid_out(error) for error in scattered]
-    known = (_along(tap, name, effect, least, runs) for name, effect in effects.items())
-    return (*(p for p in known if p is not None), *_parts(tap, least, runs))
+    tap = _Tap(error, near, laid_out / scale, rms, scale, grid, channel)
+    effects = {"bias": np.full(truth.shape, rms), **effects}
+    runs, of_gain = [tap.laid_out(error) for error in scattered], _products(tap, tap.truth)
+    known = [_along(tap, "gain", truth, least, runs, of_gain)]
+    known += [_along(tap, name, effect, least, runs) for name, effect in effects.items()]
+    return (*(p for p in known if p is not None), *_parts(tap, of_gain, least, runs))
 
 
 def _laid_out(y: np.ndarray, channel: int) -> np.ndarray:
     return np.moveaxis(np.asarray(y, np.float64), channel, 0).reshape(y.shape[channel], -1)
 
 
-def _along(tap: _Tap, name: str, effect: np.ndarray, least: float, runs) -> Projection | None:
+def _along(tap: _Tap, name: str, effect: np.ndarray, least: float, runs, known=None) -> Projection | None:
     """Project on a change of all channels and positions; None where it affects too few of them."""
     size = math.sqrt(float(np.mean(np.square(effect, dtype=np.float64))))
     if not size or not np.isfinite(size):
         return None
-    d = tap.laid_out(effect)
-    squares = _sums(d, d)
+    d, squares, products = known or _products(tap, tap.laid_out(effect))
     total = float(squares.channels.sum())
     if min(_many(_blocks(of)) for of in squares) < _FEWEST:
         return None
-    products = [_sums(e, d) for e in (tap.error, tap.honest)]
     s, h = (float(of.channels.sum()) / total for of in products)
     error = max(
         _error(_scores(e, d, at), of, squares, at) / total
@@ -159,6 +160,11 @@ class _Sums(NamedTuple):
 
 def _sums(x: np.ndarray, y: np.ndarray) -> _Sums:
     return _Sums(np.einsum("cp,cp->c", x, y), np.einsum("cp,cp->p", x, y))
+
+
+def _products(tap: _Tap, d: np.ndarray) -> tuple[np.ndarray, _Sums, list[_Sums]]:
+    """Return d, sums of d d, and sums of e d for the engine's error e and the honest run's."""
+    return d, _sums(d, d), [_sums(e, d) for e in (tap.error, tap.honest)]
 
 
 def _scores(e: np.ndarray, d: np.ndarray, size: float) -> float:
@@ -180,7 +186,12 @@ def _error(squared: float, products: _Sums, squares: _Sums, size: float) -> floa
 
 
 def _blocks(sums: np.ndarray) -> np.ndarray:
-    return np.add.reduceat(sums, np.linspace(0, len(sums), min(len(sums), _BLOCKS), endpoint=False).astype(int))
+    return np.add.reduceat(sums, _starts(len(sums)))
+
+
+@functools.cache
+def _starts(length: int) -> np.ndarray:
+    return np.linspace(0, length, min(length, _BLOCKS), endpoint=False).astype(int)
 
 
 def _many(weights: np.ndarray) -> float:
@@ -193,7 +204,7 @@ def _of_runs(sizes: Sequence[float]) -> float:
     return math.sqrt(sum(s * s for s in sizes) / len(sizes)) if sizes else 0.0
 
 
-def _parts(tap: _Tap, least: float, runs) -> Iterator[Projection]:
+def _parts(tap: _Tap, of_gain: tuple[np.ndarray, _Sums, list[_Sums]], least: float, runs) -> Iterator[Projection]:
     """Yield the gain of the worst channel and the gain of the worst tile. A tile has all channels."""
     channels, positions = tap.truth.shape
     high, wide = tap.grid[-2:] if len(tap.grid) > 1 else (1, *tap.grid)
@@ -214,9 +225,8 @@ def _parts(tap: _Tap, least: float, runs) -> Iterator[Projection]:
         parts.append((tiles, name))
     if not parts:
         return
-    d = tap.truth
-    squares = _sums(d, d)
-    errors = [(_sums(e, d), _sums(e, e)) for e in (tap.error, tap.honest)]
+    d, squares, products = of_gain
+    errors = [(of, _sums(e, e)) for of, e in zip(products, (tap.error, tap.honest), strict=True)]
     scattered = [_sums(run, d) for run in runs]
     counts = _Sums(np.full(channels, float(positions)), np.full(positions, float(channels)))
     for summed, name_of in parts:

@@ -1,7 +1,5 @@
 """Copy goldens that were made here to the URL of their store. Several machines may do so at once."""
 
-from pathlib import Path
-
 import msgspec
 
 from refsd.golden.case import Case
@@ -27,17 +25,13 @@ def publish(store: Store, case: Case) -> bool:
     if not isinstance(there, UrlFolder):
         raise BadInput(f"{store.root}: not the store of a URL")
     manifest_path = store.manifest_path(case.name)
-    names = [path.relative_to(store.root).as_posix() for path in (_blob(store, case), manifest_path)]
+    blob = store.blob_path(store.get(case.name).manifest.blob)
+    names = [path.relative_to(store.root).as_posix() for path in (blob, manifest_path)]
     if _valid(store, case, there, there.read(names[1])):
         return False
     for name in names:
         there.write(name, (store.root / name).read_bytes())
     return True
-
-
-def _blob(store: Store, case: Case) -> Path:
-    store.get(case.name)  # the hashes are right
-    return store.blob_path(store.manifest(case.name).blob)
 
 
 def _valid(store: Store, case: Case, there: UrlFolder, data: bytes | None) -> bool:

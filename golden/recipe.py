@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
-import numba
 import numpy as np
 
 from refsd.golden.block_scales import SCALE_FIELDS, scales_fit, set_scales
-from refsd.kernels._jit import kernel
-from refsd.kernels.philox import philox_successive
+from refsd.kernels.philox import bell_values, philox_successive
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, shape_problem
@@ -46,13 +44,9 @@ class Recipe(msgspec.Struct, frozen=True):
 # --- the data sets: words uint32 [N, 2], channel int64 [N], n -> integers [N] or (integers [N], shift [N]) ------
 
 
-@kernel
 def _bell(words):
-    integers = np.empty(words.shape[0], np.int32)
-    for e in numba.prange(words.shape[0]):
-        a, b = np.int64(words[e, 0]), np.int64(words[e, 1])
-        integers[e] = (a & 0xFFFF) + (a >> 16) + (b & 0xFFFF) + (b >> 16) - 131070
-    return integers
+    halves = words.view(np.uint16).astype(np.int32)
+    return halves[:, 0] + halves[:, 1] + halves[:, 2] + halves[:, 3] - 131070
 
 
 def _below(word, n):
@@ -200,6 +194,10 @@ def _problem(recipe: Recipe) -> str | None:
 def _scalars(recipe: Recipe, name: str) -> np.ndarray:
     size = math.prod(recipe.shape)
     flat = np.empty(size, SCALAR_TYPES[recipe.type])
+    if recipe.data == "bell" and recipe.type == "f32":
+        scale, offset = np.float32(math.ldexp(1.0, recipe.exponent)), np.float32(recipe.offset)
+        bell_values(np.uint64(recipe.seed), np.uint64(key_of(name)), scale, offset, flat)
+        return flat.reshape(recipe.shape)
     limits = np.iinfo(flat.dtype) if flat.dtype.kind in "iu" else None
     draw = DATA_SETS[recipe.data].draw
     done = 0

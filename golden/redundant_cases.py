@@ -7,7 +7,7 @@ dilation), so pairs of traits count as well as single ones.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import NamedTuple
 
@@ -51,11 +51,6 @@ def traits(case: Case) -> frozenset[str]:
     return frozenset(found)
 
 
-def with_pairs(single: Collection[str]) -> Iterator[tuple[str, ...]]:
-    yield from ((one,) for one in single)
-    yield from combinations(sorted(single), 2)
-
-
 def standings(trials: Iterable[Trial], cost: Mapping[str, float]) -> list[Standing]:
     """Return the standing of each case. cost: seconds of each case; the dearest goes first where either could"""
     cases: dict[str, Case] = {}
@@ -71,7 +66,8 @@ def standings(trials: Iterable[Trial], cost: Mapping[str, float]) -> list[Standi
 
 
 def _of_operation(cases: list[Case], killed: Mapping[str, set[str]], cost: Mapping[str, float]) -> list[Standing]:
-    pairs = {case.name: set(with_pairs(traits(case))) for case in cases}
+    each = {case.name: sorted(traits(case)) for case in cases}
+    pairs = {name: {*zip(of, strict=True), *combinations(of, 2)} for name, of in each.items()}
     killers = Counter(mutant for case in cases for mutant in killed[case.name])
     owners = Counter(pair for case in cases for pair in pairs[case.name])
     found = {}

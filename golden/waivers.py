@@ -150,7 +150,8 @@ def waive(waivers: Sequence[Waiver], result: Result, today: datetime.date) -> tu
         found = ", ".join(f'"{one}"' for one in result.causes[:3])
         found = f"the causes found are {found}" if found else "no cause was found here: leave `cause` out"
         titled = result.status == verdict.FAIL and not result.causes
-        found += f", or name the case, or set it to {_glob_of(result.title)!r}" if titled else ""
+        alike = glob.escape(result.title.partition(";")[0]) + "*"
+        found += f", or name the case, or set it to {alike!r}" if titled else ""
         return False, f'the waiver of cause "{of_case[0].cause}" does not hold: {found}'
     return _first(covering, "the case", today)
 
@@ -162,11 +163,6 @@ def _names(pattern: str, result: Result) -> bool:
     if not causes and result.status == verdict.FAIL and pattern.startswith(f"{result.op}:"):
         causes = (result.title,)
     return any(one == pattern or fnmatch.fnmatchcase(one, pattern) for one in causes)
-
-
-def _glob_of(title: str) -> str:
-    """Return the glob of titles that begin with the same phrase."""
-    return glob.escape(title.partition(";")[0]) + "*"
 
 
 def _first(covering: Sequence[Waiver], what: str, today: datetime.date) -> tuple[bool, str]:

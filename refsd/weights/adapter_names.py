@@ -3,8 +3,9 @@
 A tensor's name is a module's name plus a part's: "lora_unet_mid_block_attentions_0_proj_in" + ".lora_up.weight".
 """
 
+import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -90,7 +91,7 @@ def bundled_embedding(name: str) -> str | None:
 ADAPTED = tuple(network.name for network in NETWORKS.values() if network.adapters)
 
 # (key, shape) of a layer's weight -> (name, first row, number of rows; None: all) for each layer of another layout.
-Layout = Callable[[str, Shape], Iterator[tuple[str, int, int | None]]]
+Layout = Callable[[str, Shape], Iterable[tuple[str, int, int | None]]]
 
 
 def _theirs(keymap: Keymap, rows: Rows) -> Layout:
@@ -111,14 +112,6 @@ def _theirs(keymap: Keymap, rows: Rows) -> Layout:
     return names
 
 
-def _original(key: str, _: Shape):
-    yield key, 0, None
-
-
-def _headless(key: str, _: Shape):
-    yield key.removeprefix("text_model.").removeprefix("model."), 0, None
-
-
 # Embedding tables, and a convolution over frames; adapters on them are not supported.
 _TABLES = (
     *("token_embedding", "position_embedding", "embed_tokens", "shared", "relative_attention_bias"),
@@ -127,7 +120,10 @@ _TABLES = (
 
 
 def _layouts(component: str, size: Any) -> dict[str, Layout]:
-    found: dict[str, Layout] = {"original": _original, "headless": _headless}
+    found: dict[str, Layout] = {
+        "original": lambda key, _: [(key, 0, None)],
+        "headless": lambda key, _: [(key.removeprefix("text_model.").removeprefix("model."), 0, None)],
+    }
     network = NETWORKS[component]
     if network.kind == "denoiser" and network.folder is not None:
         found["diffusers"] = _theirs(network.folder.layout.of_size(size), network.folder.rows(size))
@@ -153,16 +149,21 @@ def aliases(sizes: Mapping[str, Any], shapes: Mapping[str, Mapping[str, Shape]])
             size, there = network.usual, network.shapes(network.usual)
         else:
             continue
-        layouts = _layouts(component, size)
-        modules: dict[str, Shape] = {}
-        for name, shape in there.items():
-            key, _, leaf = name.rpartition(".")
-            if leaf == "weight" or key not in modules:
-                modules[key] = shape
-        for key, shape in modules.items():
-            if key.endswith(_TABLES):
-                continue
-            for prefix, layout, dot in network.adapters:
-                for name, first, count in layouts[layout](key, shape) if layout in layouts else ():
-                    found.setdefault(prefix + name.replace(".", dot), Target(component, key, first, count))
+        found = _aliases_of(component, size, tuple(there.items())) | found
+    return found
+
+
+@functools.lru_cache(64)  # of all networks, for the next adapter
+def _aliases_of(component: str, size: Any, tensors: tuple[tuple[str, Shape], ...]) -> dict[str, Target]:
+    layouts, modules, found = _layouts(component, size), dict[str, Shape](), dict[str, Target]()
+    for name, shape in tensors:
+        key, _, leaf = name.rpartition(".")
+        if leaf == "weight" or key not in modules:
+            modules[key] = shape
+    for key, shape in modules.items():
+        if key.endswith(_TABLES):
+            continue
+        for prefix, layout, dot in NETWORKS[component].adapters:
+            for name, first, count in layouts[layout](key, shape) if layout in layouts else ():
+                found.setdefault(prefix + name.replace(".", dot), Target(component, key, first, count))
     return found

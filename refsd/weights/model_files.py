@@ -1,6 +1,5 @@
 """Make the recipe-weight files that commands use, and open stores of goldens for them."""
 
-import functools
 import hashlib
 import os
 import sys
@@ -50,7 +49,8 @@ def kept_size(model: ModelRecipe) -> int:
 
 def trim_model_files() -> None:
     """Remove small models that have not been used recently. Call it only while no engine runs."""
-    _files().trim()
+    for files in _opened.values():
+        files.trim()
 
 
 def fresh_model_files() -> RecipeFiles:
@@ -75,13 +75,12 @@ def open_store(store: str | Path) -> Store:
     return Store(fetched / hashlib.sha256(text.encode()).hexdigest()[:16], fingerprint, origin)
 
 
+_opened: dict[Path, RecipeFiles] = {}
+
+
 def _files() -> RecipeFiles:
-    return _files_in(cache_folder("models"))
-
-
-@functools.cache
-def _files_in(kept: Path) -> RecipeFiles:
-    return RecipeFiles(kept, _note)
+    kept = cache_folder("models")
+    return _opened.get(kept) or _opened.setdefault(kept, RecipeFiles(kept, _note))
 
 
 def _note(line: str) -> None:

@@ -102,3 +102,12 @@ def test_another_shape_and_nothing():
 
 def test_the_axis_of_channels():
     assert [channel_axis(np.zeros((1,) * rank)) for rank in (1, 2, 3, 4, 5)] == [-1, -1, -1, 1, 1]
+
+
+@pytest.mark.parametrize("odd", [0.0, np.inf, np.nan])
+def test_the_reference_as_an_engine_is_measured_as_any_other(odd):
+    """Its answer is the honest run itself, whose errors are measured once."""
+    truth = np.arange(24.0).reshape(2, 3, 4) - 5
+    honest = (truth * (1 + 2.0**-20)).astype(np.float32)
+    honest[1, 2, 3] += odd
+    assert measure("y", honest, truth, honest, None, -1) == measure("y", honest.copy(), truth, honest, None, -1)

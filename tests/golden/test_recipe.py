@@ -204,6 +204,15 @@ def test_bell_is_nearly_normal():
 
 
 @pytest.mark.jitted
+@pytest.mark.parametrize("size", [2047, 2048, 2049, 6145])
+def test_long_float32_is_drawn_as_the_specification_says(size):
+    """It has a kernel of its own, which computes 2,048 values at a time."""
+    made = realize(Recipe((size,), offset=0.5, seed=1 << 40), "w").data.tolist()
+    for e in {0, 2045, 2046, 2047 % size, 2048 % size, size // 2, size - 2, size - 1}:
+        assert made[e] == naive.element("w", (size,), e, offset=0.5, seed=1 << 40), e
+
+
+@pytest.mark.jitted
 def test_chunks_cannot_be_seen(monkeypatch):
     recipe = Recipe((3, 5, 7, 11), "f16", "outliers", exponent=-17)
     blocks = Recipe((8, 256), "q8_0")

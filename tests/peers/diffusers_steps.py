@@ -5,6 +5,7 @@ import importlib
 import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import diffusers
 import numpy as np
@@ -53,8 +54,11 @@ class Stepped(NamedTuple):
 
 def set_to(kind: type, n: int | None, config: dict, **options):
     """A scheduler of that configuration, set to n steps in float64. options: further arguments of set_timesteps"""
+    right = kind.set_timesteps
     with float64_throughout(), _widened(importlib.import_module(kind.__module__)):
-        scheduler = kind(**config)
+        # Some set themselves to all steps of the training while they are made: half a second for what is set again.
+        with patch.object(kind, "set_timesteps", lambda self, *_: right(self, n, **options)):
+            scheduler = kind(**config)
         scheduler.set_timesteps(n, **options)
     return scheduler
 

@@ -39,7 +39,7 @@ def _call(*arguments: str):
     # What a run has read is forgotten with it.
     from refsd.weights import model_files
 
-    model_files._files_in.cache_clear()
+    model_files._opened.clear()
     return result
 
 

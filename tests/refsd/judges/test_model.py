@@ -59,9 +59,9 @@ class Broken(Reference):
 
 @pytest.mark.parametrize("name", [case.name for case in TINY])
 def test_float32_is_within_its_bound(model_files, name):
-    truth = Reference(FLOAT64, model_files=model_files)
-    runner = conform.Runner(judges(model_files), lambda case: truth.run(case, case.realize()))
-    (result,) = conform.run(runner, [Reference(FLOAT32, model_files=model_files)], [CASES[name]])
+    truth, engine = (Reference(numerics, model_files=model_files) for numerics in (FLOAT64, FLOAT32))
+    runner = conform.Runner(judges(model_files), lambda case: truth.run(case, case.realize()), itself=[engine.name])
+    (result,) = conform.run(runner, [engine], [CASES[name]])
     assert (result.status, result.reason) == (verdict.PASS, "")
 
 
