@@ -10,11 +10,11 @@ from refsd.golden import verdict
 from refsd.golden.report import Result
 
 # Operations whose error is that of a sum. Measured on 3 to 66 answers each of torch, onnxruntime, OpenVINO, ggml,
-# MLX, JAX, ONNX's reference and a serial loop: at most 24 % are below half of the honest error; 95 % of an engine
-# that sums in float64 (its median: 0.16).
+# MLX, JAX, ONNX's reference and a serial loop: at most 24 % are below half of the honest error. Of an engine that
+# sums in float64 95 % (its median: 0.16); 69 % beside OpenBLAS's kernels for AVX-512 with AMX, which err less.
 _OPS = ("linear", "conv2d", "conv3d", "attention")
 _NEAR = 0.5  # of the honest run's error
-_SHARE = 0.75  # of the answers that must be so near
+_SHARE = 0.6  # of the answers that must be so near
 _ANSWERS = 10  # at least
 
 
