@@ -54,3 +54,12 @@ def lokr_scale_sdcpp(alpha: float | None, rank: int | None) -> float:
     Source: stable-diffusion.cpp lora.hpp, get_lokr_weight_diff and get_out_diff ("if (rank == 1)").
     """
     return 1.0 if rank in (None, 1) else alpha_over_rank(alpha, rank)
+
+
+def lokr_scale_lycoris_diff(alpha: float | None, rank: int | None) -> float:
+    """Compute the squared scale that LyCORIS 4.1.3's get_diff_weight and get_merged_weight use for LoKr and LoHa.
+
+    They multiply the result of get_weight, which is already scaled, once more; merge_to does the same. The forward
+    of training scales once.
+    """
+    return lokr_scale(alpha, rank) ** 2

@@ -19,7 +19,7 @@ from lycoris.modules import (
 )
 
 from refsd.kernels.adapters import Conv2d, Linear
-from refsd.kernels.adapters.scales import lokr_scale
+from refsd.kernels.adapters.scales import lokr_scale_lycoris_diff
 from refsd.kernels.group_norm import group_norm
 from refsd.kernels.layer_norm import layer_norm
 from refsd.numerics.tensor import stored
@@ -203,7 +203,7 @@ def test_get_diff_weight_scales_twice(kind, what):
         twice, _ = module.get_diff_weight(shape=layer.weight.shape)
         merged, _ = module.get_merged_weight(shape=layer.weight.shape)
     assert adapter.scale == pytest.approx(module.scale)
-    squared = lokr_scale(module.scale, None if adapter.scale == 1 else 1) ** 2
+    squared = lokr_scale_lycoris_diff(module.scale, None if adapter.scale == 1 else 1)
     doubled = adapter._replace(scale=squared).delta(weight)
     assert distance(doubled, twice) < 1e-12
     assert distance(weight + doubled, merged) < 1e-12

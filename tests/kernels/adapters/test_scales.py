@@ -29,6 +29,7 @@ def test_lokr(w1_rank, w2_rank, lycoris, peft, sdcpp):
     assert scales.lokr_scale(3.0, rank) == lycoris
     assert scales.lokr_scale_peft(3.0, 4) == peft
     assert scales.lokr_scale_sdcpp(3.0, scales.rank_sdcpp(rank, 40)) == sdcpp
+    assert scales.lokr_scale_lycoris_diff(3.0, rank) == lycoris**2
 
 
 def test_rslora_in_lycoris():
