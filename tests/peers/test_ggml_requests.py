@@ -15,6 +15,7 @@ from refsd.golden import conform, verdict
 from refsd.golden.case import Case
 from refsd.golden.recipe import Recipe
 from refsd.judges import judges
+from refsd.numerics.processor import cpu_features
 from refsd.numerics.profiles import FLOAT64
 
 pytestmark = pytest.mark.peer
@@ -72,7 +73,9 @@ def test_a_request_for_8_bits_allows_what_the_cpu_does():
 def test_an_older_library_is_asked_for_sums_alone():
     results = judged(found("ggml-prec-f32", "REFSD_GGML"), LINEAR)
     wrong = [result.reason for result in results if result.status not in (verdict.PASS, verdict.REFUSED)]
-    assert wrong == []
+    # With AVX512-FP16 0.9.8 sums in float16 whatever is requested: docs/findings/ggml-f16-sums.md.
+    assert bool(wrong) == ("avx512_fp16" in cpu_features())
+    assert all("the request for F32 sums is ignored: they are in float16" in reason for reason in wrong)
 
 
 def test_blas_keeps_every_request():
