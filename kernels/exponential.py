@@ -130,7 +130,7 @@ def exp32_flushed(x):
 
 @kernel(parallel=False, contract=True)
 def exp2_32_flushed(x):
-    """Compute 2^x in float32 for x <= 0, as zero below 2^-126.5: 12 instructions, 18 for exp.
+    """Compute 2^x in float32 for x <= 0, as zero below 2^-126.5: 12 operations, 19 for exp.
 
         2^x = 2^k 2^r,  k = round(x),  r = x - k in [-0.5, 0.5], without an error
 
