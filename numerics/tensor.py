@@ -93,12 +93,15 @@ class StoredTensor(NamedTuple):
     data:  scalar types: an array of `shape`; others: flat uint8, shape[0] * ... * bytes in a row.
            It may be a read-only view of a mapped file.
     scaling: a Scaling for f8_e4m3, f8_e5m2 and i8, or None without a scale; a Grouping for GROUPED_TYPES
+    coded:   bits of the codes from which a file's format makes these numbers, and how many of a row share a scale
+             (0: all); None if the numbers are what the file holds
     """
 
     type: str
     shape: tuple[int, ...]
     data: np.ndarray
     scaling: Scaling | Grouping | None = None
+    coded: tuple[int, int] | None = None
 
     def values(self) -> np.ndarray:
         """Expand to numbers: scalar types unchanged (no copy); 8-bit floats, scaled and block types in float32."""
@@ -162,8 +165,10 @@ class StoredTensor(NamedTuple):
             down = scaling.block[0] if scaling.scale.ndim == 2 else 1
             block = (1, scaling.block[1])
             scaling = scaling._replace(scale=scaling.scale[of_row[index] // down], block=block)
-        flat = self.type in BLOCK_TYPES
-        return StoredTensor(self.type, (len(data), self.shape[-1]), data.reshape(-1) if flat else data, scaling)
+        shape = (len(data), self.shape[-1])
+        return self._replace(
+            shape=shape, data=data.reshape(-1) if self.type in BLOCK_TYPES else data, scaling=scaling
+        )
 
     def _grouped_rows(self, scaling: Grouping, count: int, index: np.ndarray | slice) -> "StoredTensor":
         """Select rows of a grouped type; expand them if groups do not end at the ends of rows."""

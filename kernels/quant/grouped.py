@@ -92,3 +92,14 @@ def in_rows(tiles, rows, columns):
     high, wide = -(-rows // TILE_ROWS), -(-columns // TILE_COLUMNS)
     kept = tiles.reshape(high, wide, 32, 4, TILE_COLUMNS)
     return kept.transpose(0, 3, 2, 1, 4).reshape(high * TILE_ROWS, wide * TILE_COLUMNS)[:rows, :columns]
+
+
+def in_tiles(scales):
+    """Scales in the order in which tensor cores read them: what in_rows undoes.
+
+    scales: [rows, columns] -> [128 ceil(rows / 128), 4 ceil(columns / 4)], 0 where the matrix has ended
+    """
+    rows, columns = scales.shape
+    full = np.pad(scales, [(0, -rows % TILE_ROWS), (0, -columns % TILE_COLUMNS)])
+    tiles = full.reshape(len(full) // TILE_ROWS, 4, 32, -1, TILE_COLUMNS).transpose(0, 3, 2, 1, 4)
+    return np.ascontiguousarray(tiles).reshape(full.shape)

@@ -63,8 +63,8 @@ def quality(
     from refsd.diagnosis.quality import decibels, measure, remarks
     from refsd.diagnosis.ranges import drawn_inputs
     from refsd.diagnosis.sampling_run import drawn_run
-    from refsd.diagnosis.storage import storage_of
     from refsd.files.formats import open_weights
+    from refsd.files.storage import storage_of
     from refsd.golden.named_numerics import named
     from refsd.models.catalogue import DENOISERS
     from refsd.numerics.errors import BadInput

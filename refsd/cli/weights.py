@@ -7,35 +7,6 @@ from typing import Annotated
 import typer
 
 
-class Type(StrEnum):
-    f32 = "f32"
-    f16 = "f16"
-    bf16 = "bf16"
-    q4_0 = "q4_0"
-    q4_1 = "q4_1"
-    q5_0 = "q5_0"
-    q5_1 = "q5_1"
-    q8_0 = "q8_0"
-    q2_k = "q2_k"
-    q3_k = "q3_k"
-    q4_k = "q4_k"
-    q5_k = "q5_k"
-    q6_k = "q6_k"
-    iq2_xxs = "iq2_xxs"
-    iq2_xs = "iq2_xs"
-    iq3_xxs = "iq3_xxs"
-    iq1_s = "iq1_s"
-    iq4_nl = "iq4_nl"
-    iq3_s = "iq3_s"
-    iq2_s = "iq2_s"
-    iq4_xs = "iq4_xs"
-    iq1_m = "iq1_m"
-    tq1_0 = "tq1_0"
-    tq2_0 = "tq2_0"
-    mxfp4 = "mxfp4"
-    q1_0 = "q1_0"
-
-
 class Layout(StrEnum):
     ldm = "ldm"
     diffusers = "diffusers"
@@ -48,7 +19,13 @@ weights = typer.Typer(no_args_is_help=True, help="Make the weights of a model fr
 def make(
     family: Annotated[str, typer.Argument(help="sd15, flux-dev, zimage, ...; an unknown name lists all.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="A .safetensors or .gguf file, or a folder.")],
-    type: Annotated[Type, typer.Option(help="Storage type; block types need a .gguf file.")] = Type.f16,
+    type: Annotated[
+        str,
+        typer.Option(
+            help="Storage type: f32, f16, bf16; a block type of GGUF (q8_0, q4_k, ...); one of ComfyUI's "
+            "(comfy-fp8, comfy-int8, comfy-int8-convrot, w4a8, nvfp4-w4a4, mxfp8-w8a8); an unknown name lists all."
+        ),
+    ] = "f16",
     tiny: Annotated[bool, typer.Option("--tiny", help="A small configuration of the same architecture.")] = False,
     size: Annotated[
         list[str] | None,
@@ -71,7 +48,7 @@ def make(
     from refsd.weights import recipes
 
     sizes = tuple(_dimension(text) for text in size or ())
-    model = ModelRecipe(family, type.value, tiny, sizes=sizes) if sizes else ModelRecipe(family, type.value, tiny)
+    model = ModelRecipe(family, type, tiny, sizes=sizes) if sizes else ModelRecipe(family, type, tiny)
     recipes.shapes(model)
     with bar(f"{output}", recipes.size(model)) as advance:
         recipes.make(model, output, layout.value, advance)

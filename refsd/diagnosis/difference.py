@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.diagnosis.requantising import PIECE, deviation, rotation_between
-from refsd.files.stored import enough_memory
+from refsd.files.stored import Weights, enough_memory
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.networks.dimensions import Shape
 from refsd.numerics.tensor import Grouping, StoredTensor, stored
@@ -90,15 +90,19 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, _Tensor]:
         for ours, source in component.weights.sources.items():
             if len({file.headers[part].shape[1:] for part in source.names}) > 1:
                 continue
-            kinds = "+".join(dict.fromkeys(file.headers[part].type for part in source.names))
+            kinds = "+".join(dict.fromkeys(_kind(file, part) for part in source.names))
             read = _reader(source, file)
             found[f"{component.name}: {ours}"] = _Tensor(kinds, component.weights.shapes[ours], read)
             taken.update(source.names)
     for file in checkpoint.files:
         for name, header in file.headers.items():
             if name not in taken:
-                found[name] = _Tensor(header.type, header.shape, lambda file=file, name=name: file[name])
+                found[name] = _Tensor(_kind(file, name), header.shape, lambda file=file, name=name: file[name])
     return found
+
+
+def _kind(file: Weights, name: str) -> str:
+    return file.expanded.get(name, file.headers[name].type).removeprefix("in ")
 
 
 def _reader(source, file) -> Callable[[], StoredTensor]:

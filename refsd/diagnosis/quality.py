@@ -10,7 +10,7 @@ import numpy as np
 from refsd.adapters import Adapters, Merged
 from refsd.components import forward
 from refsd.diagnosis.sampling_run import Run
-from refsd.diagnosis.storage import Storage, storage_of
+from refsd.files.storage import Storage, storage_of
 from refsd.golden.wording import counted
 from refsd.kernels.quant.block_type import Importance
 from refsd.module import Module

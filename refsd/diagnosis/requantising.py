@@ -12,7 +12,7 @@ import numpy as np
 
 from refsd.kernels.quant import BLOCK_TYPES, convrot
 from refsd.kernels.quant.block_type import Importance
-from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, StoredTensor, stored
+from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor, stored
 
 PIECE = 2**20  # elements that are expanded at a time
 _SAMPLE = 2**18  # elements from which the typical cost is measured
@@ -117,6 +117,11 @@ def requantised(x: np.ndarray, like: StoredTensor) -> np.ndarray:
     like: rows of the tensor whose type, scales and rotation count; a scale that would cut values off is enlarged
     """
     scaling = like.scaling
+    if like.coded is not None:
+        turn = scaling.rotation if isinstance(scaling, Scaling) else 0
+        z = convrot.rotate(np.ascontiguousarray(x), turn) if turn else x
+        y = _in_steps(z, *like.coded)
+        return convrot.rotate(y, turn) if turn else y
     if isinstance(scaling, Grouping):
         return _requantised_groups(x, GROUPED_TYPES[like.type], scaling)
     if like.type in BLOCK_TYPES:
@@ -142,6 +147,16 @@ def requantised(x: np.ndarray, like: StoredTensor) -> np.ndarray:
         return convrot.rotate(codes * scale, turn) if turn else codes * scale
     dtype = SCALAR_TYPES[like.type]
     return x if dtype.kind in "iub" else x.astype(dtype).astype(np.float64)
+
+
+def _in_steps(x: np.ndarray, bits: int, group: int) -> np.ndarray:
+    """Round to the middles of 2^bits equal steps, from -m to m: the largest |x| of each `group` of a row."""
+    size = group if group and x.shape[1] % group == 0 else x.shape[1]
+    groups = x.reshape(-1, size)
+    largest = np.abs(groups).max(axis=1, keepdims=True, initial=0.0)
+    step = np.where(largest > 0, largest, 1.0) / 2 ** (bits - 1)
+    middles = np.clip(np.floor(groups / step), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1) + 0.5
+    return np.where(largest > 0, middles * step, 0.0).reshape(x.shape)
 
 
 def _requantised_groups(x: np.ndarray, table: np.ndarray, scaling: Grouping) -> np.ndarray:
@@ -232,7 +247,8 @@ def _storage(tensor: StoredTensor) -> tuple[object, ...]:
     scaling = tensor.scaling
     if isinstance(scaling, Grouping):
         return tensor.type, scaling.group
-    return (tensor.type,) if scaling is None else (tensor.type, scaling.scale.size, scaling.rotation)
+    kind = (tensor.type, tensor.coded)
+    return kind if scaling is None else (*kind, scaling.scale.size, scaling.rotation)
 
 
 def _unit(tensor: StoredTensor) -> int:

@@ -121,10 +121,10 @@ def _w4a8(layer: _Layer) -> Joined | None:
             raise BadInput(f"{layer.at}: a scale of its groups, or a number of its codebook, is not finite")
         q = w4a8.decode(w4a8.unpack(layer.bytes(), bits), scale, levels, bits)
         if added is None:
-            return StoredTensor("i8", q.shape, q, Scaling(of_rows(), rotation))
+            return StoredTensor("i8", q.shape, q, Scaling(of_rows(), rotation), (bits, columns // groups))
         with np.errstate(all="ignore"):  # what is not finite is reported, not warned of
             w = q * of_rows()[:, None] + np.repeat(added().T, columns // groups, axis=1)
-            return stored(convrot.rotate(w, rotation))
+            return stored(convrot.rotate(w, rotation))._replace(coded=(bits, columns // groups))
 
     parts = ("s_rel", "s_channel", *(["codebook"] if table else []), *(["correction"] if added else []))
     return layer.joined("f32" if added else "i8", columns, expand, *parts)
@@ -141,7 +141,7 @@ def _awq(layer: _Layer) -> Joined | None:
         q = w4a8.unpack(layer.bytes()).astype(np.float32) - np.float32(8)
         with np.errstate(all="ignore"):  # what is not finite is reported, not warned of
             scale, zero = (np.repeat(t().T, group, axis=1) for t in (scales, zeros))
-            return stored(q * scale + zero)
+            return stored(q * scale + zero)._replace(coded=(4, group))
 
     return layer.joined("f32", columns, expand, "scale", "zeros")
 
@@ -157,7 +157,8 @@ def _svdquant(layer: _Layer) -> Joined | None:
     def expand() -> StoredTensor:
         q = w4a8.signed(w4a8.unpack(layer.bytes())).astype(np.float32)
         with np.errstate(all="ignore"):  # what is not finite is reported, not warned of
-            return stored(q * np.repeat(scales().T, _SVD_GROUP, axis=1) / smooth() + up() @ down().T)
+            w = q * np.repeat(scales().T, _SVD_GROUP, axis=1) / smooth() + up() @ down().T
+        return stored(w)._replace(coded=(4, _SVD_GROUP))
 
     return layer.joined("f32", columns, expand, *_SVD_PARTS)
 

@@ -202,7 +202,9 @@ def _packed(name: str, layer: _Layer, helpers: list[str]) -> Packed:
             if branch or rotation:
                 y = y.reshape(len(y), -1).astype(np.float64, copy=False)
                 y = _rotated(y + branch() if branch else y, rotation)
-        return stored(np.ascontiguousarray(y.reshape(layout.shape), np.float32))
+        y = stored(np.ascontiguousarray(y.reshape(layout.shape), np.float32))
+        group = 0 if layer.settings.get("use_codebook") else math.prod(layout.codes) // max(1, scale.size)
+        return y._replace(coded=(code.bits, group))
 
     return Packed(name, header._replace(type=type), storage, helpers, expand)
 

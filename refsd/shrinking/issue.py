@@ -15,7 +15,7 @@ from refsd.golden.report import Result
 from refsd.golden.wording import counted
 from refsd.shrinking.failure import Cut
 from refsd.shrinking.shrink import Shrunk
-from refsd.weights.recipes import FLOAT_TYPES
+from refsd.weights.recipes import suffix
 
 # Of longer tensors only the beginning is shown.
 _SHOWN = 16
@@ -91,9 +91,9 @@ def _case(shrunk: Shrunk) -> list[str]:
 
 
 def _weights(model: ModelRecipe) -> str:
-    tiny, ending = " --tiny" if model.tiny else "", "safetensors" if model.type in FLOAT_TYPES else "gguf"
+    tiny = " --tiny" if model.tiny else ""
     sizes = "".join(f" --size {name}={json.dumps(value)}".replace(", ", ",") for name, value in model.sizes or ())
-    made = f"refsd weights make {model.family} --type {model.type}{tiny}{sizes} -o weights.{ending}"
+    made = f"refsd weights make {model.family} --type {model.type}{tiny}{sizes} -o weights{suffix(model.type)}"
     quiet = f", with weights divided by 2^{model.quiet} but for norms and modulations" if model.quiet else ""
     return f"Weights: `{made}`{quiet}."
 

@@ -151,5 +151,4 @@ def _folder(model: ModelRecipe) -> str:
 
 
 def _name(model: ModelRecipe, layout: str) -> str:
-    suffix = ".safetensors" if model.type in recipes.FLOAT_TYPES else ".gguf"
-    return "diffusers" if layout == "diffusers" else f"model{suffix}"
+    return "diffusers" if layout == "diffusers" else f"model{recipes.suffix(model.type)}"

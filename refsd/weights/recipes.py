@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from refsd.families import FAMILIES
+from refsd.files import comfy_writer
 from refsd.files.writers import Advance, Spec, write_gguf, write_safetensors
 from refsd.golden.case import ModelRecipe
 from refsd.golden.output_file import whole_folder, write_file
@@ -26,6 +27,8 @@ from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 FLOAT_TYPES = ("f32", "f16", "bf16")
 # nvfp4's scales span too few powers of two for a model's matrices; gguf-py does not write q2_0.
 TYPES = (*FLOAT_TYPES, *(t for t in SCALE_FIELDS if t in BLOCK_TYPES and t not in ("nvfp4", "q2_0")))
+# ComfyUI's, of several tensors a matrix: safetensors files in the original's layout.
+COMFY_TYPES = tuple(comfy_writer.LAYOUTS)
 
 # log2 of the standard deviation of "bell" at exponent 0
 _BELL = math.log2(37837.2)
@@ -102,9 +105,10 @@ def part_shapes(component: str, part: RecipePart, size: Any) -> Shapes:
 def shapes(model: ModelRecipe) -> dict[str, Shapes]:
     """Return component -> name in the file -> shape. Raises BadInput for an unknown family or type."""
     parts = model_of(model).parts
-    if model.type not in TYPES:
-        meant = did_you_mean(model.type, TYPES)
-        raise BadInput(f"no recipe weights of type {model.type!r}{meant}; there are {', '.join(TYPES)}")
+    known = (*TYPES, *COMFY_TYPES)
+    if model.type not in known:
+        meant = did_you_mean(model.type, known)
+        raise BadInput(f"no recipe weights of type {model.type!r}{meant}; there are {', '.join(known)}")
     return {component: part_shapes(component, part, size_of(model, component)) for component, part in parts.items()}
 
 
@@ -130,14 +134,29 @@ def storage_type(name: str, shape: Shape, type: str) -> str:
     """Return the type in which a model of `type` stores one tensor.
 
     With a block type: that type for matrices whose rows are whole blocks, except embeddings and the first and last
-    layers; f16 for the other matrices and for convolutions; f32 for vectors.
+    layers; f16 for the other matrices and for convolutions; f32 for vectors. With a type of ComfyUI f32 for what
+    `comfy_layout` packs.
     Source: stable-diffusion.cpp, ModelLoader::tensor_should_be_converted.
     """
     if type in FLOAT_TYPES:
         return type
     if len(shape) == 1:
         return "f32"
+    if type in COMFY_TYPES:
+        return "f32" if comfy_layout(name, shape, type) else "f16"
     return type if is_matrix(name, shape, BLOCK_TYPES[type].block) else "f16"
+
+
+def suffix(type: str) -> str:
+    """Return the suffix of a file whose weights have this type."""
+    return ".gguf" if type in BLOCK_TYPES else ".safetensors"
+
+
+def comfy_layout(name: str, shape: Shape, type: str) -> comfy_writer.Layout | None:
+    """Return how ComfyUI keeps a matrix of a model of `type`; None for what stays one tensor."""
+    layout = comfy_writer.LAYOUTS.get(type)
+    packed = layout and name.endswith("weight") and is_matrix(name, shape, layout.columns)
+    return layout if packed and shape[0] % layout.rows == 0 else None
 
 
 def is_matrix(name: str, shape: Shape, block: int) -> bool:
@@ -161,7 +180,7 @@ def _drawn(model: ModelRecipe, of: Shapes) -> dict[str, Recipe]:
 
 def size(model: ModelRecipe) -> int:
     """Return the size of all tensors in bytes."""
-    return sum(Spec(r.type, r.shape).nbytes for r in all_recipes(model).values())
+    return sum(spec.nbytes for spec in _specs(model, all_recipes(model)).values())
 
 
 def make(model: ModelRecipe, path: Path, layout: str = "ldm", advance: Advance = lambda n: None) -> Path:
@@ -182,28 +201,41 @@ def make(model: ModelRecipe, path: Path, layout: str = "ldm", advance: Advance =
 
 def _make_file(model: ModelRecipe, path: Path, advance: Advance) -> Path:
     named = all_recipes(model)
-    specs = {name: Spec(r.type, r.shape) for name, r in named.items()}
+    specs = _specs(model, named)
     if path.is_dir():
         raise BadInput(f"{path}: a folder; name a file, or write --layout diffusers")
     if path.suffix not in (".gguf", ".safetensors"):
         raise BadInput(f"{path}: recipe weights are written to .safetensors or .gguf; give the file such an ending")
-    if path.suffix == ".gguf":
-        write_gguf(path, specs, _realized(named), model_of(model).gguf, advance)
-    elif model.type in FLOAT_TYPES:
-        write_safetensors(path, specs, _realized(named), advance=advance)
+    if path.suffix == ".gguf" and model.type in TYPES:
+        write_gguf(path, specs, _realized(model, named), model_of(model).gguf, advance)
+    elif path.suffix == ".gguf":
+        raise BadInput(f"{path}: ComfyUI keeps {model.type} in safetensors only; name a .safetensors file")
+    elif model.type in (*FLOAT_TYPES, *COMFY_TYPES):
+        write_safetensors(path, specs, _realized(model, named), advance=advance)
     else:
         raise BadInput(f"{path}: {model.type} is kept in GGUF only; name a .gguf file")
     return path
 
 
-def _realized(named: dict[str, Recipe]) -> Iterator[StoredTensor]:
-    return (realize(recipe, name) for name, recipe in named.items())
+def _specs(model: ModelRecipe, named: Mapping[str, Recipe]) -> dict[str, Spec]:
+    """Return the tensors of the file, which of a matrix in few bits are several."""
+    specs: dict[str, Spec] = {}
+    for name, r in named.items():
+        layout = comfy_layout(name, r.shape, model.type)
+        specs |= comfy_writer.specs(name, r.shape, layout) if layout else {name: Spec(r.type, r.shape)}
+    return specs
+
+
+def _realized(model: ModelRecipe, named: Mapping[str, Recipe]) -> Iterator[StoredTensor]:
+    for name, recipe in named.items():
+        tensor, layout = realize(recipe, name), comfy_layout(name, recipe.shape, model.type)
+        yield from comfy_writer.tensors(name, tensor.values(), layout) if layout else (tensor,)
 
 
 def _make_folder(model: ModelRecipe, path: Path, advance: Advance) -> Path:
     if model.type not in FLOAT_TYPES:
         raise BadInput(
-            f"{path}: a diffusers folder holds {', '.join(FLOAT_TYPES)}; {model.type} is kept in GGUF only"
+            f"{path}: a diffusers folder holds {', '.join(FLOAT_TYPES)}; {model.type} is kept in one file"
         )
     if path.exists() and not path.is_dir():
         raise BadInput(f"{path}: a file; --layout diffusers writes a folder")

@@ -10,14 +10,17 @@ from comfy_kitchen.backends.eager import w4a8_int8 as eager_w4a8
 from comfy_kitchen.tensor import (
     AsymW4A8Int8Layout,
     TensorCoreAWQW4A16Layout,
+    TensorCoreFP8Layout,
     TensorCoreMXFP8Layout,
     TensorCoreNVFP4Layout,
     TensorCoreSVDQuantW4A4Layout,
+    TensorWiseINT8Layout,
 )
 from comfy_kitchen.tensor.int8_utils import _build_hadamard
 from naive.quant import scaled as naive
 from safetensors.torch import save_file
 
+from refsd.files import comfy_writer
 from refsd.files.formats import open_weights
 from refsd.kernels.quant import convrot, f8_e4m3, f8_e5m2, int8_scaled, w4a8
 from refsd.numerics.tensor import Scaling
@@ -89,6 +92,29 @@ def test_mxfp8_files(tmp_path, shape):
     got = open_weights(tmp_path / "a.safetensors")["a.weight"]
     assert got.shape == shape and got.values().tobytes() == want.tobytes()
     assert np.linalg.norm(want - weight.numpy()) < 0.05 * np.linalg.norm(weight.numpy())
+
+
+@pytest.mark.parametrize(
+    ("type", "layout", "how"),
+    [
+        ("nvfp4-w4a4", TensorCoreNVFP4Layout, {}),
+        ("mxfp8-w8a8", TensorCoreMXFP8Layout, {}),
+        ("comfy-fp8", TensorCoreFP8Layout, {}),
+        ("comfy-int8", TensorWiseINT8Layout, {"per_channel": True}),
+    ],
+)
+@pytest.mark.parametrize("shape", [(64, 256), (160, 96)])
+def test_what_refsd_writes_is_what_they_write(type, layout, how, shape):
+    """Codes, scales, their order and types: each byte of each tensor."""
+    weight = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    theirs = layout.state_dict_tensors(*layout.quantize(torch.from_numpy(weight), **how))
+    kept = comfy_writer.LAYOUTS[type]
+    names = comfy_writer.specs("a.weight", shape, kept)
+    ours = dict(zip(names, comfy_writer.tensors("a.weight", weight, kept), strict=True))
+    assert set(ours) == {*(f"a.weight{part}" for part in theirs), "a.comfy_quant"}
+    for part, tensor in theirs.items():
+        assert ours[f"a.weight{part}"].data.tobytes() == tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+        assert ours[f"a.weight{part}"].shape == tuple(tensor.shape)
 
 
 @pytest.mark.parametrize("bits", [4, 6])

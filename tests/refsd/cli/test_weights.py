@@ -23,12 +23,14 @@ def test_the_options_reach_the_recipe(tmp_path, monkeypatch):
     ]
 
 
-def test_every_type_can_be_asked_for():
-    from refsd.cli.weights import Layout, Type
-
-    assert {t.value for t in Type} == set(recipes.TYPES)
-    assert {layout.value for layout in Layout} == {"ldm", "diffusers"}
+def test_the_help_and_the_refusal_name_the_types():
+    """Of block types the help gives two; what is unknown lists all."""
+    help = run("--help").output
+    assert all(type in help for type in (*recipes.FLOAT_TYPES, *recipes.COMFY_TYPES))
     assert set(recipes.TYPES) <= {"f32", "f16", "bf16", *SCALE_FIELDS}
+    refused = run("sd15", "-o", "a.safetensors", "--type", "comfyfp8").exception
+    assert isinstance(refused, BadInput) and 'did you mean "comfy-fp8"?' in str(refused)
+    assert all(f" {type}" in str(refused) for type in (*recipes.TYPES, *recipes.COMFY_TYPES))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from refsd.components import forward, load
 from refsd.diagnosis.quality import Quantized, _rounding, decibels, measure, remarks
 from refsd.diagnosis.ranges import drawn_inputs
 from refsd.diagnosis.sampling_run import drawn_run
-from refsd.diagnosis.storage import storage_of
+from refsd.files.storage import storage_of
 from refsd.golden.case import ModelRecipe
 from refsd.golden.named_numerics import named
 from refsd.module import Module

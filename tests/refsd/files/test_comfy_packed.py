@@ -9,6 +9,7 @@ import pytest
 from naive.quant import w4a8 as naive
 from naive.quant.scaled import convrot
 
+from refsd.diagnosis.requantising import deviation
 from refsd.files.formats import open_weights
 from refsd.files.writers import Spec, write_safetensors
 from refsd.kernels.quant.w4a8 import USUAL_TABLE
@@ -96,6 +97,18 @@ def test_w4a8(opened, case):
     assert np.linalg.norm(tensor.values() - expected) <= 1e-7 * np.linalg.norm(expected)
     some = tensor.rows(np.array([3, 1])).values()
     assert (some == tensor.values()[[3, 1]]).all()
+
+
+@pytest.mark.parametrize("parts", [w4a8(), awq(), svdquant()], ids=["w4a8", "awq", "svdquant"])
+def test_what_the_codes_cost_is_no_damage(opened, parts):
+    """A good copy differs by half a step at most; what differs by whole steps in some rows is changed."""
+    tensor = opened(parts)["a.weight"]
+    numbers = tensor.values()
+    step = np.abs(numbers).max() / 2 ** tensor.coded[0]
+    good = (numbers + RNG.uniform(-0.5, 0.5, numbers.shape) * step).astype(np.float32)
+    assert tensor.coded[0] == 4 and deviation(stored(good), tensor).within
+    good[2:5] = good[3:6]
+    assert not deviation(stored(good), tensor).within
 
 
 def test_comfy_int8_multiplies_w4a8_as_its_operation_does(opened):

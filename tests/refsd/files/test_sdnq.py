@@ -241,4 +241,4 @@ def test_a_whole_model_is_opened(tmp_path):
     assert told.exit_code == 0 and "nothing wrong in all" in told.output, told.output
     assert "FLUX.2 klein" in told.output and "12 tensors in SDNQ's int4" in told.output, told.output
     differs = runner.invoke(app, ["diff", str(base), str(packed)])
-    assert differs.exit_code == 0 and "12 requantised f32 -> i8" in differs.output, differs.output
+    assert differs.exit_code == 0 and "12 requantised f32 -> SDNQ's int4" in differs.output, differs.output

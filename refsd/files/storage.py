@@ -84,27 +84,38 @@ def _scaled(type: str, dtype, how: Quantization) -> Keep:
     return keep
 
 
-def _grouped(type: str, how: Quantization) -> Keep:
-    """Codes with a scale for each block, and one for the tensor."""
-    code_of = {float(value): code for code, value in reversed([*enumerate(GROUPED_TYPES[type])])}
+def in_groups(type: str, w: np.ndarray, how: Quantization) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Quantize a matrix to codes with a scale for each block, and one for the tensor.
 
+    type: a key of GROUPED_TYPES; w: float32 [O, I], whole blocks in each row
+    -> uint8, of 4 bits two a byte; the scales of blocks, float32 [O, I / block]; the tensor's, float32 [1, 1]
+    """
+    blocks, scale = in_blocks(w, how.block), scales(w, how)
+    inner = block_scales(blocks, how, scale[..., None])
+    values = to_grid(divided(blocks, scale[..., None] * inner), how.grid).reshape(-1)
+    if how.type != "f4_e2m1":
+        codes = values.astype(_E4M3).view(np.uint8)
+    else:
+        sizes = GROUPED_TYPES[type][:8]  # of codes without a sign, in rising order
+        codes = np.searchsorted(sizes, np.abs(values)).astype(np.uint8) | np.signbit(values).astype(np.uint8) << 3
+        codes = codes[::2] << np.uint8(4) | codes[1::2]
+    return codes, inner[..., 0], scale
+
+
+def _grouped(type: str, how: Quantization) -> Keep:
     def keep(w: np.ndarray, columns: np.ndarray | None) -> StoredTensor:
-        blocks, scale = in_blocks(w, how.block), scales(w, how)
-        inner = block_scales(blocks, how, scale[..., None])
-        values = to_grid(divided(blocks, scale[..., None] * inner), how.grid).reshape(-1)
-        of_blocks = Grouping((inner * scale[..., None]).reshape(-1).astype(np.float32), how.block)
-        if how.type != "f4_e2m1":
-            return StoredTensor(type, w.shape, values.astype(_E4M3).view(np.uint8), of_blocks)
-        known = np.array(sorted(code_of), np.float32)
-        codes = np.array([code_of[v] for v in known.tolist()], np.uint8)[np.searchsorted(known, values)]
-        return StoredTensor(type, w.shape, codes[::2] << np.uint8(4) | codes[1::2], of_blocks)
+        codes, inner, scale = in_groups(type, w, how)
+        return StoredTensor(
+            type, w.shape, codes, Grouping((inner * scale).reshape(-1).astype(np.float32), how.block)
+        )
 
     return keep
 
 
 def _w4a8(w: np.ndarray, columns: np.ndarray | None) -> StoredTensor:
     codes, scale, of_rows = w4a8.encode(convrot.rotate(w))
-    return StoredTensor("i8", w.shape, w4a8.decode(codes, scale, w4a8.USUAL_TABLE), Scaling(of_rows, convrot.GROUP))
+    q = w4a8.decode(codes, scale, w4a8.USUAL_TABLE)
+    return StoredTensor("i8", w.shape, q, Scaling(of_rows, convrot.GROUP), (4, w.shape[1] // scale.shape[1]))
 
 
 _ROTATED = Quantization("int8", "row", rotation=convrot.GROUP)
