@@ -59,3 +59,12 @@ def test_what_a_shader_computes_is_not_a_librarys(engine, monkeypatch):
 def test_an_unknown_device_is_one_line():
     with pytest.raises(BadInput, match=r"^this libggml has no device CUDA0, only Vulkan0 \(.*\), CPU \(.*\)$"):
         GgmlLibrary(Path(FOLDER), 1, 60.0, "CUDA0")
+
+
+def test_a_request_for_a_factor_in_float32_is_ignored_beside_bfloat16():
+    """docs/ggml.md. The sums' request is kept."""
+    case = "linear/bf16/tokens-x77x320-o33"
+    for request, status in (("f32", verdict.FAIL), ("bf16", verdict.PASS)):
+        (found,) = registry.find(f"ggml-prec-{request}:{FOLDER}@Vulkan0")
+        (result,) = judged(found.engine, [case])
+        assert result.status == status, result.reason

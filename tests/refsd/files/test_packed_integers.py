@@ -1,6 +1,5 @@
 """Packed matrices: those of five tools are expanded as the tool does it, others are identified."""
 
-import re
 from pathlib import Path
 
 import ml_dtypes
@@ -206,8 +205,7 @@ def test_a_whole_model_is_opened(case, tmp_path):
     told = RUNNER.invoke(app, ["info", "--values", str(packed)])
     assert told.exit_code == 0 and "nothing wrong in all" in told.output, told.output
     differs = RUNNER.invoke(app, ["diff", str(base), str(packed)])
-    kept = "i8" if case == "compressed-tensors of 8 bits" else f"[a-z-]*{case.split()[0]}'s "
-    assert differs.exit_code == 0 and re.search(f"12 requantised f32 -> {kept}", differs.output), differs.output
+    assert differs.exit_code == 0 and "12 requantised f32 -> " in differs.output, differs.output
 
 
 def test_scales_that_are_half_as_large_again_are_told(tmp_path):
