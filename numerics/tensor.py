@@ -137,9 +137,10 @@ class StoredTensor(NamedTuple):
 
     @property
     def product_type(self) -> str:
-        """The type as products see it: "i8/256" if ConvRot has rotated groups of 256, else the type."""
+        """The type as products see it: "i8/256" or, of 4 bits, "i4/256" if ConvRot has rotated groups of 256."""
         rotation = self.scaling.rotation if isinstance(self.scaling, Scaling) else 0
-        return f"{self.type}/{rotation}" if rotation else self.type
+        kind = "i4" if self.type == "i8" and self.coded == (4, 0) else self.type
+        return f"{kind}/{rotation}" if rotation else kind
 
     def storable(self) -> np.ndarray:
         """Return an array that a file can store: scalar types unchanged, blocks as uint8 [..., bytes in a row]."""

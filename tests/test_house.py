@@ -33,9 +33,9 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_137,  # known bugs that causes named, masks subtracted; products in MX and in blocks
+    "golden": 15_234,  # known bugs that causes named; products in MX and in blocks, of rotated codes of 4 bits
     "kernels": 11_411,  # operands transposed in registers, powers of two; scales in tiles
-    "numerics": 1_807,  # freed memory is kept; codes behind a tensor's numbers
+    "numerics": 1_814,  # freed memory is kept; codes behind a tensor's numbers
     "refsd": 1_150,
     "refsd/adoption": 2_725,  # what every run of a graph needs is found once
     "refsd/bench": 1_960,
@@ -50,10 +50,10 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_110,  # how a matrix may be kept is in files
     "refsd/disagreement": 1_130,
-    "refsd/engines": 11_640,  # SDNQ; what an exec program did wrong: its command, answer line, header, fields
+    "refsd/engines": 11_650,  # SDNQ; W4A4; what an exec program did wrong: its command, answer line, header, fields
     "refsd/export": 350,
     "refsd/families": 2_385,  # five more models as ComfyUI draws them
-    "refsd/files": 4_311,  # matrices as ComfyUI keeps them; how they may be kept (from diagnosis)
+    "refsd/files": 4_353,  # matrices as ComfyUI keeps them, W4A4; how they may be kept (from diagnosis)
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 2_265,  # an answer of which few elements are rounded the other way; NaN where a bug has it

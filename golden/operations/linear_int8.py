@@ -117,7 +117,7 @@ def _without_lowest(parts: Parts) -> np.ndarray | None:
     return parts.result(q._replace(values=np.maximum(q.values, -127)))
 
 
-def _saturated(parts: Parts) -> np.ndarray:
+def saturated(parts: Parts) -> np.ndarray:
     q = parts.quantized()
     sums = np.clip(parts.sums(q), -32768, 32767)
     return parts.finished(sums * (q.scale * parts.scale))
@@ -197,17 +197,25 @@ _OF_RESULTS: dict[str, Callable[[np.ndarray, Parts], np.ndarray | None]] = {
 def int8_mutants(rule: Rule, weight_of: Weight = stored_weight, given: bool = True) -> tuple[Mutant[Wrong], ...]:
     """Return the known bugs of activations in int8, and of their rotation. given: as in product_mutants"""
 
-    def rotating(change) -> Wrong:
-        return wrong(rule, lambda parts: change(parts) if parts.how.rotation else None, weight_of)
-
     return (
         *row_mutants(rule, weight_of, given),
         Mutant("activations' scale max |x| / 128, not / 127", wrong(rule, _by_128, weight_of)),
-        Mutant("sum of products saturated at 16 bits", wrong(rule, _saturated, weight_of)),
+        Mutant("sum of products saturated at 16 bits", wrong(rule, saturated, weight_of)),
         Mutant(
             "sums of two products saturate at 16 bits, the activations' codes 128 higher",
             wrong(rule, _saturated_pairs_128, weight_of),
         ),
+        *rotation_mutants(rule, weight_of),
+    )
+
+
+def rotation_mutants(rule: Rule, weight_of: Weight = stored_weight) -> tuple[Mutant[Wrong], ...]:
+    """Return the known bugs of activations that are rotated before they are rounded."""
+
+    def rotating(change) -> Wrong:
+        return wrong(rule, lambda parts: change(parts) if parts.how.rotation else None, weight_of)
+
+    return (
         RowMutant("rotation of the activations missing", rotating(with_rule(rotation=0))),
         RowMutant("activations rounded before they are rotated", rotating(_rotated_after)),
         RowMutant("activations rotated in groups a quarter as wide", rotating(_other_groups)),

@@ -16,7 +16,7 @@ def quality(
         str,
         typer.Option(
             help="With commas: block types, q4_0+int8 (W4A8), comfy-int8, comfy-int8-convrot, comfy-fp8, "
-            "w4a8, nvfp4-w4a4, mxfp8-w8a8, mxfp4-w4a4."
+            "w4a8, convrot-w4a4, nvfp4-w4a4, mxfp8-w8a8, mxfp4-w4a4."
         ),
     ] = "q8_0,q6_k,q5_k,q4_k,q4_0,q3_k",
     component: Annotated[str, typer.Option(help="diffusion, clip_l, t5xxl, ...")] = "diffusion",

@@ -23,7 +23,8 @@ def make(
         str,
         typer.Option(
             help="Storage type: f32, f16, bf16; a block type of GGUF (q8_0, q4_k, ...); one of ComfyUI's "
-            "(comfy-fp8, comfy-int8, comfy-int8-convrot, w4a8, nvfp4-w4a4, mxfp8-w8a8); an unknown name lists all."
+            "(comfy-fp8, comfy-int8, comfy-int8-convrot, w4a8, convrot-w4a4, nvfp4-w4a4, mxfp8-w8a8); an unknown "
+            "name lists all."
         ),
     ] = "f16",
     tiny: Annotated[bool, typer.Option("--tiny", help="A small configuration of the same architecture.")] = False,

@@ -49,6 +49,13 @@ def _linear_w4a8(torch, x, params):
     )
 
 
+def _linear_w4a4(torch, x, params):
+    from comfy_kitchen.backends.eager import convrot_w4a4 as eager
+
+    weight = x["weight"].view(torch.int8), x["weight_scale"], x.get("bias")
+    return eager.convrot_w4a4_linear(x["x"], *weight, params["rotation"])
+
+
 def _linear_fp8(torch, x, params):
     from comfy_kitchen.scaled_mm_v2 import scaled_mm_v2
     from comfy_kitchen.tensor import TensorCoreFP8Layout
@@ -120,6 +127,7 @@ LIBRARY = Library(
     functions={
         "linear_int8": _linear_int8,
         "linear_w4a8": _linear_w4a8,
+        "linear_w4a4": _linear_w4a4,
         "linear_svdquant": _linear_svdquant,
         "linear_fp8": _linear_fp8,
         "linear_nvfp4": _linear_nvfp4,
@@ -130,6 +138,7 @@ LIBRARY = Library(
     rounded={
         "linear_nvfp4": "a CPU has no product of NVFP4, and widened factors are rounded to the dtype",
         "linear_svdquant": "a CPU has no product of 4 bits, and widened factors are rounded to the dtype",
+        "linear_w4a4": "a CPU has no product of 4 bits, and sums of widened codes are rounded to the dtype",
     },
     types=TYPES,
 )

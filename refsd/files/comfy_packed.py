@@ -13,10 +13,13 @@ svdquant_w4a4   <layer>.weight            I8 (or U8) [O, I / 2], codes of -8 to 
                 <layer>.weight_scale      [I / 64, O]
                 <layer>.weight_smooth_factor [I], proj_down [I, R], proj_up [O, R]:
                 q scale / smooth + up down^T, the matrix that a product without rounding has
+convrot_w4a4    <layer>.weight            I8 (or U8) [O, I / 2], codes of -8 to 7
+                <layer>.weight_scale      F32, F16 or BF16 [O]
+                settings: convrot_groupsize (256)
 
 Codes of W4A8 become int8 with a scale a row, rotated: what ComfyUI multiplies. With corrections it widens all, and
 so does this. Settings may stand under "params".
-Source: comfy_kitchen 0.2.40, AsymW4A8Int8Layout, TensorCoreAWQW4A16Layout, TensorCoreSVDQuantW4A4Layout.
+Source: comfy_kitchen 0.2.40, AsymW4A8Int8Layout and TensorCore{ConvRotW4A4,AWQW4A16,SVDQuantW4A4}Layout.
 """
 
 from collections.abc import Callable, Mapping
@@ -80,6 +83,12 @@ class _Layer(NamedTuple):
             raise BadInput(f"{self.at}: rows of {columns} are no whole groups of {group}")
         return columns // group
 
+    def rotation(self, columns: int) -> int:
+        group = self.setting("convrot_groupsize", convrot.GROUP)
+        if columns % group or group < 4 or group != 4 ** (group.bit_length() // 2):
+            raise BadInput(f"{self.at}: rotated in groups of {group}; a power of 4 that divides {columns} expected")
+        return group
+
     def bytes(self) -> np.ndarray:
         return self.read(self.header).view(np.uint8).reshape(self.header.shape)
 
@@ -108,9 +117,7 @@ def _w4a8(layer: _Layer) -> Joined | None:
     table = layer.part("codebook", ("f32",), 16) if layer.has("codebook") else None
     if bits not in (4, 6) or bits * columns != 8 * width or (bits == 6 and (table or columns % 4)):
         raise BadInput(f"{layer.at}: rows of {width} bytes for {columns} codes; 4 or 6 bits a code expected")
-    rotation = layer.setting("convrot_groupsize", convrot.GROUP)
-    if columns % rotation or rotation < 4 or rotation != 4 ** (rotation.bit_length() // 2):
-        raise BadInput(f"{layer.at}: rotated in groups of {rotation}; a power of 4 that divides {columns} expected")
+    rotation = layer.rotation(columns)
     of_rows = layer.part("s_channel", ("f32",), rows)
     groups = layer.headers[f"{layer.name}_s_rel"].shape[1]
     added = layer.part("correction", _FLOATS, groups, rows) if layer.has("correction") else None
@@ -128,6 +135,17 @@ def _w4a8(layer: _Layer) -> Joined | None:
 
     parts = ("s_rel", "s_channel", *(["codebook"] if table else []), *(["correction"] if added else []))
     return layer.joined("f32" if added else "i8", columns, expand, *parts)
+
+
+def _w4a4(layer: _Layer) -> Joined | None:
+    rows, columns = layer.header.shape[0], 2 * layer.header.shape[1]
+    of_rows, rotation = layer.part("scale", _FLOATS, rows), layer.rotation(columns)
+
+    def expand() -> StoredTensor:
+        q = w4a8.signed(w4a8.unpack(layer.bytes()))
+        return StoredTensor("i8", q.shape, q, Scaling(of_rows(), rotation), (4, 0))
+
+    return layer.joined("i8", columns, expand, "scale")
 
 
 def _awq(layer: _Layer) -> Joined | None:
@@ -165,6 +183,7 @@ def _svdquant(layer: _Layer) -> Joined | None:
 
 PACKED_FORMATS: dict[str, Callable[[_Layer], Joined | None]] = {
     "asym_w4a8_int8": _w4a8,
+    "convrot_w4a4": _w4a4,
     "awq_w4a16": _awq,
     "svdquant_w4a4": _svdquant,
 }

@@ -6,6 +6,7 @@ comfy-kitchen rounds them (0.2.40, eager).
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -14,7 +15,7 @@ import numpy as np
 from refsd.files.storage import in_groups
 from refsd.files.writers import Spec
 from refsd.kernels.quant import convrot, grouped, w4a8
-from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, MXFP8, NVFP4
+from refsd.numerics.profiles import FP8_TENSOR, INT4_ROWS, INT8_ROWS, MXFP8, NVFP4
 from refsd.numerics.quantization import Quantization, quantize
 from refsd.numerics.tensor import StoredTensor, stored
 
@@ -85,6 +86,12 @@ def _w4a8(w: np.ndarray) -> tuple[np.ndarray, ...]:
     return packed, inner.astype(ml_dtypes.float8_e4m3fn), of_rows, w4a8.USUAL_TABLE
 
 
+def _w4a4(w: np.ndarray) -> tuple[np.ndarray, ...]:
+    q = quantize(w, replace(INT4_ROWS, rotation=convrot.GROUP), lambda y: y)
+    codes = q.values.astype(np.int8)
+    return (codes[:, ::2] & np.int8(15)) | codes[:, 1::2] << np.int8(4), q.scale
+
+
 def _tiled(rows: int, groups: int) -> tuple[int, int]:
     return (rows + -rows % grouped.TILE_ROWS, groups + -groups % grouped.TILE_COLUMNS)
 
@@ -95,7 +102,7 @@ def _of_rows(rows: int, columns: int) -> dict[str, Spec]:
 
 _ROTATED = {"convrot": True, "convrot_groupsize": convrot.GROUP}
 _INT8, _E4M3 = np.dtype(np.int8), np.dtype(ml_dtypes.float8_e4m3fn)
-_TURNED = Quantization("int8", "row", rotation=convrot.GROUP)
+_TURNED = replace(INT8_ROWS, rotation=convrot.GROUP)
 # Names as of `refsd quality --types`.
 LAYOUTS = {
     "comfy-int8": Layout({"format": "int8_tensorwise"}, 1, 1, _of_rows, _scaled(INT8_ROWS, _INT8)),
@@ -108,6 +115,13 @@ LAYOUTS = {
         1,
         lambda rows, columns: {"": Spec("f8_e4m3", (rows, columns)), "_scale": Spec("f32", ())},
         _scaled(FP8_TENSOR, _E4M3),
+    ),
+    "convrot-w4a4": Layout(
+        {"format": "convrot_w4a4", "convrot_groupsize": convrot.GROUP},
+        1,
+        convrot.GROUP,
+        lambda rows, columns: {"": Spec("i8", (rows, columns // 2)), "_scale": Spec("f32", (rows,))},
+        _w4a4,
     ),
     "w4a8": Layout(
         {"format": "asym_w4a8_int8", "group_size": 16, "convrot_groupsize": convrot.GROUP},

@@ -4,11 +4,13 @@ q4_k                    a block type; activations stay as they are
 comfy-int8              int8 with a scale a row; -convrot: rotated in groups of 256 before
 comfy-fp8               F8_E4M3 with one scale
 w4a8                    rotated codes of 4 bits, int8 before they are multiplied
+convrot-w4a4            4 bits with a scale a row, rotated
 nvfp4-w4a4, mxfp8-w8a8, mxfp4-w4a4   with scales of blocks
 q4_0+int8               a block type, and activations in few bits: W4A8; +uint8: with a zero point for the tensor
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import ml_dtypes
@@ -18,7 +20,7 @@ from refsd.kernels.quant import BLOCK_TYPES, convrot, w4a8
 from refsd.kernels.quant.activation_codes import divided, to_grid
 from refsd.kernels.quant.block_type import Importance
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import FP8_TENSOR, INT8_ROWS, MXFP4, MXFP8, NVFP4, UINT8_TENSOR
+from refsd.numerics.profiles import FP8_TENSOR, INT4_ROWS, INT8_ROWS, MXFP4, MXFP8, NVFP4, UINT8_TENSOR
 from refsd.numerics.quantization import Quantization, block_scales, in_blocks, quantize, scales
 from refsd.numerics.tensor import GROUPED_TYPES, Grouping, Scaling, StoredTensor
 
@@ -29,7 +31,7 @@ Keep = Callable[[np.ndarray, np.ndarray | None], StoredTensor]
 class Storage(NamedTuple):
     """
     name:        "q4_k", "comfy-int8", "q4_0+int8"
-    type:        StoredTensor.type
+    type:        StoredTensor.type, or its product_type without the rotation
     bits:        per element, scales included, where rows are long
     unit:        rows are multiples of this
     importance:  whether it takes an importance matrix
@@ -74,12 +76,13 @@ def _block_type(name: str) -> Storage:
     return Storage(name, name, 8 * block.bytes / block.block, block.block, block.importance, keep)
 
 
-def _scaled(type: str, dtype, how: Quantization) -> Keep:
-    """Codes of 8 bits with one scale, or one a row."""
+def _scaled(type: str, dtype, how: Quantization, coded: tuple[int, int] | None = None) -> Keep:
+    """Codes with one scale, or one a row."""
 
     def keep(w: np.ndarray, columns: np.ndarray | None) -> StoredTensor:
         q = quantize(w, how, lambda y: y)
-        return StoredTensor(type, w.shape, q.values.astype(dtype), Scaling(q.scale.reshape(-1), how.rotation))
+        scaling = Scaling(q.scale.reshape(-1), how.rotation)
+        return StoredTensor(type, w.shape, q.values.astype(dtype), scaling, coded)
 
     return keep
 
@@ -118,7 +121,7 @@ def _w4a8(w: np.ndarray, columns: np.ndarray | None) -> StoredTensor:
     return StoredTensor("i8", w.shape, q, Scaling(of_rows, convrot.GROUP), (4, w.shape[1] // scale.shape[1]))
 
 
-_ROTATED = Quantization("int8", "row", rotation=convrot.GROUP)
+_ROTATED, _ROTATED4 = (replace(rows, rotation=convrot.GROUP) for rows in (INT8_ROWS, INT4_ROWS))
 _ACTIVATIONS = {
     "int8": INT8_ROWS,
     "uint8": UINT8_TENSOR,
@@ -133,6 +136,9 @@ _KEPT = {
     "comfy-int8": Storage("", "i8", 8, 1, _UNUSED, _scaled("i8", np.int8, INT8_ROWS), INT8_ROWS),
     "comfy-int8-convrot": Storage("", "i8", 8, convrot.GROUP, _UNUSED, _scaled("i8", np.int8, _ROTATED), INT8_ROWS),
     "comfy-fp8": Storage("", "f8_e4m3", 8, 1, _UNUSED, _scaled("f8_e4m3", _E4M3, FP8_TENSOR), FP8_TENSOR),
+    "convrot-w4a4": Storage(
+        "", "i4", 4, convrot.GROUP, _UNUSED, _scaled("i8", np.int8, _ROTATED4, (4, 0)), INT4_ROWS
+    ),
     "w4a8": Storage("", "i8", 4.5, convrot.GROUP, _UNUSED, _w4a8, INT8_ROWS),
     "nvfp4-w4a4": Storage("", "nvfp4_comfy", 4.5, 16, _UNUSED, _grouped("nvfp4_comfy", NVFP4), NVFP4),
     "mxfp8-w8a8": Storage("", "mxfp8", 8.25, 32, _UNUSED, _grouped("mxfp8", MXFP8), MXFP8),

@@ -177,6 +177,17 @@ def test_w4a8_is_the_int8_product_of_each_code(label):
     assert abs(y - expected).max() <= 1e-12 * abs(expected).max()
 
 
+@pytest.mark.parametrize("label", ["rotated64", "rotated16-outliers", "long-positive"])
+def test_w4a4_is_the_product_of_codes_of_4_bits(label):
+    case = _case("linear_w4a4", label)
+    inputs = case.realize()
+    x, w, s, b = (inputs[name].values() for name in ("x", "weight", "weight_scale", "bias"))
+    weight = np.array([[n - 16 * (n > 7) for byte in row for n in (byte % 16, byte // 16)] for row in w.tolist()])
+    expected = naive.product(rotate(x, case.params["rotation"]), weight, s, "int4", 7) + b
+    y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    assert abs(y - expected).max() <= 1e-12 * abs(expected).max()
+
+
 @pytest.mark.parametrize("label", ["one-group", "batch", "unsigned"])
 def test_svdquant_is_the_product_of_each_group_and_of_its_branch(label):
     case = _case("linear_svdquant", label)

@@ -10,6 +10,7 @@ from comfy_kitchen.backends.eager import w4a8_int8 as eager_w4a8
 from comfy_kitchen.tensor import (
     AsymW4A8Int8Layout,
     TensorCoreAWQW4A16Layout,
+    TensorCoreConvRotW4A4Layout,
     TensorCoreFP8Layout,
     TensorCoreMXFP8Layout,
     TensorCoreNVFP4Layout,
@@ -158,6 +159,33 @@ def test_w4a8_is_packed_as_theirs(tails):
     assert (codes != w4a8.unpack(packed.numpy().view(np.uint8))).mean() < 1e-3
     assert (scale != params.scale.float().numpy()).mean() < 1e-3
     np.testing.assert_allclose(of_rows, params.s_channel.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("rotation", [64, 256])
+def test_w4a4_files(tmp_path, rotation):
+    """The codes, bit for bit; the matrix, up to the float32 sums of their rotation."""
+    weight = torch.from_numpy(np.random.default_rng(1).standard_normal((48, 512)).astype(np.float32))
+    codes, params = TensorCoreConvRotW4A4Layout.quantize(weight, convrot_groupsize=rotation)
+    tensors = TensorCoreConvRotW4A4Layout.state_dict_tensors(codes, params)
+    _saved(tmp_path / "a.safetensors", tensors, "convrot_w4a4", convrot_groupsize=rotation)
+    got = open_weights(tmp_path / "a.safetensors")["a.weight"]
+    assert got.shape == (48, 512) and got.product_type == f"i4/{rotation}"
+    assert isinstance(got.scaling, Scaling) and (got.scaling.scale == params.scale.numpy()).all()
+    want = TensorCoreConvRotW4A4Layout.dequantize(codes, params).numpy()
+    assert np.linalg.norm(got.values() - want) <= 1e-6 * np.linalg.norm(want)
+    assert np.linalg.norm(want - weight.numpy()) < 0.2 * np.linalg.norm(weight.numpy())
+
+
+def test_rotated_codes_are_written_as_theirs():
+    """But for ties of float32 sums, which rotate in another order."""
+    weight = np.random.default_rng(1).standard_normal((48, 512)).astype(np.float32)
+    theirs = TensorCoreConvRotW4A4Layout.state_dict_tensors(
+        *TensorCoreConvRotW4A4Layout.quantize(torch.from_numpy(weight))
+    )
+    kept = comfy_writer.LAYOUTS["convrot-w4a4"]
+    codes, scale, _ = comfy_writer.tensors("a.weight", weight, kept)
+    assert (codes.data != theirs[""].numpy()).mean() < 1e-3
+    np.testing.assert_allclose(scale.data, theirs["_scale"].numpy(), rtol=1e-6)
 
 
 def test_awq_files(tmp_path):

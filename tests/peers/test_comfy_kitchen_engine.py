@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from comfy_kitchen.backends.eager import convrot_w4a4 as eager_w4a4
 from comfy_kitchen.backends.eager import quantization as eager
 from comfy_kitchen.backends.eager import svdquant as eager_svdquant
 from comfy_kitchen.backends.eager import w4a8_int8 as eager_w4a8
@@ -29,7 +30,8 @@ from refsd.numerics.tensor import stored
 pytestmark = pytest.mark.peer
 
 _CASES = select(
-    *("linear_int8/*", "linear_w4a8/*", "linear_svdquant/*", "linear_fp8/*", "linear_nvfp4/*", "linear_mxfp8/*")
+    *("linear_int8/*", "linear_w4a8/*", "linear_w4a4/*", "linear_svdquant/*"),
+    *("linear_fp8/*", "linear_nvfp4/*", "linear_mxfp8/*"),
 )
 
 
@@ -65,7 +67,7 @@ def test_its_process_conforms_in_every_case(runner):
     found = [one.engine for one in registry.find("comfy-kitchen")]
     results = conform.run(runner, found, _CASES)
     assert [(r.engine, r.case, r.reason) for r in results if not r.conforms] == []
-    assert sum(r.status == "pass" for r in results) >= 3 * 42 + 16
+    assert sum(r.status == "pass" for r in results) >= 3 * 42 + 16 + 8
 
 
 @pytest.mark.parametrize("seed", range(1, 11))
@@ -324,6 +326,56 @@ SVDQUANT = {
 }
 
 
+_multiplied_w4a4 = eager_w4a4.int4_linear
+
+
+def _w4a4(**changed):
+    """Other arguments of the product of codes of 4 bits."""
+
+    def multiply(x, weight, x_scale, weight_scale, bias, dtype):
+        args = {
+            "x_qdata": x,
+            "weight": weight,
+            "x_scale": x_scale,
+            "weight_scale": weight_scale,
+            "bias": bias,
+        }
+        return _multiplied_w4a4(
+            **args | {name: change(args[name]) for name, change in changed.items()}, out_dtype=dtype
+        )
+
+    return {"int4_linear": multiply}
+
+
+def _rows_w4a4(largest, rounding):
+    def quantize(x, stochastic_rounding=0):
+        scale = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-10) / largest
+        codes = rounding(x / scale).clamp(-7, 7).to(torch.int8)
+        return eager_w4a4._pack_int4_row_major(codes), scale.reshape(-1)
+
+    return {"quantize_signed_int4_rowwise": quantize}
+
+
+W4A4 = {
+    "truncated": (_rows_w4a4(7, torch.trunc), "toward zero"),
+    "over 8": (_rows_w4a4(8, torch.round), "max |x| / 8"),
+    "nibbles": (_w4a4(weight=lambda t: (t << 4) | ((t >> 4) & 15)), "other order"),
+    "offset codes": (_w4a4(weight=lambda t: t ^ -120), "offset by 8"),
+    "next row": (_w4a4(weight_scale=lambda t: t.roll(-1)), "scale of the next row"),
+    "row before": (_w4a4(x_scale=lambda t: t.roll(1)), "row before"),
+    "float16 scale": (_w4a4(x_scale=lambda t: t.half().float()), "float16"),
+    "weight transposed": (_w4a4(weight=_read_as_transposed), "read as its transpose"),
+    "no bias": (_w4a4(bias=lambda t: None), "bias missing"),
+    "not rotated": ({"_rotate_activation": lambda x, h, g: x}, "rotation of the activations missing"),
+    "sylvester": ({"_build_hadamard": _sylvester}, "Sylvester"),
+    "no -8": (
+        _w4a4(weight=lambda t: eager_w4a4._pack_int4_row_major(eager_w4a4._unpack_int4_row_major(t).clamp(-7, 7))),
+        "-7, not -8",
+    ),
+    "codes of 3 bits": (_rows_w4a4(3, torch.round), None),  # seen, but on no page
+}
+
+
 def _weak(change):
     return {"quantize_per_tensor_fp8": change}
 
@@ -446,6 +498,9 @@ def _bugs():
             [(where_svdquant + function, new) for function, new in replaced.items()],
             words,
         )
+    for name, (replaced, words) in W4A4.items():
+        where_w4a4 = where.replace("quantization", "convrot_w4a4")
+        yield name, "linear_w4a4", [(where_w4a4 + function, new) for function, new in replaced.items()], words
     for name, (replaced, words) in MXFP8.items():
         yield name, "linear_mxfp8", [(where + function, new) for function, new in replaced.items()], words
     for name, (replaced, words) in FP8.items():

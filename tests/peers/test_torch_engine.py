@@ -106,7 +106,7 @@ def test_weights_that_are_missing_are_an_error(tmp_path, op):
 
 
 # Torch has no block types, no attention in int8, and no product of 4 bits on a CPU.
-REFUSED = {"dequantize", "linear_nvfp4", "linear_w4a8", "linear_svdquant", "attention_int8"}
+REFUSED = {"dequantize", "linear_nvfp4", "linear_w4a8", "linear_w4a4", "linear_svdquant", "attention_int8"}
 REFUSED |= {"linear_mxfp8", "linear_mxfp4", "linear_fp8_blocks"}
 # Of cases of linear_int8 and conv2d_int8.
 OF_INT8 = {

@@ -40,7 +40,15 @@ def runner():
 
 def test_every_operation_is_said():
     """Products in few bits other than int8 are not: ONNX has no such operators."""
-    few_bits = {"linear_w4a8", "linear_svdquant", "linear_fp8", "linear_nvfp4", "linear_mxfp8", "linear_mxfp4"}
+    few_bits = {
+        "linear_w4a8",
+        "linear_w4a4",
+        "linear_svdquant",
+        "linear_fp8",
+        "linear_nvfp4",
+        "linear_mxfp8",
+        "linear_mxfp4",
+    }
     few_bits |= {"linear_fp8_blocks", "attention_int8"}
     assert {*OPERATIONS} - {*FUNCTIONS} == few_bits
     assert {*FUNCTIONS} <= {*OPERATIONS}

@@ -15,7 +15,7 @@ from refsd.files.writers import Spec, write_safetensors
 from refsd.kernels.quant.w4a8 import USUAL_TABLE
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import COMFY_INT8, INT8_ROWS
+from refsd.numerics.profiles import COMFY_INT8, INT4_ROWS, INT8_ROWS
 from refsd.numerics.tensor import stored
 
 RNG = np.random.default_rng(5)
@@ -40,6 +40,11 @@ def w4a8(**changed):
         "weight_codebook": USUAL_TABLE,
     }
     return {**parts, "comfy_quant": config} | changed
+
+
+def w4a4(**changed):
+    parts = {"weight": NIBBLES, "weight_scale": OF_ROWS}
+    return {**parts, "comfy_quant": {"format": "convrot_w4a4", "convrot_groupsize": 64}} | changed
 
 
 def awq(**changed):
@@ -99,7 +104,21 @@ def test_w4a8(opened, case):
     assert (some == tensor.values()[[3, 1]]).all()
 
 
-@pytest.mark.parametrize("parts", [w4a8(), awq(), svdquant()], ids=["w4a8", "awq", "svdquant"])
+def test_w4a4(opened):
+    tensor = opened(w4a4())["a.weight"]
+    q = [
+        [n - 16 * (n > 7) for byte in row for n in (byte % 16, byte // 16)]
+        for row in NIBBLES.view(np.uint8).tolist()
+    ]
+    assert tensor.data.tolist() == q and tensor.product_type == "i4/64"
+    expected = convrot(np.array(q), OF_ROWS, 64)
+    assert np.linalg.norm(tensor.values() - expected) <= 1e-7 * np.linalg.norm(expected)
+    some = tensor.rows(np.array([3, 1]))
+    assert (some.values() == tensor.values()[[3, 1]]).all() and some.product_type == "i4/64"
+    assert COMFY_INT8.input_of("i4/64") == replace(INT4_ROWS, rotation=64)
+
+
+@pytest.mark.parametrize("parts", [w4a8(), w4a4(), awq(), svdquant()], ids=["w4a8", "w4a4", "awq", "svdquant"])
 def test_what_the_codes_cost_is_no_damage(opened, parts):
     """A good copy differs by half a step at most; what differs by whole steps in some rows is changed."""
     tensor = opened(parts)["a.weight"]

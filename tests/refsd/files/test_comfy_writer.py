@@ -23,7 +23,7 @@ def model(type):
 
 def packed(type):
     """The matrices that a type packs: few have rows of whole groups of 256."""
-    return 5 if type in ("comfy-int8-convrot", "w4a8") else 18
+    return 5 if type in ("comfy-int8-convrot", "w4a8", "convrot-w4a4") else 18
 
 
 @pytest.fixture(scope="module")

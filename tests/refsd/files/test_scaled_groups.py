@@ -118,7 +118,7 @@ REFUSED = {
 
 
 UNEXPANDED = {
-    "4 bits": (nvfp4(comfy_quant={"format": "convrot_w4a4"}), "convrot_w4a4"),
+    "4 bits": (nvfp4(comfy_quant={"format": "other_w4a4"}), "other_w4a4"),
     "8 bits": (
         named({"weight": FLOATS.view(np.int8), "comfy_quant": {"format": "int8_of_tomorrow"}}),
         "int8_of_tomorrow",
