@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_234,  # known bugs that causes named; products in MX and in blocks, of rotated codes of 4 bits
+    "golden": 15_530,  # causes' known bugs; products in MX, in blocks, of rotated codes, in 4 bits
     "kernels": 11_411,  # operands transposed in registers, powers of two; scales in tiles
     "numerics": 1_814,  # freed memory is kept; codes behind a tensor's numbers
     "refsd": 1_150,
@@ -50,7 +50,7 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_110,  # how a matrix may be kept is in files
     "refsd/disagreement": 1_130,
-    "refsd/engines": 11_650,  # SDNQ; W4A4; what an exec program did wrong: its command, answer line, header, fields
+    "refsd/engines": 11_701,  # SDNQ; W4A4, W4A16; what an exec program did wrong, by parts
     "refsd/export": 350,
     "refsd/families": 2_385,  # five more models as ComfyUI draws them
     "refsd/files": 4_353,  # matrices as ComfyUI keeps them, W4A4; how they may be kept (from diagnosis)
@@ -59,7 +59,7 @@ BUDGETS = {
     "refsd/judges": 2_265,  # an answer of which few elements are rounded the other way; NaN where a bug has it
     "refsd/models": 21_530,
     "refsd/networks": 1_466,  # norms of heads behind RoPE, of joined streams too
-    "refsd/onnx": 3_966,  # results in 8 bits, codes made unsigned
+    "refsd/onnx": 3_988,  # results in 8 bits, codes made unsigned; groups of 4 bits
     "refsd/pipelines": 4_048,  # CFGNorm; the seed of noise between steps
     "refsd/profiling": 1_915,  # quotients, fewest rows, outliers, truncated codes
     "refsd/progress": 297,  # searches beside the estimate, a text beside the bar

@@ -56,6 +56,15 @@ def _linear_w4a4(torch, x, params):
     return eager.convrot_w4a4_linear(x["x"], *weight, params["rotation"])
 
 
+def _linear_w4a16(torch, x, params):
+    """gemv_awq_w4a16, whose zero is the number that the code 8 stands for."""
+    from comfy_kitchen.backends.eager import awq
+
+    scale = x["group_scale"]
+    zero = (8 - x["group_zero"].to(scale.dtype)) * scale if "group_zero" in x else torch.zeros_like(scale)
+    return awq.gemv_awq_w4a16(x["x"], x["weight"].view(torch.int8), scale.T, zero.T, x.get("bias"), params["group"])
+
+
 def _linear_fp8(torch, x, params):
     from comfy_kitchen.scaled_mm_v2 import scaled_mm_v2
     from comfy_kitchen.tensor import TensorCoreFP8Layout
@@ -116,6 +125,11 @@ def _other_mx(case: Case) -> str | None:
     return "comfy-kitchen's MXFP8 is E4M3, its scales are rounded up" if other else None
 
 
+def _cut_short(case: Case) -> str | None:
+    short = case.inputs["x"].shape[-1] % case.params.get("group", 32)
+    return "comfy-kitchen's groups are whole" if short else None
+
+
 def _zero_point(case: Case) -> str | None:
     if "y_scale" in case.inputs:
         return "comfy-kitchen's results are no codes"
@@ -128,12 +142,18 @@ LIBRARY = Library(
         "linear_int8": _linear_int8,
         "linear_w4a8": _linear_w4a8,
         "linear_w4a4": _linear_w4a4,
+        "linear_w4a16": _linear_w4a16,
         "linear_svdquant": _linear_svdquant,
         "linear_fp8": _linear_fp8,
         "linear_nvfp4": _linear_nvfp4,
         "linear_mxfp8": _linear_mxfp8,
     },
-    refusals={"linear_fp8": _no_rows, "linear_int8": _zero_point, "linear_mxfp8": _other_mx},
+    refusals={
+        "linear_fp8": _no_rows,
+        "linear_int8": _zero_point,
+        "linear_mxfp8": _other_mx,
+        "linear_w4a16": _cut_short,
+    },
     rounding={},
     rounded={
         "linear_nvfp4": "a CPU has no product of NVFP4, and widened factors are rounded to the dtype",

@@ -110,7 +110,7 @@ def find(
         in_float32, in_integers = settings | {"entries": {_LEVEL: "1"}}, settings | _INTEGERS
         written = {"refusal": _no_tool_writes, "quantized": True}
         engines = [
-            made(name, numerics=ONNXRUNTIME_Q8, settings=settings),
+            made(name, numerics=ONNXRUNTIME_Q8, settings=settings, refusal=_groups_in_8_bits),
             made(f"{name}-f32", numerics=ONNXRUNTIME_CPU, settings=in_float32, refusal=_without_blocks),
             made(f"{name}-qdq", numerics=ONNXRUNTIME_DYNAMIC, settings=in_integers, **written),
         ]
@@ -120,7 +120,13 @@ def find(
 def _without_blocks(case: Case) -> str | None:
     """Refuse what onnxruntime computes alike, however it is told to treat weights in blocks."""
     types = [recipe.type for recipe in case.inputs.values()] + ([case.model.type] if case.model else [])
-    return None if case.op != "dequantize" and {*types} & {*_BLOCKS} else "it has no weights in blocks"
+    blocks = case.op == "linear_w4a16" or (case.op != "dequantize" and {*types} & {*_BLOCKS})
+    return None if blocks else "it has no weights in blocks"
+
+
+def _groups_in_8_bits(case: Case) -> str | None:
+    """Refuse weights in groups of any width, beside which activations have a scale for as many numbers."""
+    return "activations would be rounded to 8 bits in groups" if case.op == "linear_w4a16" else None
 
 
 def _no_tool_writes(case: Case) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 from refsd.engines.by_onnx import OnnxEngine, Settings, missing
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineSearch, ModelFiles
-from refsd.numerics.profiles import ONNX_F32, OPENVINO_BF16, OPENVINO_Q8
+from refsd.numerics.profiles import ONNX_F32, OPENVINO_BF16, OPENVINO_Q8, Numerics
 
 _HINT, _GROUP = "INFERENCE_PRECISION_HINT", "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 # name -> the plugin's properties
@@ -28,11 +28,15 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
     return {name: answers[i] for i, name in enumerate(names)}
 
 
-def _refusal(case: Case, storage: str) -> str | None:
-    if case.op == "conv2d_int8" and storage != "float32":
-        return f"scales would be rounded to {storage}"
+def _refusal(case: Case, numerics: Numerics) -> str | None:
+    if case.op == "conv2d_int8" and numerics.storage != "float32":
+        return f"scales would be rounded to {numerics.storage}"
     if case.op == "pad" and case.params.get("mode") == "circular":
         return "OpenVINO reads no Pad of mode wrap"
+    if case.op == "linear_w4a16" and case.inputs["x"].shape[-1] % case.params.get("group", 32):
+        return "OpenVINO reads no DequantizeLinear whose last block is cut short"
+    if case.op == "linear_w4a16" and numerics.activations:
+        return "activations would be rounded to 8 bits in groups"
     smooth = case.params.get("antialias") and not _as_without_antialias(case)
     return "OpenVINO ignores antialias of Resize" if smooth else None
 
@@ -60,7 +64,7 @@ def find(timeout: float = 300.0, model_files: ModelFiles | None = None, **_) -> 
             why = f"it computes in {hint} with activations in groups of {group}, which refsd has no profile of"
             found.append(EngineSearch(name, None, why))
             continue
-        refusal = partial(_refusal, storage=numerics.storage)
+        refusal = partial(_refusal, numerics=numerics)
         how: dict[str, Any] = {"settings": {"properties": properties}, "refusal": refusal}
         how |= {"timeout": timeout, "model_files": model_files}
         engine = OnnxEngine(name, "openvino", version("openvino"), numerics, **how)

@@ -8,10 +8,11 @@ import onnx
 
 from refsd.golden import operations
 from refsd.golden.case import Case
+from refsd.golden.operations.linear_w4a16 import codes
 from refsd.numerics.tensor import Scaling, StoredTensor, stored
 from refsd.onnx.builder import Builder, Value
 from refsd.onnx.operations import FUNCTIONS
-from refsd.onnx.weights import is_said, weight
+from refsd.onnx.weights import groups_of_4_bits, is_said, weight
 
 # Arguments that a model has from its file: initializers of the graph. Every other is an input of it.
 WEIGHTS = frozenset(
@@ -60,6 +61,9 @@ def case_model(
         op, params = "linear_int8", _DYNAMIC
     feeds: dict[str, np.ndarray] = {}
     values: dict[str, Value] = {}
+    if op == "linear_w4a16":
+        values["weight"] = groups_of_4_bits(b, codes(inputs, params))
+        inputs = {name: tensor for name, tensor in inputs.items() if name in ("x", "bias")}
     for name, tensor in inputs.items():
         if name in WEIGHTS or op == "dequantize":
             values[name] = weight(b, name, tensor)

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 
+from refsd.golden.operations.linear_w4a16 import Codes
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.onnx.builder import Builder, Value
 
@@ -37,6 +38,15 @@ def weight(b: Builder, name: str, tensor: StoredTensor) -> Value:
     if tensor.type not in SCALAR_TYPES or tensor.scaling is not None:
         b.notes[f"weight.{name}"] = f"{tensor.type}, dequantized to float32"
     return b.constant(tensor.values(), name)
+
+
+def groups_of_4_bits(b: Builder, of: Codes) -> Value:
+    """Add a matrix of codes of 4 bits with scales and zero points of groups, expanded by a DequantizeLinear."""
+    parts = [of.q.astype(ml_dtypes.uint4), of.scale, of.zero.astype(ml_dtypes.uint4)]
+    parts = [np.ascontiguousarray(part.T) if b.outputs_last else part for part in parts]
+    names = (b.constant(part, name) for part, name in zip(parts, ("weight", "scales", "zeros"), strict=True))
+    expanded = b.node("DequantizeLinear", *names, axis=0 if b.outputs_last else 1, block_size=of.group)
+    return b.turned(expanded) if b.outputs_last else expanded
 
 
 def _q8_0(tensor: StoredTensor) -> tuple[np.ndarray, np.ndarray]:

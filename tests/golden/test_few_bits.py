@@ -188,6 +188,20 @@ def test_w4a4_is_the_product_of_codes_of_4_bits(label):
     assert abs(y - expected).max() <= 1e-12 * abs(expected).max()
 
 
+@pytest.mark.parametrize("label", ["tokens", "zero-odd", "zero-short"])
+def test_w4a16_is_the_product_of_each_code(label):
+    case = _case("linear_w4a16", label)
+    inputs, group = case.realize(), case.params["group"]
+    x, w, s, b = (inputs[name].values().astype(np.float64) for name in ("x", "weight", "group_scale", "bias"))
+    zero = inputs["group_zero"].values().tolist() if "group_zero" in inputs else np.full(s.shape, 8).tolist()
+    weight = np.zeros((len(w), x.shape[-1]))
+    for o, k in np.ndindex(weight.shape):
+        byte = int(w[o, k // 2])
+        weight[o, k] = s[o, k // group] * ((byte // 16 if k % 2 else byte % 16) - zero[o][k // group])
+    y = run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    assert abs(y - (x @ weight.T + b)).max() <= 1e-13 * abs(y).max()
+
+
 @pytest.mark.parametrize("label", ["one-group", "batch", "unsigned"])
 def test_svdquant_is_the_product_of_each_group_and_of_its_branch(label):
     case = _case("linear_svdquant", label)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from comfy_kitchen.backends.eager import awq as eager_awq
 from comfy_kitchen.backends.eager import convrot_w4a4 as eager_w4a4
 from comfy_kitchen.backends.eager import quantization as eager
 from comfy_kitchen.backends.eager import svdquant as eager_svdquant
@@ -30,7 +31,7 @@ from refsd.numerics.tensor import stored
 pytestmark = pytest.mark.peer
 
 _CASES = select(
-    *("linear_int8/*", "linear_w4a8/*", "linear_w4a4/*", "linear_svdquant/*"),
+    *("linear_int8/*", "linear_w4a8/*", "linear_w4a4/*", "linear_w4a16/*", "linear_svdquant/*"),
     *("linear_fp8/*", "linear_nvfp4/*", "linear_mxfp8/*"),
 )
 
@@ -67,7 +68,7 @@ def test_its_process_conforms_in_every_case(runner):
     found = [one.engine for one in registry.find("comfy-kitchen")]
     results = conform.run(runner, found, _CASES)
     assert [(r.engine, r.case, r.reason) for r in results if not r.conforms] == []
-    assert sum(r.status == "pass" for r in results) >= 3 * 42 + 16 + 8
+    assert sum(r.status == "pass" for r in results) >= 3 * (42 + 9) + 16 + 8
 
 
 @pytest.mark.parametrize("seed", range(1, 11))
@@ -376,6 +377,52 @@ W4A4 = {
 }
 
 
+_multiplied_awq = eager_awq.gemv_awq_w4a16
+
+
+def _awq(**changed):
+    """Other arguments of the product with weights of 4 bits."""
+    names = ("x", "qweight", "wscales", "wzeros", "bias", "group_size")
+
+    def multiply(*values):
+        args: dict[str, Any] = dict(zip(names, values, strict=True))
+        return _multiplied_awq(**args | {name: change(args[name], args) for name, change in changed.items()})
+
+    return {"gemv_awq_w4a16": multiply}
+
+
+def _zero_of(change):
+    """Other zero points. change: z -> z; the package's own are s (8 - z)"""
+    return _awq(wzeros=lambda t, args: args["wscales"] * (8 - change(8 - t / args["wscales"])))
+
+
+W4A16 = {
+    "nibbles": (_awq(qweight=lambda t, args: (t << 4) | ((t >> 4) & 15)), "other order"),
+    "signed codes": (_awq(qweight=lambda t, args: t ^ -120, wzeros=lambda t, args: 0 * t), "two's complement"),
+    "no zero points": (_awq(wzeros=lambda t, args: 0 * t), "8 subtracted"),
+    "zero of the code 0": (_zero_of(lambda z: 0 * z), "nothing subtracted"),
+    "one more": (_zero_of(lambda z: z + 1), "one too large"),
+    "zeros of the next group": (_zero_of(lambda z: z.roll(-1, 0)), "zero points of the next group"),
+    "next group": (
+        _awq(
+            wscales=lambda t, args: t.roll(-1, 0),
+            wzeros=lambda t, args: t / args["wscales"] * args["wscales"].roll(-1, 0),
+        ),
+        "scales of the next group",
+    ),
+    "first group": (
+        _awq(
+            wscales=lambda t, args: t[:1].expand(t.shape),
+            wzeros=lambda t, args: t / args["wscales"] * args["wscales"][:1],
+        ),
+        "first scale",
+    ),
+    "bfloat16 input": (_awq(x=lambda t, args: t.bfloat16().to(t.dtype)), "bfloat16"),
+    "no bias": (_awq(bias=lambda t, args: None), "bias missing"),
+    "weight transposed": (_awq(qweight=lambda t, args: _read_as_transposed(t)), None),  # on no page
+}
+
+
 def _weak(change):
     return {"quantize_per_tensor_fp8": change}
 
@@ -501,6 +548,13 @@ def _bugs():
     for name, (replaced, words) in W4A4.items():
         where_w4a4 = where.replace("quantization", "convrot_w4a4")
         yield name, "linear_w4a4", [(where_w4a4 + function, new) for function, new in replaced.items()], words
+    for name, (replaced, words) in W4A16.items():
+        yield (
+            name,
+            "linear_w4a16",
+            [(where.replace("quantization", "awq") + f, new) for f, new in replaced.items()],
+            words,
+        )
     for name, (replaced, words) in MXFP8.items():
         yield name, "linear_mxfp8", [(where + function, new) for function, new in replaced.items()], words
     for name, (replaced, words) in FP8.items():

@@ -115,7 +115,12 @@ def _quantized(b, x, params):
     return in_codes(b, y if x.get("bias") is None else b.node("Add", y, x["bias"]), x)
 
 
+def _of_weight(b, x, params):
+    return linear(b, x["x"], x["weight"], x.get("bias"))
+
+
 FUNCTIONS: dict[str, Function] = {
-    "linear": lambda b, x, params: linear(b, x["x"], x["weight"], x.get("bias")),
+    "linear": _of_weight,
+    "linear_w4a16": _of_weight,  # its weight is expanded before (case_model)
     "linear_int8": _linear_int8,
 }

@@ -39,7 +39,7 @@ def runner():
 
 
 def test_every_operation_is_said():
-    """Products in few bits other than int8 are not: ONNX has no such operators."""
+    """Products that round activations to other than int8 are not: ONNX has no such operators."""
     few_bits = {
         "linear_w4a8",
         "linear_w4a4",
@@ -57,7 +57,9 @@ def test_every_operation_is_said():
 @pytest.mark.parametrize("op", SMALL)
 def test_operations(engines, runner, op):
     results = [r for r in conform.run(runner, engines, [SMALL[op]]) if r.engine in ENGINES]
-    assert [(r.engine, r.status) for r in results] == [(name, "pass") for name in ENGINES]
+    declined = ("onnxruntime",) if op == "linear_w4a16" else ()  # onnxruntime-f32 answers it
+    expected = [(name, "refused" if name in declined else "pass") for name in ENGINES]
+    assert [(r.engine, r.status) for r in results] == expected
 
 
 @pytest.mark.parametrize("kind", ["q4_0", "q8_0"])

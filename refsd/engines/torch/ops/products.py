@@ -65,8 +65,28 @@ def _linear_fp8(torch, x, params):
     return _finished(torch._scaled_mm(codes, weight.T, scale, own, out_dtype=torch.float32), x)
 
 
+def _linear_w4a16(torch, x, params):
+    """torch's product of 4 bits on a CPU, of 16 outputs at a time; its zero is s (8 - z)."""
+    *outer, K = x["x"].shape
+    q = torch.stack([x["weight"] & 15, x["weight"] >> 4], dim=-1).reshape(len(x["weight"]), -1)[:, :K].int()
+    scale = x["group_scale"]
+    zero = (8 - x["group_zero"].to(scale.dtype)) * scale if "group_zero" in x else torch.zeros_like(scale)
+    more = -len(q) % 16
+    q, scale, zero = (torch.nn.functional.pad(t, (0, 0, 0, more)) for t in (q, scale, zero))
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(q, 1)
+    both = torch.stack([scale, zero], dim=-1).transpose(0, 1).contiguous().to(x["x"].dtype)
+    rows = x["x"].reshape(-1, K)
+    y = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, packed, params["group"], both)[:, : len(q) - more]
+    return (y if x.get("bias") is None else y + x["bias"]).reshape(*outer, -1)
+
+
 def refuses(case: Case, storage: str, device: str) -> str | None:
     """Return why torch cannot answer a case of these operations; None if it can."""
+    if case.op == "linear_w4a16":
+        group, K = case.params.get("group", 32), case.inputs["x"].shape[-1]
+        whole = group in (32, 64, 128, 256) and K % group == 0
+        taken = whole and device == "cpu"
+        return None if taken else "torch's product of 4 bits takes whole groups of 32 to 256, on a CPU"
     if case.op not in _IN_FEW_BITS:
         return None
     if storage != "float32" or device != "cpu":
@@ -85,4 +105,5 @@ FUNCTIONS: dict[str, Function] = {
     "linear_int8": _linear_int8,
     "conv2d_int8": _conv2d_int8,
     "linear_fp8": _linear_fp8,
+    "linear_w4a16": _linear_w4a16,
 }
