@@ -12,7 +12,7 @@ from refsd.models.flux.network import AROUND, JOINT_ATTENTION, qk_norm, trunk_co
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import positive, rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, read_size
-from refsd.networks.keymap import SAME, SWAP, Keymap, Row, block_rows
+from refsd.networks.keymap import SWAP, Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
 
@@ -93,30 +93,30 @@ def flux2_size(shapes: Mapping[str, Shape]) -> Flux2Size:
 
 # (original's name, diffusers' names, rule); several names of diffusers are concatenated.
 _ENDS = (
-    ("img_in", ("x_embedder",), SAME),
-    ("txt_in", ("context_embedder",), SAME),
-    ("time_in.in_layer", ("time_guidance_embed.timestep_embedder.linear_1",), SAME),
-    ("time_in.out_layer", ("time_guidance_embed.timestep_embedder.linear_2",), SAME),
-    ("guidance_in.in_layer", ("time_guidance_embed.guidance_embedder.linear_1",), SAME),
-    ("guidance_in.out_layer", ("time_guidance_embed.guidance_embedder.linear_2",), SAME),
-    ("double_stream_modulation_img.lin", ("double_stream_modulation_img.linear",), SAME),
-    ("double_stream_modulation_txt.lin", ("double_stream_modulation_txt.linear",), SAME),
-    ("single_stream_modulation.lin", ("single_stream_modulation.linear",), SAME),
-    ("final_layer.linear", ("proj_out",), SAME),
-    ("final_layer.adaLN_modulation.1", ("norm_out.linear",), SWAP),
+    ("img_in", "x_embedder"),
+    ("txt_in", "context_embedder"),
+    ("time_in.in_layer", "time_guidance_embed.timestep_embedder.linear_1"),
+    ("time_in.out_layer", "time_guidance_embed.timestep_embedder.linear_2"),
+    ("guidance_in.in_layer", "time_guidance_embed.guidance_embedder.linear_1"),
+    ("guidance_in.out_layer", "time_guidance_embed.guidance_embedder.linear_2"),
+    ("double_stream_modulation_img.lin", "double_stream_modulation_img.linear"),
+    ("double_stream_modulation_txt.lin", "double_stream_modulation_txt.linear"),
+    ("single_stream_modulation.lin", "single_stream_modulation.linear"),
+    ("final_layer.linear", "proj_out"),
+    ("final_layer.adaLN_modulation.1", "norm_out.linear", SWAP),
 )
 _DOUBLE = (
     *JOINT_ATTENTION,
-    ("img_mlp.0", ("ff.linear_in",), SAME),
-    ("img_mlp.2", ("ff.linear_out",), SAME),
-    ("txt_mlp.0", ("ff_context.linear_in",), SAME),
-    ("txt_mlp.2", ("ff_context.linear_out",), SAME),
+    ("img_mlp.0", "ff.linear_in"),
+    ("img_mlp.2", "ff.linear_out"),
+    ("txt_mlp.0", "ff_context.linear_in"),
+    ("txt_mlp.2", "ff_context.linear_out"),
 )
 _SINGLE = (
-    ("linear1", ("attn.to_qkv_mlp_proj",), SAME),
-    ("linear2", ("attn.to_out",), SAME),
-    ("norm.query_norm.scale", ("attn.norm_q.weight",), SAME),
-    ("norm.key_norm.scale", ("attn.norm_k.weight",), SAME),
+    ("linear1", "attn.to_qkv_mlp_proj"),
+    ("linear2", "attn.to_out"),
+    ("norm.query_norm.scale", "attn.norm_q.weight"),
+    ("norm.key_norm.scale", "attn.norm_k.weight"),
 )
 
 
@@ -125,7 +125,7 @@ def flux2_keymap(double_blocks: int = 8, single_blocks: int = 48) -> Keymap:
 
     diffusers splits q, k, v of the double blocks, and swaps scale and shift of the last modulation.
     """
-    rows = [Row(*row) for row in _ENDS]
+    rows = prefix_rows(_ENDS)
     rows += block_rows(double_blocks, "double_blocks", "transformer_blocks", _DOUBLE)
     rows += block_rows(single_blocks, "single_blocks", "single_transformer_blocks", _SINGLE)
     return Keymap(rows)

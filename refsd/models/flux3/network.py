@@ -7,7 +7,7 @@ from refsd.models.flux.network import qk_norm
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import positive, rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, has, linear, read_size
-from refsd.networks.keymap import SWAP, Keymap, Row, prefix_rows
+from refsd.networks.keymap import SWAP, Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
 
@@ -89,7 +89,7 @@ def flux3_size(shapes: Mapping[str, Shape]) -> Flux3Size:
     )
 
 
-# (original's name, diffusers')
+# (original's name, diffusers'[, rule])
 _ENDS = (
     *((f"emb_in.{mode}", f"x_embedders.{mode}") for mode in PICTURES),
     ("txt_in", "context_embedder"),
@@ -103,6 +103,7 @@ _ENDS = (
         for mode in MODES
     ),
     ("final_layer.image.linear", "proj_out"),
+    ("final_layer.image.adaLN_modulation.1", "norm_out.linear", SWAP),
 )
 _BLOCK = (
     ("q_proj", "attn.to_q"),
@@ -121,15 +122,13 @@ def flux3_keymap(
 ) -> Keymap:
     """Map FLUX.3's names to and from diffusers', which swaps scale and shift of the last modulation."""
     rows = prefix_rows(_ENDS)
-    rows.append(Row("final_layer.image.adaLN_modulation.1", ("norm_out.linear",), SWAP))
     for ours, theirs, n in (
-        ("txt_mode_blocks.", "txt_mode_blocks.", text_blocks),
-        ("content_mode_blocks.image.", "mode_blocks.image.", picture_blocks),
-        ("content_mode_blocks.image_cond.", "mode_blocks.image_cond.", reference_blocks),
-        ("single_blocks.", "single_transformer_blocks.", single_blocks),
+        ("txt_mode_blocks", "txt_mode_blocks", text_blocks),
+        ("content_mode_blocks.image", "mode_blocks.image", picture_blocks),
+        ("content_mode_blocks.image_cond", "mode_blocks.image_cond", reference_blocks),
+        ("single_blocks", "single_transformer_blocks", single_blocks),
     ):
-        for i in range(n):
-            rows += prefix_rows(_BLOCK, f"{ours}{i}.", f"{theirs}{i}.")
+        rows += block_rows(n, ours, theirs, _BLOCK)
     return Keymap(rows)
 
 

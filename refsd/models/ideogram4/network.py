@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from refsd.models.ideogram4 import UNCONDITIONAL
 from refsd.networks.config import positive, rotary_axes
 from refsd.networks.dimensions import Shape, Shapes, blocks, linear, read_size
-from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, same_names
+from refsd.networks.keymap import CONCAT, Keymap, block_rows, same_names
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Layout, Location, Network, counted
 
@@ -64,14 +64,15 @@ def ideogram4_size(shapes: Mapping[str, Shape]) -> Ideogram4Size:
     return read_size(IDEOGRAM4, ideogram4_shapes, shapes, layers=layers)
 
 
+_ATTENTION = (
+    ("attention.qkv", ("attention.to_q", "attention.to_k", "attention.to_v"), CONCAT),
+    ("attention.o", "attention.to_out.0"),
+)
+
+
 def ideogram4_keymap(layers: int = IDEOGRAM4.layers) -> Keymap:
     """Map Ideogram's names to and from diffusers'."""
-    rows = []
-    for i in range(layers):
-        at = f"layers.{i}.attention"
-        rows.append(Row(f"{at}.qkv", (f"{at}.to_q", f"{at}.to_k", f"{at}.to_v"), CONCAT))
-        rows.append(Row(f"{at}.o", (f"{at}.to_out.0",), SAME))
-    return Keymap(rows, rest_same=True)
+    return Keymap(block_rows(layers, "layers", "layers", _ATTENTION), rest_same=True)
 
 
 def _config(size: Ideogram4Size) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from refsd.models.language_model.llama_cpp_names import HEADLESS
 from refsd.networks.config import divisor, positive, shown_value
 from refsd.networks.dimensions import Shape, Shapes, Size, count, dim
-from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.network import ReadConfig
 from refsd.numerics.errors import BadInput
 
@@ -64,8 +64,7 @@ def decoder_size(usual: Size, shapes: Mapping[str, Shape], head_dim: int) -> Siz
 
 def decoder_keymap() -> Keymap:
     """Map names to and from transformers' classes for causal models; also read names that lack `model.`."""
-    rows = [Row(f"model.{name}", (f"model.{name}",), SAME) for name in HEADLESS]
-    return Keymap(rows + [Row(f"model.{name}", (name,), SAME) for name in HEADLESS])
+    return Keymap(prefix_rows((f"model.{name}", at + name) for at in ("model.", "") for name in HEADLESS))
 
 
 def llm_config(size, architecture: str, model_type: str, eps: float, theta: float) -> dict:

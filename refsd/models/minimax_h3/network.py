@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from refsd.networks.config import positive, whole
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, read_size
-from refsd.networks.keymap import CONCAT, SWAP, Keymap, Row, prefix_rows
+from refsd.networks.keymap import CONCAT, SWAP, Keymap, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 
@@ -120,8 +120,10 @@ _PARTS = (
     ("attn.q_norm", "attn.norm_q"),
     ("attn.k_norm", "attn.norm_k"),
     ("attn.out_proj", "attn.to_out.0"),
+    ("mlp.fc1", "ff.net.0.proj", SWAP),
     ("mlp.fc2", "ff.net.2"),
     ("adaln_proj", "adaln_proj"),
+    ("attn.qkv_proj", ("attn.to_q", "attn.to_k", "attn.to_v"), CONCAT),
 )
 
 
@@ -131,8 +133,7 @@ def minimax_h3_keymap(layers: int = 50, refiners: int = 2) -> Keymap:
     places = {f"blocks.{i}.": f"transformer_blocks.{i}." for i in range(layers)}
     places |= {f"{_REFINER}{i}.": f"token_refiner.refiner_blocks.{i}." for i in range(refiners)}
     for ours, theirs in places.items():
-        rows += prefix_rows(_PARTS, ours, theirs) + prefix_rows((("mlp.fc1", "ff.net.0.proj"),), ours, theirs, SWAP)
-        rows += [Row(f"{ours}attn.qkv_proj", tuple(f"{theirs}attn.to_{name}" for name in "qkv"), CONCAT)]
+        rows += prefix_rows(_PARTS, ours, theirs)
     return Keymap(rows)
 
 
