@@ -9,10 +9,6 @@ from refsd.module import Module
 from refsd.networks.component import Component, Fit, exactly, multiple_of, whole_heads
 
 
-def _radiance(m: Module, x, timesteps, context, context_mask=None):
-    return chroma_radiance(m, x, timesteps, context, context_mask)
-
-
 def _fits(m: Module) -> dict[str, Fit]:
     _, C, patch, _ = m.shape("img_in_patch.weight")
     side = patch * (2 if "__32x32__" in m.weights else 1)
@@ -23,7 +19,7 @@ def _fits(m: Module) -> dict[str, Fit]:
 COMPONENTS = {
     "chroma-radiance": Component(
         "chroma-radiance",
-        _radiance,
+        chroma_radiance,
         {
             "x": X._replace(what="noisy picture"),
             "timesteps": TIMESTEPS,

@@ -9,7 +9,7 @@ from refsd.models import krea2
 from refsd.module import Module
 from refsd.networks.bugs import replacing, rows_and_columns_swapped, with_arguments
 
-_IDS, _SEEN, _LAST = krea2.token_ids, krea2.seen, krea2.final_layer
+_IDS, _MASK, _LAST = krea2.token_ids, krea2.text_mask, krea2.final_layer
 _fusion = partial(with_arguments, krea2.text_fusion)
 
 
@@ -23,7 +23,7 @@ def _from_the_centre(J, H, W):
 
 
 def _fusion_unmasked(context_mask, pictures):
-    return _SEEN(context_mask, pictures) if pictures else None
+    return _MASK(context_mask, pictures) if pictures else None
 
 
 def _states_backwards(context):
@@ -65,7 +65,7 @@ BUGS = replacing(
     ("Krea 2's words are numbered, not all at 0", "token_ids", _words_numbered),
     ("Krea 2's rows and columns are swapped", "token_ids", rows_and_columns_swapped(_IDS)),
     ("Krea 2's rows and columns count from the centre, as Qwen-Image's", "token_ids", _from_the_centre),
-    ("Krea 2's fusion of the text sees the padding", "seen", _fusion_unmasked),
+    ("Krea 2's fusion of the text sees the padding", "text_mask", _fusion_unmasked),
     ("Krea 2's hidden states stand in the reverse order", "text_fusion", _fusion(context=_states_backwards)),
     ("Krea 2's hidden states stand before the tokens", "text_fusion", _fusion(context=_tokens_of_a_state_together)),
     ("Krea 2's norms have their weights without the 1", "norm", _weight_as_it_is),

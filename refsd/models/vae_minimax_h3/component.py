@@ -13,8 +13,9 @@ from refsd.models.vae_minimax_h3 import (
     encode,
 )
 from refsd.models.vae_minimax_h3.network import BLOCKS, LATENTS_MEAN, LATENTS_STD, LEVELS
+from refsd.models.vae_wan.component import statistics_fits
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, exactly, multiple_of, numbers, whole_heads
+from refsd.networks.component import VALUE, Argument, Component, Fit, exactly, multiple_of, whole_heads
 from refsd.numerics.errors import BadInput
 
 _STATISTICS = {"latents_mean": list(LATENTS_MEAN), "latents_std": list(LATENTS_STD)}
@@ -24,8 +25,7 @@ _SIDE = Fit(2 * SIDE, f"a multiple of {SIDE}, at least {2 * SIDE}", lambda n: n 
 
 
 def _fits(Z: int) -> dict[str, Fit]:
-    statistics = {"latents_mean": numbers(Z), "latents_std": numbers(Z, above_zero=True)}
-    return {**statistics, "tile": _SIDE, "overlap": multiple_of(SIDE)}
+    return {**statistics_fits(Z), "tile": _SIDE, "overlap": multiple_of(SIDE)}
 
 
 def _encoder_fits(m: Module) -> dict[str, Fit]:
