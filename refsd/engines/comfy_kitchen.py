@@ -126,7 +126,6 @@ LIBRARY = Library(
         "linear_mxfp8": _linear_mxfp8,
     },
     refusals={"linear_fp8": _no_rows, "linear_int8": _zero_point, "linear_mxfp8": _other_mx},
-    rounding={},
     rounded={
         "linear_nvfp4": "a CPU has no product of NVFP4, and widened factors are rounded to the dtype",
         "linear_svdquant": "a CPU has no product of 4 bits, and widened factors are rounded to the dtype",
