@@ -9,7 +9,8 @@ import numpy as np
 from refsd.files.stored import shown
 from refsd.models.clip import ACTIVATIONS
 from refsd.module import Module
-from refsd.networks.component import IDS, MASK, Argument, Component, Fit
+from refsd.networks.component import IDS, MASK, Argument, Component
+from refsd.networks.fits import Fit
 from refsd.numerics.errors import BadInput
 
 _ANY_SIGN = ("strength", "control_strength", "ip_scale")  # numbers that may be 0 or below

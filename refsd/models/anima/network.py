@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.networks.component import numbers
 from refsd.networks.config import shown_value
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear, read_size
+from refsd.networks.fits import numbers
 from refsd.networks.keymap import Keymap, block_rows, prefix_rows
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same

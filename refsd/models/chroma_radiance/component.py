@@ -6,7 +6,8 @@ from refsd.models.flux import AXES_DIM
 from refsd.models.flux.component import CONTEXT, TIMESTEPS, X
 from refsd.models.flux.network import QUERY_NORMS
 from refsd.module import Module
-from refsd.networks.component import Component, Fit, exactly, multiple_of, whole_heads
+from refsd.networks.component import Component
+from refsd.networks.fits import Fit, exactly, multiple_of, whole_heads
 
 
 def _fits(m: Module) -> dict[str, Fit]:

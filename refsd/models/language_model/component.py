@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 
 from refsd.models.flux2 import stacked
 from refsd.module import Module
-from refsd.networks.component import IDS, MASK, Argument, Fit, exactly
+from refsd.networks.component import IDS, MASK, Argument
+from refsd.networks.fits import Fit, exactly
 from refsd.numerics.errors import BadInput
 
 INPUT_IDS = Argument("N L", IDS, "token ids, begun and ended")

@@ -6,7 +6,8 @@ from refsd.models.flux2 import MISTRAL_LAYERS
 from refsd.models.language_model.component import ATTENTION_MASK, INPUT_IDS, selecting, with_head_dim
 from refsd.models.mistral import mistral
 from refsd.module import Module
-from refsd.networks.component import Component, Fit
+from refsd.networks.component import Component
+from refsd.networks.fits import Fit
 
 
 def _fits(m: Module) -> dict[str, Fit]:

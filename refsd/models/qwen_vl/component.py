@@ -5,7 +5,8 @@ from typing import Any
 from refsd.models.language_model.component import ATTENTION_MASK, INPUT_IDS, selecting
 from refsd.models.qwen_vl import CONTEXT_LAYERS, IMAGE_PAD, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
 from refsd.module import Module
-from refsd.networks.component import POSITION, VALUE, Argument, Component, Fit, at_most, exactly, whole_heads
+from refsd.networks.component import POSITION, VALUE, Argument, Component
+from refsd.networks.fits import Fit, at_most, exactly, whole_heads
 
 PICTURES = Argument("T D", VALUE, "the vision tower's tokens of all pictures in turn", optional=True)
 DEEPSTACK = Argument("K T D", VALUE, "the vision tower's features for the first layers", optional=True)

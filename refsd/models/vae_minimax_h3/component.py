@@ -15,7 +15,8 @@ from refsd.models.vae_minimax_h3 import (
 from refsd.models.vae_minimax_h3.network import BLOCKS, LATENTS_MEAN, LATENTS_STD, LEVELS
 from refsd.models.vae_wan.component import statistics_fits
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, exactly, multiple_of, whole_heads
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, exactly, multiple_of, whole_heads
 from refsd.numerics.errors import BadInput
 
 _STATISTICS = {"latents_mean": list(LATENTS_MEAN), "latents_std": list(LATENTS_STD)}

@@ -5,7 +5,8 @@ from refsd.models.vae_qwen_image21 import factors
 from refsd.models.vae_qwen_image21.network import LATENTS_MEAN, LATENTS_STD
 from refsd.models.vae_wan.component import check_shortcut, statistics_fits
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, exactly, multiple_of
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, exactly, multiple_of
 
 _CONV = "resnets.0.conv1.weight"
 _STATISTICS = {"latents_mean": list(LATENTS_MEAN), "latents_std": list(LATENTS_STD)}

@@ -6,7 +6,8 @@ from refsd.models import vae_wan
 from refsd.models.vae_wan import factors
 from refsd.models.vae_wan.latents import LATENTS_MEAN, LATENTS_STD, WAN22_LATENTS_MEAN, WAN22_LATENTS_STD
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, at_least, exactly, multiple_of, numbers
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, at_least, exactly, multiple_of, numbers
 from refsd.numerics.errors import BadInput
 
 _CONV = "0.residual.2.weight"
