@@ -7,17 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.models.language_model.config import LANGUAGE_MODEL_FIELDS, llm_config, possible_head_dim, read_head_dim
 from refsd.models.language_model.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS, gguf_keymap
-from refsd.models.language_model.network import (
-    LANGUAGE_MODEL_FIELDS,
-    LLM_PREFIXES,
-    NOT_TEXT,
-    decoder_shapes,
-    decoder_size,
-    llm_config,
-    possible_head_dim,
-    read_head_dim,
-)
+from refsd.models.language_model.network import LLM_PREFIXES, NOT_TEXT, decoder_shapes, decoder_size
 from refsd.networks.config import positive, shown_value, whole
 from refsd.networks.dimensions import Shape, Shapes
 from refsd.networks.keymap import Keymap, Rule, prefix_rows

@@ -8,15 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from refsd.models.language_model.config import LANGUAGE_MODEL_FIELDS, llm_config, turning
 from refsd.models.language_model.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS, gguf_keymap
-from refsd.models.language_model.network import (
-    LANGUAGE_MODEL_FIELDS,
-    LLM_PREFIXES,
-    NOT_TEXT,
-    decoder_size,
-    llm_config,
-    turning,
-)
+from refsd.models.language_model.network import LLM_PREFIXES, NOT_TEXT, decoder_size
 from refsd.models.qwen3.network import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
 from refsd.networks.config import shown_value
 from refsd.networks.dimensions import Shape, Shapes
