@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.networks.config import shown_value
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear, read_size
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, dim, read_size
 from refsd.networks.fits import numbers
 from refsd.networks.keymap import Keymap, block_rows, prefix_rows
 from refsd.networks.naming import denoiser_namings
@@ -67,7 +67,7 @@ def anima_shapes(size: AnimaSize) -> Shapes:
     layers |= {"final_layer.linear": (D, 4 * size.channels)}
     shapes: Shapes = {}
     for name, (inputs, outputs) in layers.items():
-        shapes |= linear(name, inputs, outputs, bias=False)
+        shapes |= bare(name, inputs, outputs)
     return shapes | norms
 
 

@@ -11,7 +11,7 @@ from refsd.files.json_files import read_json
 from refsd.models.flux.network import AROUND, JOINT_ATTENTION, qk_norm, trunk_config
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import positive, rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, read_size
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, dim, has, read_size
 from refsd.networks.keymap import SWAP, Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
@@ -44,32 +44,28 @@ FLUX2_KLEIN_9B = Flux2Size(4096, 8, 24, mlp=3 * 4096, context_dim=3 * 4096, guid
 def flux2_shapes(size: Flux2Size) -> Shapes:
     """Return the shapes of all tensors. Source: black-forest-labs/flux2, model.py: Flux2."""
     D = size.hidden
-    shapes = _bare("img_in", size.in_channels, D) | _embedder("time_in", size.frequencies, D)
+    shapes = bare("img_in", size.in_channels, D) | _embedder("time_in", size.frequencies, D)
     if size.guidance:
         shapes |= _embedder("guidance_in", size.frequencies, D)
-    shapes |= _bare("txt_in", size.context_dim, D)
+    shapes |= bare("txt_in", size.context_dim, D)
     for i in range(size.double_blocks):
         for stream in ("img", "txt"):
             at = f"double_blocks.{i}.{stream}"
-            shapes |= _bare(f"{at}_attn.qkv", D, 3 * D) | qk_norm(f"{at}_attn.norm", size.head_dim)
-            shapes |= _bare(f"{at}_attn.proj", D, D)
-            shapes |= _bare(f"{at}_mlp.0", D, 2 * size.mlp) | _bare(f"{at}_mlp.2", size.mlp, D)
+            shapes |= bare(f"{at}_attn.qkv", D, 3 * D) | qk_norm(f"{at}_attn.norm", size.head_dim)
+            shapes |= bare(f"{at}_attn.proj", D, D)
+            shapes |= bare(f"{at}_mlp.0", D, 2 * size.mlp) | bare(f"{at}_mlp.2", size.mlp, D)
     for i in range(size.single_blocks):
         at = f"single_blocks.{i}"
-        shapes |= _bare(f"{at}.linear1", D, 3 * D + 2 * size.mlp) | _bare(f"{at}.linear2", D + size.mlp, D)
+        shapes |= bare(f"{at}.linear1", D, 3 * D + 2 * size.mlp) | bare(f"{at}.linear2", D + size.mlp, D)
         shapes |= qk_norm(f"{at}.norm", size.head_dim)
     for stream in ("img", "txt"):
-        shapes |= _bare(f"double_stream_modulation_{stream}.lin", D, 6 * D)
-    shapes |= _bare("single_stream_modulation.lin", D, 3 * D) | _bare("final_layer.linear", D, size.in_channels)
-    return shapes | _bare("final_layer.adaLN_modulation.1", D, 2 * D)
-
-
-def _bare(name: str, inputs: int, outputs: int) -> Shapes:
-    return linear(name, inputs, outputs, bias=False)
+        shapes |= bare(f"double_stream_modulation_{stream}.lin", D, 6 * D)
+    shapes |= bare("single_stream_modulation.lin", D, 3 * D) | bare("final_layer.linear", D, size.in_channels)
+    return shapes | bare("final_layer.adaLN_modulation.1", D, 2 * D)
 
 
 def _embedder(name: str, frequencies: int, hidden: int) -> Shapes:
-    return _bare(f"{name}.in_layer", frequencies, hidden) | _bare(f"{name}.out_layer", hidden, hidden)
+    return bare(f"{name}.in_layer", frequencies, hidden) | bare(f"{name}.out_layer", hidden, hidden)
 
 
 def flux2_size(shapes: Mapping[str, Shape]) -> Flux2Size:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from refsd.models.flux.network import qk_norm
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import positive, rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, count, has, linear, read_size
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, count, has, read_size
 from refsd.networks.keymap import SWAP, Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
@@ -51,29 +51,25 @@ _AROUND = ("emb_in.image.weight", "txt_in.weight", "final_layer.image.linear.wei
 def flux3_shapes(size: Flux3Size) -> Shapes:
     """Return the shapes of all tensors. Source: diffusers transformer_flux3.py, Flux3Transformer2DModel."""
     D = size.hidden
-    shapes = _bare("emb_in.image", size.channels, D) | _bare("emb_in.image_cond", size.cond_channels, D)
-    shapes |= _bare("txt_in", size.context_dim, D)
+    shapes = bare("emb_in.image", size.channels, D) | bare("emb_in.image_cond", size.cond_channels, D)
+    shapes |= bare("txt_in", size.context_dim, D)
     for name in ("time_in", "ref_time_in")[: 1 + size.target_time]:
-        shapes |= _bare(f"{name}.in_layer", size.frequencies, D) | _bare(f"{name}.out_layer", D, D)
+        shapes |= bare(f"{name}.in_layer", size.frequencies, D) | bare(f"{name}.out_layer", D, D)
     for stage in ("early", "single"):
         for mode in MODES:
-            shapes |= _bare(f"{stage}_stream_modulations.{mode}.lin", D, 3 * D)
+            shapes |= bare(f"{stage}_stream_modulations.{mode}.lin", D, 3 * D)
     for stack, n in (*((stack, size.mode_blocks) for stack in _STACKS), ("single_blocks.", size.single_blocks)):
         for i in range(n):
             shapes |= _block(f"{stack}{i}", size)
-    shapes |= _bare("final_layer.image.linear", D, size.channels)
-    return shapes | _bare("final_layer.image.adaLN_modulation.1", D, 2 * D)
-
-
-def _bare(name: str, inputs: int, outputs: int) -> Shapes:
-    return linear(name, inputs, outputs, bias=False)
+    shapes |= bare("final_layer.image.linear", D, size.channels)
+    return shapes | bare("final_layer.image.adaLN_modulation.1", D, 2 * D)
 
 
 def _block(at: str, size: Flux3Size) -> Shapes:
     D, shapes = size.hidden, qk_norm(f"{at}.norm", size.head_dim)
     for name in ("q_proj", "k_proj", "v_proj", "attn_out"):
-        shapes |= _bare(f"{at}.{name}", D, D)
-    return shapes | _bare(f"{at}.mlp_in", D, 2 * size.mlp) | _bare(f"{at}.mlp_out", size.mlp, D)
+        shapes |= bare(f"{at}.{name}", D, D)
+    return shapes | bare(f"{at}.mlp_in", D, 2 * size.mlp) | bare(f"{at}.mlp_out", size.mlp, D)
 
 
 def flux3_size(shapes: Mapping[str, Shape]) -> Flux3Size:

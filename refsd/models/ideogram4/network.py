@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from refsd.models.ideogram4 import UNCONDITIONAL
 from refsd.networks.config import positive, rotary_axes
-from refsd.networks.dimensions import Shape, Shapes, blocks, linear, read_size
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, linear, read_size
 from refsd.networks.keymap import CONCAT, Keymap, block_rows, same_names
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Layout, Location, Network, counted
@@ -46,12 +46,10 @@ def ideogram4_shapes(size: Ideogram4Size) -> Shapes:
     shapes |= linear("adaln_proj", D, size.knobs) | {"embed_image_indicator.weight": (2, D)}
     for i in range(size.layers):
         at = f"layers.{i}"
-        shapes |= linear(f"{at}.attention.qkv", D, 3 * D, bias=False) | linear(
-            f"{at}.attention.o", D, D, bias=False
-        )
+        shapes |= bare(f"{at}.attention.qkv", D, 3 * D) | bare(f"{at}.attention.o", D, D)
         shapes |= {f"{at}.attention.norm_{which}.weight": (size.head_dim,) for which in "qk"}
         for name, inputs, outputs in (("w1", D, size.mlp), ("w2", size.mlp, D), ("w3", D, size.mlp)):
-            shapes |= linear(f"{at}.feed_forward.{name}", inputs, outputs, bias=False)
+            shapes |= bare(f"{at}.feed_forward.{name}", inputs, outputs)
         shapes |= {f"{at}.{half}_norm{n}.weight": (D,) for half in ("attention", "ffn") for n in (1, 2)}
         shapes |= linear(f"{at}.adaln_modulation", size.knobs, 4 * D)
     shapes |= linear("final_layer.adaln_modulation", size.knobs, D)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, linear, one_stack, read_size
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, linear, one_stack, read_size
 from refsd.networks.keymap import Keymap, Rule, block_rows, prefix_rows, reshaped
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
@@ -76,7 +76,7 @@ def _block(at: str, width: int, head_dim: int, keys: int, mlp: int) -> Shapes:
         shapes[f"{at}.attn.{name}.weight"] = (rows, width)
     shapes |= {f"{at}.attn.norm_{which}.weight": (head_dim,) for which in "qk"}
     for name, inputs, outputs in (("gate", width, mlp), ("up", width, mlp), ("down", mlp, width)):
-        shapes |= linear(f"{at}.ff.{name}", inputs, outputs, bias=False)
+        shapes |= bare(f"{at}.ff.{name}", inputs, outputs)
     return shapes
 
 

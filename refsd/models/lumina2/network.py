@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, one_stack, read_size
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, dim, has, linear, one_stack, read_size
 from refsd.networks.keymap import CONCAT, Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, Rows, counted, same
@@ -63,11 +63,11 @@ def lumina2_shapes(size: Lumina2Size) -> Shapes:
 
 def _block(at: str, size: Lumina2Size) -> Shapes:
     D = size.hidden
-    shapes = linear(f"{at}.attention.qkv", D, D + 2 * size.keys, bias=False)
-    shapes |= linear(f"{at}.attention.out", D, D, bias=False)
+    shapes = bare(f"{at}.attention.qkv", D, D + 2 * size.keys)
+    shapes |= bare(f"{at}.attention.out", D, D)
     shapes |= {f"{at}.attention.{which}_norm.weight": (size.head_dim,) for which in "qk"}
     for name, inputs, outputs in (("w1", D, size.mlp), ("w2", size.mlp, D), ("w3", D, size.mlp)):
-        shapes |= linear(f"{at}.feed_forward.{name}", inputs, outputs, bias=False)
+        shapes |= bare(f"{at}.feed_forward.{name}", inputs, outputs)
     return shapes | {f"{at}.{name}.weight": (D,) for name in _NORMS}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from refsd.networks.config import positive, whole
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, read_size
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, dim, has, linear, read_size
 from refsd.networks.keymap import CONCAT, SWAP, Keymap, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
@@ -72,13 +72,9 @@ def _block(at: str, size: MiniMaxH3Size) -> Shapes:
     D, inner = size.hidden, size.heads * size.head_dim
     shapes: Shapes = {f"{at}.norm1.weight": (D,), f"{at}.norm2.weight": (D,)}
     shapes |= {f"{at}.attn.{which}_norm.weight": (size.head_dim,) for which in "qk"}
-    shapes |= linear(f"{at}.attn.qkv_proj", D, 3 * inner, bias=False)
-    shapes |= linear(f"{at}.attn.out_proj", inner, D, bias=False)
-    return (
-        shapes
-        | linear(f"{at}.mlp.fc1", D, 2 * size.mlp, bias=False)
-        | linear(f"{at}.mlp.fc2", size.mlp, D, bias=False)
-    )
+    shapes |= bare(f"{at}.attn.qkv_proj", D, 3 * inner)
+    shapes |= bare(f"{at}.attn.out_proj", inner, D)
+    return shapes | bare(f"{at}.mlp.fc1", D, 2 * size.mlp) | bare(f"{at}.mlp.fc2", size.mlp, D)
 
 
 def minimax_h3_size(shapes: Mapping[str, Shape]) -> MiniMaxH3Size:

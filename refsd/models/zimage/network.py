@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
-from refsd.networks.dimensions import Shape, Shapes, blocks, linear, one_stack, read_size
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, linear, one_stack, read_size
 from refsd.networks.keymap import CONCAT, Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
@@ -84,11 +84,11 @@ def _block(at: str, size: ZImageSize) -> Shapes:
 
 def block_shapes(at: str, D: int, head_dim: int, mlp: int) -> Shapes:
     """Return the shapes of a block under the prefix `at`, without its modulation."""
-    shapes = linear(f"{at}.attention.qkv", D, 3 * D, bias=False) | linear(f"{at}.attention.out", D, D, bias=False)
+    shapes = bare(f"{at}.attention.qkv", D, 3 * D) | bare(f"{at}.attention.out", D, D)
     shapes |= {f"{at}.attention.{which}_norm.weight": (head_dim,) for which in "qk"}
-    shapes |= linear(f"{at}.feed_forward.w1", D, mlp, bias=False)
-    shapes |= linear(f"{at}.feed_forward.w2", mlp, D, bias=False)
-    shapes |= linear(f"{at}.feed_forward.w3", D, mlp, bias=False)
+    shapes |= bare(f"{at}.feed_forward.w1", D, mlp)
+    shapes |= bare(f"{at}.feed_forward.w2", mlp, D)
+    shapes |= bare(f"{at}.feed_forward.w3", D, mlp)
     return shapes | {f"{at}.{name}.weight": (D,) for name in _NORMS}
 
 
