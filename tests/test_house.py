@@ -58,7 +58,7 @@ BUDGETS = {
     "refsd/goldens": 250,
     "refsd/judges": 2_262,  # an answer of which few elements are rounded the other way; NaN where a bug has it
     "refsd/models": 21_001,
-    "refsd/networks": 1_517,  # constraints of components, what bugs change of a function; rows of every table of names
+    "refsd/networks": 1_517,  # constraints of components; what bugs change of a function
     "refsd/onnx": 3_966,  # results in 8 bits, codes made unsigned
     "refsd/pipelines": 4_044,  # CFGNorm; the seed of noise between steps
     "refsd/profiling": 1_915,  # quotients, fewest rows, outliers, truncated codes
