@@ -7,7 +7,8 @@ import numpy as np
 
 from refsd.adoption.graph import Graph
 from refsd.module import Module
-from refsd.networks.component import IDS, MASK, POSITION, VALUE, Argument, Component, Fit
+from refsd.networks.component import IDS, MASK, POSITION, VALUE, Argument, Component
+from refsd.networks.fits import Fit
 from refsd.onnx.evaluate import Expected
 from refsd.onnx.evaluate.element_types import ELEMENT_TYPES
 

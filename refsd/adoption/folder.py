@@ -25,6 +25,7 @@ from refsd import __version__
 from refsd.cases import CASES
 from refsd.components import COMPONENTS
 from refsd.files.safetensors import open_safetensors
+from refsd.files.stored import NamedTensors
 from refsd.files.writers import Spec, write_safetensors
 from refsd.golden.case import Case
 from refsd.golden.input_file import note_input_folder, read_input
@@ -87,7 +88,7 @@ class Pipeline(msgspec.Struct, frozen=True):
     refsd: str = __version__
 
 
-class Inputs(Mapping[str, StoredTensor]):
+class Inputs(NamedTensors):
     """The inputs of an adopted case, each read or drawn where it is asked for, so that all need not fit in memory.
 
     given: those of its folder's inputs.safetensors
@@ -95,19 +96,14 @@ class Inputs(Mapping[str, StoredTensor]):
     """
 
     def __init__(self, case: Case, given: Mapping[str, StoredTensor], names: Collection[str], file: Mapping | None):
-        self._case, self._given, self._names, self._file = case, given, names, file
+        self._case, self._given, self._own, self._file = case, given, names, file
+        self.names = case.inputs
 
     def __getitem__(self, name: str) -> StoredTensor:
         recipe = self._case.inputs[name]
-        if name in self._names:
+        if name in self._own:
             return self._given[name]
         return realize(recipe, f"{self._case.name}/{name}") if self._file is None else self._file[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._case.inputs)
-
-    def __len__(self) -> int:
-        return len(self._case.inputs)
 
 
 class AdoptedCase(Case, frozen=True, dict=True):

@@ -9,7 +9,8 @@ import numpy as np
 from refsd.files.stored import shown
 from refsd.models.clip import ACTIVATIONS
 from refsd.module import Module
-from refsd.networks.component import IDS, MASK, Argument, Component, Fit
+from refsd.networks.component import IDS, MASK, Argument, Component
+from refsd.networks.fits import Fit
 from refsd.numerics.errors import BadInput
 
 _ANY_SIGN = ("strength", "control_strength", "ip_scale")  # numbers that may be 0 or below
@@ -47,9 +48,8 @@ def _check_names(name: str, component: Component, inputs, fits: Mapping[str, Fit
         f"{argument} {_bracketed(wanted)}{' (optional)' if wanted.optional else ''}"
         for argument, wanted in component.arguments.items()
     )
-    missing = [argument for argument, wanted in component.arguments.items() if not wanted.optional]
-    missing = [argument for argument in missing if argument not in inputs]
-    if missing or inputs.keys() - component.arguments.keys():
+    needed = {argument for argument, wanted in component.arguments.items() if not wanted.optional}
+    if not needed <= inputs.keys() <= component.arguments.keys():
         found = ", ".join(shown(name).strip('"') for name in sorted(inputs)[:10]) or "nothing"
         raise BadInput(f"{source}: {name} takes {what}; found {found}: name the tensors so")
     for argument, wanted in component.arguments.items():

@@ -9,7 +9,7 @@ from refsd.components import COMPONENTS
 from refsd.golden.case import Case, ModelRecipe
 from refsd.models.catalogue import NETWORKS
 from refsd.module import Module
-from refsd.networks.component import Fit
+from refsd.networks.fits import Fit
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.weights.recipes import model_of, size_of
 

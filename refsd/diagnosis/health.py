@@ -84,7 +84,7 @@ def _confirmed(checkpoint: Checkpoint, read: list[Read]) -> dict[str, Statistics
 
 def _prefixed(checkpoint: Checkpoint) -> list[Finding]:
     """Find a prefix without which the names are those of a model."""
-    shapes = {name: header.shape for file in checkpoint.files for name, header in file.headers.items()}
+    shapes = {name: shape for file in checkpoint.files for name, shape in file.shapes.items()}
     starts = Counter(".".join(name.split(".")[:n]) + "." for name in shapes for n in (1, 2) if name.count(".") >= n)
     for prefix, n in starts.most_common(4):
         if n < _SHARED * len(shapes) or n < 2:

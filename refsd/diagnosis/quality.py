@@ -11,6 +11,7 @@ from refsd.adapters import Adapters, Merged
 from refsd.components import forward
 from refsd.diagnosis.sampling_run import Run
 from refsd.files.storage import Storage, storage_of
+from refsd.files.stored import NamedTensors
 from refsd.golden.wording import counted
 from refsd.kernels.quant.block_type import Importance
 from refsd.module import Module
@@ -50,7 +51,7 @@ class Quality(NamedTuple):
     lost: Mapping[str, float] = {}
 
 
-class Quantized(Mapping[str, StoredTensor]):
+class Quantized(NamedTensors):
     """Weights whose matrices are quantized on first access; embeddings, first and last layers stay as they are.
 
     The choice of matrices is that of recipe weights, which is stable-diffusion.cpp's.
@@ -59,6 +60,7 @@ class Quantized(Mapping[str, StoredTensor]):
 
     def __init__(self, weights: Mapping[str, StoredTensor], storage: Storage, importance: Matrix, budget: int = 0):
         self.weights, self.storage, self.importance, self.budget = weights, storage, importance, budget
+        self.names = weights
         self._kept: dict[str, StoredTensor] = {}
 
     def __getitem__(self, name: str) -> StoredTensor:
@@ -77,15 +79,6 @@ class Quantized(Mapping[str, StoredTensor]):
     def has(self, name: str) -> bool:
         """True for a matrix that is quantized."""
         return name in self.weights and is_matrix(name, self.weights[name].shape, self.storage.unit)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.weights)
-
-    def __len__(self) -> int:
-        return len(self.weights)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.weights
 
 
 def measure(

@@ -10,7 +10,8 @@ import numpy as np
 from refsd.components import COMPONENTS
 from refsd.golden.recipe import Recipe, realize
 from refsd.module import Module, Taps
-from refsd.networks.component import IDS, MASK, Fit
+from refsd.networks.component import IDS, MASK
+from refsd.networks.fits import Fit
 from refsd.numerics.errors import BadInput
 
 FLOAT16 = 65504.0  # largest finite float16

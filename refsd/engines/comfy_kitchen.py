@@ -154,7 +154,6 @@ LIBRARY = Library(
         "linear_mxfp8": _other_mx,
         "linear_w4a16": _cut_short,
     },
-    rounding={},
     rounded={
         "linear_nvfp4": "a CPU has no product of NVFP4, and widened factors are rounded to the dtype",
         "linear_svdquant": "a CPU has no product of 4 bits, and widened factors are rounded to the dtype",

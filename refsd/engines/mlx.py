@@ -280,7 +280,6 @@ LIBRARY = Library(
         "avg_pool2d": _counts_padding,
         "pad": _no_mode,
     },
-    rounding={},
     rounded={
         # mlx/backend/cpu/unary_ops.h, Sigmoid: exp gives a number of the dtype, and so do the sums. That leaky_relu
         # rounds likewise is inferred from its answers.

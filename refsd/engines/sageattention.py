@@ -59,8 +59,6 @@ LIBRARY = Library(
     "sageattention",
     functions={"attention_int8": _attention},
     refusals={"attention_int8": _cannot},
-    rounding={},
-    rounded={},
 )
 
 

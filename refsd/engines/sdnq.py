@@ -63,8 +63,6 @@ LIBRARY = Library(
     "sdnq",
     functions={"linear_int8": _linear_int8, "linear_fp8": _linear_fp8},
     refusals=dict.fromkeys(("linear_int8", "linear_fp8"), _other_scales),
-    rounding={},
-    rounded={},
     types=TYPES,
 )
 OPENVINO = LIBRARY._replace(name="sdnq-openvino", functions={"linear_int8": _linear_int8})

@@ -267,8 +267,6 @@ LIBRARY = Library(
         "embedding": lambda tinygrad, x, params: x["weight"][x["ids"]],
     },
     refusals={"attention": _no_attention, "resize_bilinear": _no_antialias},
-    rounding={},
-    rounded={},
 )
 
 

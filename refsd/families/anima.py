@@ -5,16 +5,8 @@ The prompt is tokenized twice: Qwen3's tokens are encoded, the text conditioner 
 
 import numpy as np
 
-from refsd.families.family import (
-    Condition,
-    EncodedPrompt,
-    Family,
-    Flow,
-    TextEncoder,
-    Variant,
-    constant_shift,
-    unit_time,
-)
+from refsd.families.family import Condition, EncodedPrompt, Family, TextEncoder, Variant
+from refsd.families.flow import Flow, constant_shift, unit_time
 from refsd.families.text_encoders import SDCPP
 from refsd.models.anima.network import ANIMA as SIZE
 from refsd.models.anima_conditioner.network import CONDITIONER, TINY_CONDITIONER

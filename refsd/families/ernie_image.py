@@ -4,7 +4,8 @@ stable-diffusion.cpp leaves out two things that diffusers computes: Ministral's 
 conventions here have diffusers'.
 """
 
-from refsd.families.family import Family, Flow, TextEncoder, Variant, constant_shift, only_hidden, unit_time
+from refsd.families.family import Family, TextEncoder, Variant, only_hidden
+from refsd.families.flow import Flow, constant_shift, unit_time
 from refsd.families.text_encoders import DIFFUSERS
 from refsd.models.ernie_image.network import ERNIE_IMAGE as SIZE
 from refsd.models.mistral.network import MINISTRAL_3B

@@ -4,18 +4,8 @@ import math
 from collections.abc import Mapping
 
 from refsd.families.editing import rounded_down, sdcpp_references
-from refsd.families.family import (
-    ENGINES,
-    Condition,
-    EncodedPrompt,
-    Family,
-    Flow,
-    TextEncoder,
-    Variant,
-    shift_of_comfyui,
-    ten_thousand_levels,
-    unit_time,
-)
+from refsd.families.family import Condition, EncodedPrompt, Family, TextEncoder, Variant
+from refsd.families.flow import ENGINES, Flow, shift_of_comfyui, ten_thousand_levels, unit_time
 from refsd.families.text_encoders import CLIP, T5, T5_CHUNKS, T5_COMFYUI
 from refsd.models.clip.network import CLIP_L
 from refsd.models.flux.network import FLUX_CONTROL, FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize

@@ -6,17 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from refsd.families.editing import cut_to_tokens, sdcpp_references
-from refsd.families.family import (
-    ENGINES,
-    Condition,
-    EncodedPrompt,
-    Family,
-    Flow,
-    TextEncoder,
-    Variant,
-    ten_thousand_levels,
-    unit_time,
-)
+from refsd.families.family import Condition, EncodedPrompt, Family, TextEncoder, Variant
+from refsd.families.flow import ENGINES, Flow, ten_thousand_levels, unit_time
 from refsd.families.text_encoders import ASSISTANT, DIFFUSERS, QWEN3, QWEN3_COMFYUI, QWEN3_SDCPP, SDCPP, USER
 from refsd.models.flux2.network import FLUX2_DEV, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, Flux2Size
 from refsd.models.mistral.network import MistralSize

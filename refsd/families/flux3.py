@@ -3,16 +3,8 @@
 from collections.abc import Mapping
 
 from refsd.families.editing import whole_or_cut
-from refsd.families.family import (
-    ENGINES,
-    Family,
-    Flow,
-    TextEncoder,
-    Variant,
-    constant_shift,
-    only_hidden,
-    unit_time,
-)
+from refsd.families.family import Family, TextEncoder, Variant, only_hidden
+from refsd.families.flow import ENGINES, Flow, constant_shift, unit_time
 from refsd.families.text_encoders import ASSISTANT, USER
 from refsd.models.flux3 import CONTEXT_LAYERS
 from refsd.models.flux3.network import FLUX3_DISTILLED, FLUX3_KLEIN, TARGET_TIME

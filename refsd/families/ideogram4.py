@@ -8,7 +8,8 @@ import math
 
 import numpy as np
 
-from refsd.families.family import ENGINES, Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant
+from refsd.families.family import Condition, EncodedPrompt, Family, TextEncoder, Variant
+from refsd.families.flow import ENGINES, Flow
 from refsd.families.text_encoders import ASSISTANT, USER
 from refsd.families.zimage import TO_DATA, TimeFromNoise
 from refsd.models.ideogram4 import CONTEXT_LAYERS, UNCONDITIONAL

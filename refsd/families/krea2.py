@@ -5,17 +5,8 @@
 
 import math
 
-from refsd.families.family import (
-    Condition,
-    EncodedPrompt,
-    Family,
-    Flow,
-    TextEncoder,
-    Variant,
-    shift_of_comfyui,
-    ten_thousand_levels,
-    unit_time,
-)
+from refsd.families.family import Condition, EncodedPrompt, Family, TextEncoder, Variant
+from refsd.families.flow import Flow, shift_of_comfyui, ten_thousand_levels, unit_time
 from refsd.families.text_encoders import DIFFUSERS, QWEN_IMAGE, QWEN_IMAGE_COMFYUI
 from refsd.models.krea2.network import KREA2 as SIZE
 from refsd.models.krea2.network import PROJECTOR, file_names

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Mapping
 
-from refsd.families.family import ENGINES, Family, Flow, Variant, only_hidden
+from refsd.families.family import Family, Variant, only_hidden
+from refsd.families.flow import ENGINES, Flow
 from refsd.models.ltx2.network import LTX2, LTX23, PROMPTS
 from refsd.networks.dimensions import Shape
 from refsd.networks.recipe import alone

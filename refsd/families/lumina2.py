@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from refsd.families.family import Family, Flow, TextEncoder, Variant, constant_shift
+from refsd.families.family import Family, TextEncoder, Variant
+from refsd.families.flow import Flow, constant_shift
 from refsd.families.text_encoders import GEMMA2, GEMMA2_NEGATIVE
 from refsd.families.zimage import TO_DATA, TimeFromNoise, join
 from refsd.models.lumina2.network import LUMINA2 as SIZE

@@ -1,6 +1,7 @@
 """MiniMax-H3: videos with sound, conditioned on Qwen3-VL. Only the network: txt2img draws no videos."""
 
-from refsd.families.family import Family, Flow, Variant, constant_shift, only_hidden
+from refsd.families.family import Family, Variant, only_hidden
+from refsd.families.flow import Flow, constant_shift
 from refsd.families.zimage import TO_DATA, TimeFromNoise
 from refsd.models.minimax_h3.network import MINIMAX_H3, PRUNED
 from refsd.networks.recipe import alone

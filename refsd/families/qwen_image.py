@@ -10,17 +10,8 @@ import numpy as np
 
 from refsd.families.editing import LAYERED as LAYERED_EDITING
 from refsd.families.editing import QWEN_IMAGE_EDITINGS
-from refsd.families.family import (
-    Condition,
-    EncodedPrompt,
-    Family,
-    Flow,
-    TextEncoder,
-    Variant,
-    shift_of_comfyui,
-    ten_thousand_levels,
-    unit_time,
-)
+from refsd.families.family import Condition, EncodedPrompt, Family, TextEncoder, Variant
+from refsd.families.flow import Flow, shift_of_comfyui, ten_thousand_levels, unit_time
 from refsd.families.text_encoders import QWEN_IMAGE as RULE
 from refsd.families.text_encoders import QWEN_IMAGE_COMFYUI, QWEN_IMAGE_EDIT, QWEN_IMAGE_SDCPP
 from refsd.models.qwen_image.network import QWEN_IMAGE, QWEN_IMAGE_LAYERED, ZERO_COND_T

@@ -9,16 +9,8 @@ Turbo has the same tensors; its folder brings the 8 noise levels of its steps, w
 import math
 
 from refsd.families.editing import QWEN_IMAGE_21_EDITINGS
-from refsd.families.family import (
-    Condition,
-    EncodedPrompt,
-    Family,
-    Flow,
-    TextEncoder,
-    Variant,
-    ten_thousand_levels,
-    unit_time,
-)
+from refsd.families.family import Condition, EncodedPrompt, Family, TextEncoder, Variant
+from refsd.families.flow import Flow, ten_thousand_levels, unit_time
 from refsd.families.text_encoders import ASSISTANT, DIFFUSERS, USER
 from refsd.models.qwen_image21.network import QWEN_IMAGE21
 from refsd.networks.recipe import alone

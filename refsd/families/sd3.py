@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, constant_shift
+from refsd.families.family import Condition, EncodedPrompt, Family, TextEncoder, Variant
+from refsd.families.flow import Flow, constant_shift
 from refsd.families.flux import TINY_VAE as TINY_FLUX_VAE
 from refsd.families.sdxl import TINY_BIGG, TINY_CLIP
 from refsd.families.text_encoders import (

@@ -2,16 +2,8 @@
 
 import numpy as np
 
-from refsd.families.family import (
-    ENGINES,
-    Condition,
-    EncodedPrompt,
-    Family,
-    Flow,
-    TextEncoder,
-    Variant,
-    constant_shift,
-)
+from refsd.families.family import Condition, EncodedPrompt, Family, TextEncoder, Variant
+from refsd.families.flow import ENGINES, Flow, constant_shift
 from refsd.families.text_encoders import DIFFUSERS, T5
 from refsd.models.wan.network import WAN_1_3B, WAN_14B, WAN_I2V_14B
 from refsd.networks.recipe import alone

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, constant_shift
+from refsd.families.family import Condition, EncodedPrompt, Family, TextEncoder, Variant
+from refsd.families.flow import Flow, constant_shift
 from refsd.families.text_encoders import QWEN3, QWEN3_COMFYUI, QWEN3_SDCPP
 from refsd.models.qwen3.network import QWEN3_4B
 from refsd.models.zimage.network import ZIMAGE as SIZE

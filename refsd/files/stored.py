@@ -8,7 +8,7 @@ memory once.
 
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +42,21 @@ class Header(NamedTuple):
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+
+
+class NamedTensors(Mapping[str, StoredTensor]):
+    """Tensors by name, each read or made on access. A class of them says `names`, which `in` asks."""
+
+    names: Collection[str]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
 
 
 class Weights(Mapping[str, StoredTensor]):
@@ -105,6 +120,11 @@ class Weights(Mapping[str, StoredTensor]):
             with enough_memory(self.path, name):
                 array = array.copy()
         return StoredTensor(header.type, header.shape, array.reshape(header.shape), scaling)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor, from the header alone."""
+        return {name: header.shape for name, header in self.headers.items()}
 
     def _bytes(self, header: Header) -> np.ndarray:
         if header.nbytes >= LARGE:

@@ -17,7 +17,7 @@ from refsd.components import COMPONENTS, check
 from refsd.components.hollow import fits_of, hollow_module
 from refsd.golden.case import Case, Dimension, ModelRecipe
 from refsd.golden.recipe import Recipe
-from refsd.networks.component import Fit
+from refsd.networks.fits import Fit
 from refsd.numerics.errors import BadInput
 from refsd.requests.random_case import RandomCase, name_of
 from refsd.shrinking.named_axes import sizes_of, with_sizes

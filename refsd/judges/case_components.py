@@ -1,11 +1,12 @@
 """Load the model component that a case asks for, with its weights."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from refsd.components import COMPONENTS, forward, load
+from refsd.files.stored import NamedTensors
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import ModelFiles
 from refsd.golden.judge import Inputs
@@ -32,22 +33,16 @@ def answer_if_taken(
         return None
 
 
-class _Weights(Mapping[str, StoredTensor]):
+class _Weights(NamedTensors):
     """Some of a case's inputs, each read where it is used: those of a graph may be larger than the memory."""
 
     def __init__(self, inputs: Inputs, names: Collection[str]):
-        self._inputs, self._names = inputs, dict.fromkeys(names)
+        self._inputs, self.names = inputs, dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> StoredTensor:
-        if name not in self._names:
+        if name not in self.names:
             raise KeyError(name)
         return self._inputs[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 class Components:

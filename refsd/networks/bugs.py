@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -68,6 +69,30 @@ class Change(NamedTuple):
 def replacing(page: ModuleType, *rows: tuple[str, str, Callable[..., Any]]) -> tuple[Mutant[Change], ...]:
     """Return bugs that each replace one function of a page. rows: (bug, function's name, replacement)"""
     return tuple(Mutant(name, Change(replaced=((page, function, wrong),))) for name, function, wrong in rows)
+
+
+def with_arguments(function: Callable[..., Any], **changes: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a function that gets other arguments. changes: parameter -> (argument -> wrong argument)"""
+    signature = inspect.signature(function)
+
+    def wrong(*arguments, **named):
+        bound = signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        for name, change in changes.items():
+            bound.arguments[name] = change(bound.arguments[name])
+        return function(*bound.args, **bound.kwargs)
+
+    return wrong
+
+
+def with_result(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a function whose result is changed."""
+    return lambda *arguments, **named: change(function(*arguments, **named))
+
+
+def rows_and_columns_swapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of positions with the second and third of their axes swapped. [..., 3] or [..., 4]"""
+    return with_result(function, lambda ids: ids[..., [0, 2, 1, *range(3, ids.shape[-1])]])
 
 
 def called_again(page: ModuleType, first: str, second: str) -> Change:

@@ -14,6 +14,11 @@ def linear(name: str, inputs: int, outputs: int, bias: bool = True) -> Shapes:
     return shapes | {f"{name}.bias": (outputs,)} if bias else shapes
 
 
+def bare(name: str, inputs: int, outputs: int) -> Shapes:
+    """Return the shape of a linear layer without a bias."""
+    return linear(name, inputs, outputs, bias=False)
+
+
 def conv(name: str, inputs: int, outputs: int, side: int = 3, bias: bool = True) -> Shapes:
     shapes: Shapes = {f"{name}.weight": (outputs, inputs, side, side)}
     return shapes | {f"{name}.bias": (outputs,)} if bias else shapes

@@ -6,7 +6,7 @@ ours, all are read, and the first is written.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -168,20 +168,21 @@ def _find(table: Mapping[str, Row], name: str, found):
     return None
 
 
-def prefix_rows(pairs: Iterable[tuple[str, str]], ours: str = "", theirs: str = "", rule: Rule = SAME) -> list[Row]:
-    return [Row(ours + a, (theirs + b,), rule) for a, b in pairs]
+def prefix_rows(table: Iterable[Sequence[Any]], ours: str = "", theirs: str = "", rule: Rule = SAME) -> list[Row]:
+    """Return the rows of a table: (our name, theirs), or (our name, their names, rule).
 
-
-def block_rows(n: int, ours: str, theirs: str, table: Iterable[tuple[str, tuple[str, ...], Rule]]) -> list[Row]:
-    """Return the rows of n numbered blocks: "double_blocks", "transformer_blocks".
-
-    table: our name, their names and the rule within a block
+    ours, theirs: what precedes the names of either side; rule: of entries that have none
     """
-    return [
-        Row(f"{ours}.{i}.{name}", tuple(f"{theirs}.{i}.{part}" for part in parts), rule)
-        for i in range(n)
-        for name, parts, rule in table
-    ]
+    rows = []
+    for name, parts, *own in table:
+        parts = (parts,) if isinstance(parts, str) else parts
+        rows.append(Row(ours + name, tuple(theirs + part for part in parts), own[0] if own else rule))
+    return rows
+
+
+def block_rows(n: int, ours: str, theirs: str, table: Iterable[Sequence[Any]]) -> list[Row]:
+    """Return the rows of n numbered blocks: "double_blocks", "transformer_blocks". table: names within a block"""
+    return [row for i in range(n) for row in prefix_rows(table, f"{ours}.{i}.", f"{theirs}.{i}.")]
 
 
 def same_names(_: Collection[str]) -> Keymap:

@@ -13,6 +13,16 @@ def unpack(tokens, H, W):
     return y.reshape(len(y), H // 2, W // 2, -1, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(len(y), -1, H, W)
 
 
+def flat(x):
+    """Each pixel becomes a token. [N, C, H, W], or with frames -> [N, H * W, C]"""
+    return x.flatten(2).transpose(1, 2)
+
+
+def as_picture(tokens, high, wide):
+    """[N, H * W, C] -> [N, C, H, W]"""
+    return tokens.transpose(1, 2).reshape(len(tokens), -1, high, wide)
+
+
 def grid(x, patch, before, after=()):
     """Return the ids of a latent's tokens: (*before, row, column, *after). -> float32 [L, A]"""
     import torch

@@ -1,12 +1,13 @@
 """`--embd-dir`: a folder's learned embeddings, behind the tables of a pipeline's CLIP encoders."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from refsd.conventions.pictures import Convention
 from refsd.files.formats import open_weights
+from refsd.files.stored import NamedTensors
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor, stored
@@ -19,24 +20,16 @@ TABLE = "text_model.embeddings.token_embedding.weight"
 _FEW = 20  # tensors; a file of more is no embedding
 
 
-class _LongerTable(Mapping[str, StoredTensor]):
+class _LongerTable(NamedTensors):
     """A text encoder's weights; its table of tokens has more rows, and is expanded to float32."""
 
     def __init__(self, weights: Mapping[str, StoredTensor], more: np.ndarray):
         table = weights[TABLE].values().astype(np.float32)
-        self._weights, self._table = weights, stored(np.concatenate([table, more.astype(np.float32)]))
+        self.names = self._weights = weights
+        self._table = stored(np.concatenate([table, more.astype(np.float32)]))
 
     def __getitem__(self, name: str) -> StoredTensor:
         return self._table if name == TABLE else self._weights[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._weights
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
 
 
 def with_embeddings(pipe: Pipeline, folder: Path, convention: Convention) -> tuple[Pipeline, list[str]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from refsd.components import COMPONENTS, forward, load
 from refsd.module import Module, WeightCache
-from refsd.networks.component import Fit
+from refsd.networks.fits import Fit
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.weights import Checkpoint

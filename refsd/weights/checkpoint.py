@@ -154,7 +154,7 @@ def open_checkpoint(path: str | Path | None, parts: Mapping[str, Path] | None = 
 def structure(checkpoint: Checkpoint) -> list[Finding]:
     """Find what names, shapes and types show to be wrong; the most telling finding comes first."""
     unknown = set(checkpoint.unknown)
-    shapes = {n: header.shape for file in checkpoint.files for n, header in file.headers.items() if n in unknown}
+    shapes = {name: shape for file in checkpoint.files for name, shape in file.shapes.items() if name in unknown}
     return culprits(checkpoint.components.values(), shapes)
 
 
@@ -183,14 +183,14 @@ def _merged(whole: Checkpoint, part: Checkpoint) -> Checkpoint:
     if "unet" not in whole.components:
         raise BadInput(f"{part.path}: a {control_lora.TITLE} adds to its UNet: name the model that has it with -m")
     weights = control_lora.MergedControlNet(part.files[0], whole.components["unet"].weights)
-    found, rest = find_components(part.path, {name: header.shape for name, header in weights.headers.items()}, None)
+    found, rest = find_components(part.path, weights.shapes, None)
     components = {name: _component(name, weights, where, part.path, None) for name, where in found.items()}
     return _checkpoint(part.path, None, components, [weights], rest)
 
 
 def _survey_one(path: Path) -> Checkpoint:
     opened = _opened(path)
-    in_files = {name: header.shape for weights, _ in opened for name, header in weights.headers.items()}
+    in_files = {name: shape for weights, _ in opened for name, shape in weights.shapes.items()}
     adapter, inversion = survey_adapter(in_files), survey_inversion(in_files)
     written = results(opened[0][0]) if len(opened) == 1 else None
     if written is not None:
@@ -200,9 +200,8 @@ def _survey_one(path: Path) -> Checkpoint:
     components: dict[str, Component] = {}
     rest: list[str] = []
     for weights, config in opened:
-        shapes = {name: header.shape for name, header in weights.headers.items()}
         given = read_json(config) if config is not None else None
-        found, left = find_components(weights.path, shapes, _architecture(weights, given))
+        found, left = find_components(weights.path, weights.shapes, _architecture(weights, given))
         rest += left
         for name, where in found.items() if foreign is None else ():
             if name in components:
@@ -274,7 +273,7 @@ def component_of(weights: Weights, config: dict[str, Any]) -> Component:
 
     Raises BadInput if the tensors belong to no component or to several, and for tensors that do not fit.
     """
-    shapes = {name: header.shape for name, header in weights.headers.items()}
+    shapes = weights.shapes
     found, rest = find_components(weights.path, shapes, _architecture(weights, config))
     if len(found) != 1:
         what = ", ".join(found) or "no component"

@@ -1,10 +1,9 @@
 """A component of a checkpoint: its tensors under the original checkpoint's names, read on access."""
 
-from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from refsd.files.finite import not_finite
-from refsd.files.stored import LARGE, Weights, shown
+from refsd.files.stored import LARGE, NamedTensors, Weights, shown
 from refsd.networks.dimensions import Shapes
 from refsd.networks.keymap import Source
 from refsd.numerics.errors import BadInput
@@ -12,7 +11,7 @@ from refsd.numerics.tensor import StoredTensor
 from refsd.weights.size_vote import voted_size
 
 
-class ComponentWeights(Mapping[str, StoredTensor]):
+class ComponentWeights(NamedTensors):
     """Map the original checkpoint's tensor names to tensors, read from the file on access.
 
     The first access to a tensor checks its values: NaN or infinity raises BadInput. Small tensors are read once.
@@ -20,9 +19,9 @@ class ComponentWeights(Mapping[str, StoredTensor]):
 
     def __init__(self, weights: Weights, sources: dict[str, Source]):
         self.file = weights
-        self.sources = sources
-        file_shapes = {name: header.shape for name, header in weights.headers.items()}
-        self.shapes: Shapes = {name: source.shape(file_shapes) for name, source in sources.items()}
+        self.sources = self.names = sources
+        in_file = weights.shapes
+        self.shapes: Shapes = {name: source.shape(in_file) for name, source in sources.items()}
         self._seen: set[str] = set()
         self._small: dict[str, StoredTensor] = {}
 
@@ -41,15 +40,6 @@ class ComponentWeights(Mapping[str, StoredTensor]):
         if tensor.data.nbytes < LARGE and tensor.scaling is None:
             self._small[name] = tensor
         return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.sources)
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.sources
 
 
 class Component(NamedTuple):

@@ -116,7 +116,7 @@ def _of_component(component: Component, strays: dict[str, Shape]) -> list[Findin
     """Return the findings of one component; strays that it explains are removed."""
     weights = component.weights
     expected = NETWORKS[component.name].shapes(component.size)
-    in_file = {name: header.shape for name, header in weights.file.headers.items()}
+    in_file = weights.file.shapes
     names = names_in_file(component)
     wrong = [
         part

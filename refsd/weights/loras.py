@@ -1,6 +1,6 @@
 """Open the adapter files of a command line, and apply them to a component's layers."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ def load(
     arithmetic: Arithmetic,
 ) -> Adapters | None:
     """Build the adapters of all files for one component; None if there are none. Raises BadInput."""
-    shapes = dict(_shapes(weights))
+    shapes = getattr(weights, "shapes", None) or {name: tensor.shape for name, tensor in weights.items()}
     layers: dict[str, list[Applied]] = {}
     for file, strength in loras:
         built = build_adapters(file, component, shapes, arithmetic.expand, strength)
@@ -64,12 +64,6 @@ def open_loras(
     if rule not in NAMES:
         raise BadInput(f"--lora-rule {rule}: expected one of {', '.join(NAMES)}")
     return [(open_adapters(path, checkpoint, rule), strength) for path, strength in map(parse, arguments)]
-
-
-def _shapes(weights: Mapping[str, StoredTensor]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    known = getattr(weights, "shapes", None)
-    for key in weights:
-        yield key, known[key] if known else weights[key].shape
 
 
 def _deviating(adapter: Adapter, arithmetic: Arithmetic) -> Adapter:

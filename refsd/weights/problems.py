@@ -78,7 +78,7 @@ def check_order(component: str, weights: Weights, sources: Mapping[str, Source])
     """
     if weights.format != "gguf":
         return
-    there = {name: header.shape for name, header in weights.headers.items()}
+    there = weights.shapes
     turned = {name: shape[::-1] for name, shape in there.items()}
     as_they_are, reversed_ = ({name: s.shape(of) for name, s in sources.items()} for of in (there, turned))
     if not _fits(component, as_they_are) and _fits(component, reversed_):

@@ -10,6 +10,7 @@ import numpy as np
 
 from refsd.families import FAMILIES
 from refsd.files import comfy_writer
+from refsd.files.stored import NamedTensors
 from refsd.files.writers import Advance, Spec, write_gguf, write_safetensors
 from refsd.golden.case import ModelRecipe
 from refsd.golden.output_file import whole_folder, write_file
@@ -292,20 +293,14 @@ def _sources(component: str, part: RecipePart, size: Any, named: Mapping[str, Re
     }
 
 
-class _Made(Mapping[str, StoredTensor]):
+class _Made(NamedTensors):
     """Map names in the file to tensors, each made on access."""
 
     def __init__(self, named: Mapping[str, Recipe]):
-        self._named = named
+        self._named = self.names = named
 
     def __getitem__(self, name: str) -> StoredTensor:
         return realize(self._named[name], name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._named)
-
-    def __len__(self) -> int:
-        return len(self._named)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -32,9 +32,9 @@ class Library(NamedTuple):
 
     name: str
     functions: Mapping[str, Function]
-    refusals: Mapping[str, Refusal]
-    rounding: Mapping[str, Mapping]
-    rounded: Mapping[str, str]
+    refusals: Mapping[str, Refusal] = {}
+    rounding: Mapping[str, Mapping] = {}
+    rounded: Mapping[str, str] = {}
     types: tuple[str, ...] = _TYPES
 
 

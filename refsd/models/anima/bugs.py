@@ -4,14 +4,10 @@ import numpy as np
 
 from refsd.models import anima
 from refsd.module import Module
-from refsd.networks.bugs import replacing
+from refsd.networks.bugs import replacing, with_arguments
 
-_ANGLES, _MODULATION, _EMBEDDER = anima.rope_angles, anima.modulation, anima.t_embedder
-
-
-def _scaled_once(scale, dim):
-    """Scale theta itself, without the exponent."""
-    return scale
+_ANGLES, _MODULATION = anima.rope_angles, anima.modulation
+_LOW_RANK_ALONE = with_arguments(_MODULATION, temb=np.zeros_like)
 
 
 def _rows_and_columns_swapped(m: Module, rows, columns, head_dim, rope_scale):
@@ -33,10 +29,6 @@ def _packed_as_the_input(tokens, H, W):
     return np.ascontiguousarray(squares).reshape(len(tokens), -1, H, W)
 
 
-def _low_rank_alone(m: Module, vec, temb, parts):
-    return _MODULATION(m, vec, np.zeros_like(temb), parts)
-
-
 def _time_alone(m: Module, vec, temb, parts):
     return np.split(temb[:, : temb.shape[1] * parts // 3], parts, axis=-1)
 
@@ -53,12 +45,12 @@ def _gelu_approximated(m: Module, h):
 BUGS = replacing(
     anima,
     ("Anima's rotary frequencies lack their NTK factors", "ntk_factor", lambda scale, dim: 1.0),
-    ("Anima's NTK factors lack their exponent", "ntk_factor", _scaled_once),
+    ("Anima's NTK factors lack their exponent", "ntk_factor", lambda scale, dim: scale),
     ("Anima's rows and columns are swapped", "rope_angles", _rows_and_columns_swapped),
     ("Anima's padding mask is 1", "with_padding_mask", _masked_everywhere),
     ("Anima's padding mask is the first channel", "with_padding_mask", _mask_first),
     ("Anima's last tokens are unpacked in the order of the first", "unpack", _packed_as_the_input),
-    ("Anima's modulations lack what the time gives to all blocks", "modulation", _low_rank_alone),
+    ("Anima's modulations lack what the time gives to all blocks", "modulation", _LOW_RANK_ALONE),
     ("Anima's modulations lack the blocks' own part", "modulation", _time_alone),
     ("Anima's modulations have the scale before the shift", "modulation", _scale_first),
     ("Anima's MLP has GELU's tanh form", "mlp", _gelu_approximated),

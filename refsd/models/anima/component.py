@@ -2,17 +2,8 @@
 
 from refsd.models.anima import EPS, PATCH, ROPE_SCALE, anima
 from refsd.module import Module
-from refsd.networks.component import (
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-    Fit,
-    exactly,
-    multiple_of,
-    numbers,
-    whole_heads,
-)
+from refsd.networks.component import POSITION, VALUE, Argument, Component
+from refsd.networks.fits import Fit, exactly, multiple_of, numbers, whole_heads
 
 
 def _fits(m: Module) -> dict[str, Fit]:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.networks.component import numbers
 from refsd.networks.config import shown_value
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear, read_size
-from refsd.networks.keymap import Keymap, prefix_rows
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, dim, read_size
+from refsd.networks.fits import numbers
+from refsd.networks.keymap import Keymap, block_rows, prefix_rows
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 from refsd.numerics.errors import BadInput
@@ -67,7 +67,7 @@ def anima_shapes(size: AnimaSize) -> Shapes:
     layers |= {"final_layer.linear": (D, 4 * size.channels)}
     shapes: Shapes = {}
     for name, (inputs, outputs) in layers.items():
-        shapes |= linear(name, inputs, outputs, bias=False)
+        shapes |= bare(name, inputs, outputs)
     return shapes | norms
 
 
@@ -108,10 +108,7 @@ _BLOCK = (
 
 def anima_keymap(layers: int = 28) -> Keymap:
     """Map NVIDIA's names to and from diffusers'."""
-    rows = prefix_rows(_AROUND)
-    for i in range(layers):
-        rows += prefix_rows(_BLOCK, f"blocks.{i}.", f"transformer_blocks.{i}.")
-    return Keymap(rows)
+    return Keymap(prefix_rows(_AROUND) + block_rows(layers, "blocks", "transformer_blocks", _BLOCK))
 
 
 def _config(size: AnimaSize) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from refsd.models.anima_conditioner import LENGTH, anima_conditioner
 from refsd.module import Module
-from refsd.networks.component import IDS, MASK, VALUE, Argument, Component, Fit, exactly, whole_heads
+from refsd.networks.component import IDS, MASK, VALUE, Argument, Component
+from refsd.networks.fits import Fit, exactly, whole_heads
 
 
 def _fits(m: Module) -> dict[str, Fit]:

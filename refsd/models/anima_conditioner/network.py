@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from refsd.models.anima_conditioner import LENGTH
-from refsd.networks.dimensions import Shape, Shapes, count, linear, read_size
+from refsd.networks.dimensions import Shape, Shapes, bare, count, linear, read_size
 from refsd.networks.naming import namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Location, Network, same
 from refsd.networks.recipe import alone
@@ -43,7 +43,7 @@ def conditioner_shapes(size: ConditionerSize) -> Shapes:
         for part, context in zip(_PARTS, (D, size.context_dim), strict=True):
             shapes[f"{at}.norm_{part}.weight"] = (D,)
             for name, inputs in (("q", D), ("k", context), ("v", context), ("o", D)):
-                shapes |= linear(f"{at}.{part}.{name}_proj", inputs, D, bias=False)
+                shapes |= bare(f"{at}.{part}.{name}_proj", inputs, D)
             shapes |= {f"{at}.{part}.{name}_norm.weight": (size.head_dim,) for name in "qk"}
         shapes[f"{at}.norm_mlp.weight"] = (D,)
         shapes |= linear(f"{at}.mlp.0", D, size.mlp) | linear(f"{at}.mlp.2", size.mlp, D)

@@ -23,33 +23,32 @@ from refsd.module import Module, block
 
 
 @block
-def chroma(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_DIM):
+def chroma(m: Module, x, timesteps, context, context_mask=None, axes_dim=AXES_DIM):
     """Predict the velocity, noise minus picture, of a noisy latent.
 
-    x:         [N, C, H, W], H and W even
-    timesteps: [N], 0..1, the share of noise
-    context:   [N, J, E], T5's hidden states
-    mask:      [N, J], nonzero for text tokens that take part in the attention, see `seen`; None: all do
-    axes_dim:  rotary channels of a head for each axis (index, row, column)
-    -> v:      [N, C, H, W]
+    x:            [N, C, H, W], H and W even
+    timesteps:    [N], 0..1, the share of noise
+    context:      [N, J, E], T5's hidden states
+    context_mask: [N, J], nonzero for text tokens that take part in the attention, see `seen`; None: all do
+    axes_dim:     rotary channels of a head for each axis (index, row, column)
+    -> v:         [N, C, H, W]
 
     Source: lodestone-rock/flow, src/models/chroma/model.py; diffusers transformer_chroma.py.
     """
     H, W = x.shape[2:]
-    img, (shift, scale) = streams(
-        m, m.linear("img_in", pack(x)), timesteps, context, grid_ids(H, W), mask, axes_dim
-    )
+    img, ids = m.linear("img_in", pack(x)), grid_ids(H, W)
+    img, (shift, scale) = streams(m, img, timesteps, context, ids, context_mask, axes_dim)
     return unpack(m.linear("final_layer.linear", m.modulate(norm(m["final_layer"], img), shift, scale)), H, W)
 
 
-def streams(m: Module, img, timesteps, context, ids, mask, axes_dim):
+def streams(m: Module, img, timesteps, context, ids, context_mask, axes_dim):
     """Run FLUX.1's blocks under the approximator's modulation: everything between the first and the last layer.
 
     img:            [N, L, D], the picture's tokens
     timesteps:      [N], 0..1
     context:        [N, J, E]
     ids:            [L, A], positions of the tokens
-    mask, axes_dim: as in `chroma`
+    context_mask, axes_dim: as in `chroma`
     -> img:         [N, L, D]
        last:        shift and scale for the final layer, [N, D] each
 
@@ -65,7 +64,7 @@ def streams(m: Module, img, timesteps, context, ids, mask, axes_dim):
 
     txt = m.linear("txt_in", context)
     angle = angles(m, J, ids, axes_dim)
-    pairs = None if mask is None else pair_mask(mask, img.shape[1])
+    pairs = None if context_mask is None else pair_mask(context_mask, img.shape[1])
     num_heads = img.shape[2] // sum(axes_dim)
     for i in range(doubles):
         img, txt = double_block(m["double_blocks"][i], img, txt, img_mods[i], txt_mods[i], angle, num_heads, pairs)

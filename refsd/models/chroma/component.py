@@ -3,20 +3,15 @@
 from refsd.models.chroma import chroma
 from refsd.models.flux import AXES_DIM
 from refsd.models.flux.component import CONTEXT, TIMESTEPS, X, latent_fits
-from refsd.module import Module
 from refsd.networks.component import MASK, Argument, Component, Stack
 
 CONTEXT_MASK = Argument("N J", MASK, "1 where a token of the text is seen", optional=True)
 
 
-def _chroma(m: Module, x, timesteps, context, context_mask=None, **given):
-    return chroma(m, x, timesteps, context, context_mask, **given)
-
-
 COMPONENTS = {
     "chroma": Component(
         "chroma",
-        _chroma,
+        chroma,
         {
             "x": X._replace(what="noisy latent, unpacked"),
             "timesteps": TIMESTEPS,

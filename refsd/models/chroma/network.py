@@ -20,7 +20,7 @@ from refsd.models.flux.network import (
 )
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.dimensions import Shape, Shapes, count, linear, read_size
-from refsd.networks.keymap import Keymap, Row, block_rows, prefix_rows
+from refsd.networks.keymap import Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
 
@@ -88,7 +88,7 @@ _APPROXIMATOR_LAYER = (
 
 def chroma_keymap(double_blocks: int = 19, single_blocks: int = 38, layers: int = 5) -> Keymap:
     """Map Chroma's names to and from diffusers' ChromaTransformer2DModel, which splits q, k and v."""
-    rows = [Row(*row) for row in _ENDS]
+    rows = prefix_rows(_ENDS)
     approximator = [(end, end) for end in _APPROXIMATOR_ENDS]
     approximator += [
         (ours.format(i), theirs.format(i)) for i in range(layers) for ours, theirs in _APPROXIMATOR_LAYER

@@ -18,17 +18,17 @@ AT_ONCE = 512  # patches whose matrices are in memory at a time: 49152 numbers e
 
 
 @block
-def chroma_radiance(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_DIM):
+def chroma_radiance(m: Module, x, timesteps, context, context_mask=None, axes_dim=AXES_DIM):
     """Predict the velocity, noise minus picture, of a noisy picture.
 
         v = (x - x0) / t    if the weights contain a tensor "__x0__", and so predict the picture x0; else v itself
 
-    x:         [N, 3, H, W], pictures are -1..1; H and W multiples of the patch: 16, or 32 with "__32x32__"
-    timesteps: [N], 0..1, the share of noise; not 0 with "__x0__"
-    context:   [N, J, E], T5's hidden states
-    mask:      [N, J], nonzero for text tokens that take part in the attention, see `chroma.seen`; None: all do
-    axes_dim:  rotary channels of a head for each axis (index, row, column)
-    -> v:      [N, 3, H, W]
+    x:            [N, 3, H, W], pictures are -1..1; H and W multiples of the patch: 16, or 32 with "__32x32__"
+    timesteps:    [N], 0..1, the share of noise; not 0 with "__x0__"
+    context:      [N, J, E], T5's hidden states
+    context_mask: [N, J], nonzero for text tokens that take part in the attention, see `chroma.seen`; None: all do
+    axes_dim:     rotary channels of a head for each axis (index, row, column)
+    -> v:         [N, 3, H, W]
 
     With "__32x32__" the picture is halved before its patches become tokens, by dropping every other pixel, and each
     token decodes a patch of twice the side. stable-diffusion.cpp halves bilinearly (`sdcpp/radiance-bilinear`).
@@ -45,7 +45,7 @@ def chroma_radiance(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_D
 
     img = m.conv2d("img_in_patch", m.halve(x) if twice == 2 else x, stride=side)
     img = img.reshape(*img.shape[:2], -1).swapaxes(1, 2)
-    img, _ = streams(m, img, timesteps, context, patch_ids(H // P, W // P), mask, axes_dim)
+    img, _ = streams(m, img, timesteps, context, patch_ids(H // P, W // P), context_mask, axes_dim)
     out = paint(m, patches(x, P), img, H, W)
     if _marked(m, "__x0__"):
         return m.apply(np.divide, m.apply(np.subtract, x, out), np.asarray(timesteps)[:, None, None, None])

@@ -6,11 +6,8 @@ from refsd.models.flux import AXES_DIM
 from refsd.models.flux.component import CONTEXT, TIMESTEPS, X
 from refsd.models.flux.network import QUERY_NORMS
 from refsd.module import Module
-from refsd.networks.component import Component, Fit, exactly, multiple_of, whole_heads
-
-
-def _radiance(m: Module, x, timesteps, context, context_mask=None):
-    return chroma_radiance(m, x, timesteps, context, context_mask)
+from refsd.networks.component import Component
+from refsd.networks.fits import Fit, exactly, multiple_of, whole_heads
 
 
 def _fits(m: Module) -> dict[str, Fit]:
@@ -23,7 +20,7 @@ def _fits(m: Module) -> dict[str, Fit]:
 COMPONENTS = {
     "chroma-radiance": Component(
         "chroma-radiance",
-        _radiance,
+        chroma_radiance,
         {
             "x": X._replace(what="noisy picture"),
             "timesteps": TIMESTEPS,

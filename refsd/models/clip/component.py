@@ -3,7 +3,8 @@
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.language_model.component import INPUT_IDS
 from refsd.module import Module
-from refsd.networks.component import Component, Fit, at_most, divisor_of, exactly
+from refsd.networks.component import Component
+from refsd.networks.fits import Fit, at_most, divisor_of, exactly
 
 _PARAMS = {
     "num_heads": 12,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from refsd.models.clip.openclip_names import OpenCLIP
 from refsd.networks.config import divisor, positive
-from refsd.networks.dimensions import Shape, Shapes, count, dim, linear, norm
+from refsd.networks.dimensions import Shape, Shapes, bare, count, dim, linear, norm
 from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, counted, fixed
@@ -49,7 +49,7 @@ def clip_shapes(size: CLIPSize) -> Shapes:
         shapes |= linear(f"{at}.mlp.fc1", d, size.mlp) | linear(f"{at}.mlp.fc2", size.mlp, d)
         shapes |= norm(f"{at}.layer_norm2", d)
     shapes |= norm("text_model.final_layer_norm", d)
-    return shapes | linear("text_projection", d, size.projection, bias=False) if size.projection else shapes
+    return shapes | bare("text_projection", d, size.projection) if size.projection else shapes
 
 
 def clip_size(shapes: Mapping[str, Shape]) -> CLIPSize:

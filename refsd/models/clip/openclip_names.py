@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, Rule, Source
+from refsd.networks.keymap import CONCAT, Keymap, Row, Rule, Source, block_rows, prefix_rows
 from refsd.numerics.tensor import StoredTensor, stored
 
 
@@ -26,20 +26,21 @@ _THIRDS = tuple(_third(part) for part in range(3))
 _TRANSPOSED = Rule(
     lambda shapes: shapes[0][::-1], lambda parts: _transposed(parts[0]), lambda tensor, _: [_transposed(tensor)]
 )
-# (transformers' name, OpenCLIP's name, rule).
+# (transformers' name, OpenCLIP's name[, rule])
 _ENDS = (
-    ("text_model.embeddings.token_embedding", "token_embedding", SAME),
-    ("text_model.embeddings.position_embedding.weight", "positional_embedding", SAME),
-    ("text_model.final_layer_norm", "ln_final", SAME),
+    ("text_model.embeddings.token_embedding", "token_embedding"),
+    ("text_model.embeddings.position_embedding.weight", "positional_embedding"),
+    ("text_model.final_layer_norm", "ln_final"),
     ("text_projection.weight", "text_projection", _TRANSPOSED),
 )
 _LAYER = (
-    ("layer_norm1", "ln_1", SAME),
-    ("layer_norm2", "ln_2", SAME),
-    ("self_attn.out_proj", "attn.out_proj", SAME),
-    ("mlp.fc1", "mlp.c_fc", SAME),
-    ("mlp.fc2", "mlp.c_proj", SAME),
+    ("layer_norm1", "ln_1"),
+    ("layer_norm2", "ln_2"),
+    ("self_attn.out_proj", "attn.out_proj"),
+    ("mlp.fc1", "mlp.c_fc"),
+    ("mlp.fc2", "mlp.c_proj"),
 )
+_LAYERS, _BLOCKS = "text_model.encoder.layers", "transformer.resblocks"
 _QKV = ("q_proj", "k_proj", "v_proj")
 _LEAVES = ("weight", "bias")
 
@@ -51,11 +52,10 @@ class OpenCLIP(Keymap):
     """
 
     def __init__(self, layers: int):
-        rows = [Row(ours, (theirs,), rule) for ours, theirs, rule in _ENDS]
+        rows = prefix_rows(_ENDS) + block_rows(layers, _LAYERS, _BLOCKS, _LAYER)
         self._joined: dict[str, list[str]] = {}
         for i in range(layers):
-            at, there = f"text_model.encoder.layers.{i}.", f"transformer.resblocks.{i}."
-            rows += [Row(at + ours, (there + theirs,), rule) for ours, theirs, rule in _LAYER]
+            at, there = f"{_LAYERS}.{i}.", f"{_BLOCKS}.{i}."
             for leaf in _LEAVES:
                 name = f"{there}attn.in_proj_{leaf}"
                 self._joined[name] = [f"{at}self_attn.{part}.{leaf}" for part in _QKV]

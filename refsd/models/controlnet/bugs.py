@@ -7,9 +7,10 @@ from refsd.models import controlnet as control
 from refsd.models.controlnet import component as alone
 from refsd.models.controlnet import union
 from refsd.models.unet import component as unet
-from refsd.networks.bugs import Change, changing, replacing
+from refsd.networks.bugs import Change, changing, replacing, with_arguments
 
 _CONTROL, _ATTENTION = alone.controlnet, union.attention
+_COUNTED_FROM_1 = with_arguments(union.fused_hint, kind=lambda kind: max(0, kind - 1))
 
 
 def _twice(*arguments, **named):
@@ -20,15 +21,11 @@ def _without_kind(m, kind, kinds, N):
     return np.zeros((N, m.shape("linear_2.weight")[0]))
 
 
-def _counted_from_1(m, hint, x, kind):
-    return union.fused_hint(m, hint, x, max(0, kind - 1))
-
-
 BUGS = (
     Mutant("the hint is not read", changing("hint", np.zeros_like)),
     *replacing(
         control,
-        ("ControlNet Union's kind counts from 1", "fused_hint", _counted_from_1),
+        ("ControlNet Union's kind counts from 1", "fused_hint", _COUNTED_FROM_1),
         ("ControlNet Union's kind is not embedded with the time", "type_embed", _without_kind),
         ("ControlNet Union's hint is not shifted by its tokens", "fused_hint", lambda m, hint, x, kind: hint),
     ),

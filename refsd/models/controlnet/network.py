@@ -8,7 +8,7 @@ from refsd.models.controlnet.union import HEADS, LAYERS, TASKS
 from refsd.models.unet.network import LABEL, LDM_NAMES, UNET_RESNET, UNET_TRUNK, read_heads, unet_config
 from refsd.models.unet.tensors import SD15, SD21, SDXL, UNetSize, unet_shapes, unet_size
 from refsd.networks.dimensions import Shape, Shapes, conv, dim, linear
-from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Location, Network, counted, same
 from refsd.networks.recipe import alone
 
@@ -126,7 +126,7 @@ def controlnet_keymap(levels: int = 4, res_blocks: int = 2) -> Keymap:
         pairs.append((f"input_blocks.{(level + 1) * step}.0.op", f"{down}.downsamplers.0.conv"))
     for ours, theirs in resnets:
         pairs += [(f"{ours}.{a}", f"{theirs}.{b}") for a, b in UNET_RESNET]
-    return Keymap(Row(ours, (theirs,), SAME) for ours, theirs in pairs)
+    return Keymap(prefix_rows(pairs))
 
 
 def _controlnet_config(size) -> dict:

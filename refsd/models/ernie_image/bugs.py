@@ -4,17 +4,9 @@ import numpy as np
 
 from refsd.models import ernie_image
 from refsd.module import Module
-from refsd.networks.bugs import replacing
+from refsd.networks.bugs import replacing, rows_and_columns_swapped, with_arguments
 
 _IDS, _MODULATION, _LAST = ernie_image.token_ids, ernie_image.modulation, ernie_image.final_norm
-
-
-def _one_angle_a_pair(m: Module, x, angle):
-    return m.rope_halves(x, angle)
-
-
-def _picture_at_0(lengths, J, H, W):
-    return _IDS(0 * np.asarray(lengths), J, H, W)
 
 
 def _picture_after_the_padding(lengths, J, H, W):
@@ -24,10 +16,6 @@ def _picture_after_the_padding(lengths, J, H, W):
 def _words_from_1(lengths, J, H, W):
     ids = _IDS(lengths, J, H, W)
     return ids + np.pad(np.tile([1, 0, 0], (J, 1)), ((H * W, 0), (0, 0)))
-
-
-def _rows_and_columns_swapped(lengths, J, H, W):
-    return _IDS(lengths, J, H, W)[..., [0, 2, 1]]
 
 
 def _cosines_first(m: Module, timesteps):
@@ -63,12 +51,12 @@ def _last_shift_first(m: Module, h, temb, eps):
 
 BUGS = replacing(
     ernie_image,
-    ("Ernie-Image turns both channels of a pair by one angle", "turn", _one_angle_a_pair),
+    ("Ernie-Image turns both channels of a pair by one angle", "turn", lambda m, x, angle: m.rope_halves(x, angle)),
     ("Ernie-Image turns neighbouring channels", "turn", lambda m, x, angle: m.rope(x, angle)),
-    ("Ernie-Image's picture is at 0 on the words' axis", "token_ids", _picture_at_0),
+    ("Ernie-Image's picture is at 0 on the words' axis", "token_ids", with_arguments(_IDS, lengths=np.zeros_like)),
     ("Ernie-Image's picture follows the padding, not the prompt", "token_ids", _picture_after_the_padding),
     ("Ernie-Image's words count from 1", "token_ids", _words_from_1),
-    ("Ernie-Image's rows and columns are swapped", "token_ids", _rows_and_columns_swapped),
+    ("Ernie-Image's rows and columns are swapped", "token_ids", rows_and_columns_swapped(_IDS)),
     ("Ernie-Image attends to the padding", "seen", lambda lengths, J, pictures: None),
     ("Ernie-Image's time has cosines first", "time_embedding", _cosines_first),
     ("Ernie-Image's modulation is not activated", "modulation", _not_activated),

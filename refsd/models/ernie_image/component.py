@@ -3,7 +3,8 @@
 from refsd.models.ernie_image import AXES_DIM, EPS, THETA, ernie_image
 from refsd.models.zimage.component import lengths_of
 from refsd.module import Module
-from refsd.networks.component import MASK, POSITION, VALUE, Argument, Component, Fit, Stack, exactly, rotary_axes
+from refsd.networks.component import MASK, POSITION, VALUE, Argument, Component, Stack
+from refsd.networks.fits import Fit, exactly, rotary_axes
 
 _NORMS = tuple(f"layers.0.self_attention.norm_{which}.weight" for which in "qk")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
-from refsd.networks.dimensions import Shape, Shapes, blocks, linear, read_size
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, linear, read_size
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, same
 
@@ -32,7 +32,7 @@ def ernie_image_shapes(size: ErnieImageSize) -> Shapes:
     """Return the shapes of all tensors. Source: diffusers transformer_ernie_image.py."""
     D = size.hidden
     shapes: Shapes = {"x_embedder.proj.weight": (D, size.channels, 1, 1), "x_embedder.proj.bias": (D,)}
-    shapes |= linear("text_proj", size.context_dim, D, bias=False)
+    shapes |= bare("text_proj", size.context_dim, D)
     shapes |= linear("time_embedding.linear_1", D, D) | linear("time_embedding.linear_2", D, D)
     shapes |= linear("adaLN_modulation.1", D, 6 * D)
     for i in range(size.layers):
@@ -43,11 +43,11 @@ def ernie_image_shapes(size: ErnieImageSize) -> Shapes:
 def _block(at: str, size: ErnieImageSize) -> Shapes:
     D, shapes = size.hidden, {f"{at}.{norm}.weight": (size.hidden,) for norm in ("adaLN_sa_ln", "adaLN_mlp_ln")}
     for name in ("to_q", "to_k", "to_v", "to_out.0"):
-        shapes |= linear(f"{at}.self_attention.{name}", D, D, bias=False)
+        shapes |= bare(f"{at}.self_attention.{name}", D, D)
     shapes |= {f"{at}.self_attention.norm_{which}.weight": (size.head_dim,) for which in "qk"}
     for name in ("gate_proj", "up_proj"):
-        shapes |= linear(f"{at}.mlp.{name}", D, size.mlp, bias=False)
-    return shapes | linear(f"{at}.mlp.linear_fc2", size.mlp, D, bias=False)
+        shapes |= bare(f"{at}.mlp.{name}", D, size.mlp)
+    return shapes | bare(f"{at}.mlp.linear_fc2", size.mlp, D)
 
 
 def ernie_image_size(shapes: Mapping[str, Shape]) -> ErnieImageSize:

@@ -4,7 +4,8 @@ import math
 
 from refsd.models.esrgan import rrdbnet
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, exactly, multiple_of
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, exactly, multiple_of
 
 
 def _fits(m: Module) -> dict[str, Fit]:

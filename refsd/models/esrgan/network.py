@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from refsd.networks.dimensions import Shape, Shapes, conv, count, has, read_size
-from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.keymap import Keymap, block_rows, prefix_rows
 from refsd.networks.network import Layout, Location, Network, counted, same
 from refsd.networks.recipe import alone
 
@@ -59,6 +59,7 @@ _NAMED = (
     ("conv_hr", "HRconv"),
     ("conv_last", "conv_last"),
 )
+_DENSE = tuple((f"rdb{j}", f"RDB{j}") for j in (1, 2, 3))
 # Scale -> (BasicSR's name, index in the nn.Sequential of the first release).
 _NUMBERED = {
     1: (("conv_hr", 2), ("conv_last", 4)),
@@ -69,21 +70,15 @@ _NUMBERED = {
 
 def esrgan_named(blocks: int = 23) -> Keymap:
     """Map BasicSR's names to and from ESRGAN's of 2020. blocks: number of RRDBs"""
-    rows = [Row(ours, (theirs,), SAME) for ours, theirs in _NAMED]
-    for i in range(blocks):
-        rows += [Row(f"body.{i}.rdb{j}", (f"RRDB_trunk.{i}.RDB{j}",), SAME) for j in (1, 2, 3)]
-    return Keymap(rows)
+    return Keymap(prefix_rows(_NAMED) + block_rows(blocks, "body", "RRDB_trunk", _DENSE))
 
 
 def esrgan_numbered(blocks: int = 23, scale: int = 4) -> Keymap:
     """Map BasicSR's names to and from ESRGAN's of 2018. blocks: number of RRDBs; scale: 1, 2 or 4"""
-    rows = [Row("conv_first", ("model.0",), SAME), Row("conv_body", (f"model.1.sub.{blocks}",), SAME)]
-    rows += [Row(ours, (f"model.{place}",), SAME) for ours, place in _NUMBERED[scale]]
-    for i in range(blocks):
-        for j in (1, 2, 3):
-            ours, theirs = f"body.{i}.rdb{j}", f"model.1.sub.{i}.RDB{j}"
-            rows += [Row(f"{ours}.conv{k}", (f"{theirs}.conv{k}.0",), SAME) for k in (1, 2, 3, 4, 5)]
-    return Keymap(rows)
+    ends = [("conv_first", 0), ("conv_body", f"1.sub.{blocks}"), *_NUMBERED[scale]]
+    rows = prefix_rows((ours, f"model.{place}") for ours, place in ends)
+    convs = [(f"{ours}.conv{k}", f"{theirs}.conv{k}.0") for ours, theirs in _DENSE for k in (1, 2, 3, 4, 5)]
+    return Keymap(rows + block_rows(blocks, "body", "model.1.sub", convs))
 
 
 def _numbered(names: Collection[str]) -> Keymap:

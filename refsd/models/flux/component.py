@@ -5,20 +5,8 @@ from collections.abc import Callable
 from refsd.models.flux import AXES_DIM, double_stream_block, flux, single_stream_block
 from refsd.models.flux.network import QUERY_NORMS
 from refsd.module import Module
-from refsd.networks.component import (
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-    Fit,
-    Stack,
-    exactly,
-    layers_below,
-    multiple_of,
-    needed,
-    refused,
-    rotary_axes,
-)
+from refsd.networks.component import POSITION, VALUE, Argument, Component, Stack
+from refsd.networks.fits import Fit, exactly, layers_below, multiple_of, needed, refused, rotary_axes
 from refsd.numerics.errors import BadInput
 
 X = Argument("N C H W", VALUE, "noisy latent, unpacked; Fill, Canny and Depth: the condition behind it")

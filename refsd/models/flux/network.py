@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, read_size
-from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row, block_rows
+from refsd.networks.keymap import CONCAT, SWAP, Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, Rows, counted
 
@@ -110,43 +110,43 @@ def qk_norm(at: str, head_dim: int) -> Shapes:
 
 
 FLUX_ENDS = (
-    ("img_in", ("x_embedder",), SAME),
-    ("txt_in", ("context_embedder",), SAME),
-    ("time_in.in_layer", ("time_text_embed.timestep_embedder.linear_1",), SAME),
-    ("time_in.out_layer", ("time_text_embed.timestep_embedder.linear_2",), SAME),
-    ("vector_in.in_layer", ("time_text_embed.text_embedder.linear_1",), SAME),
-    ("vector_in.out_layer", ("time_text_embed.text_embedder.linear_2",), SAME),
-    ("guidance_in.in_layer", ("time_text_embed.guidance_embedder.linear_1",), SAME),
-    ("guidance_in.out_layer", ("time_text_embed.guidance_embedder.linear_2",), SAME),
-    ("final_layer.linear", ("proj_out",), SAME),
-    ("final_layer.adaLN_modulation.1", ("norm_out.linear",), SWAP),
+    ("img_in", "x_embedder"),
+    ("txt_in", "context_embedder"),
+    ("time_in.in_layer", "time_text_embed.timestep_embedder.linear_1"),
+    ("time_in.out_layer", "time_text_embed.timestep_embedder.linear_2"),
+    ("vector_in.in_layer", "time_text_embed.text_embedder.linear_1"),
+    ("vector_in.out_layer", "time_text_embed.text_embedder.linear_2"),
+    ("guidance_in.in_layer", "time_text_embed.guidance_embedder.linear_1"),
+    ("guidance_in.out_layer", "time_text_embed.guidance_embedder.linear_2"),
+    ("final_layer.linear", "proj_out"),
+    ("final_layer.adaLN_modulation.1", "norm_out.linear", SWAP),
 )
 # (original's name, diffusers' names, rule) of the joint attention, which FLUX.2 has too.
 JOINT_ATTENTION = (
     ("img_attn.qkv", ("attn.to_q", "attn.to_k", "attn.to_v"), CONCAT),
     ("txt_attn.qkv", ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"), CONCAT),
-    ("img_attn.norm.query_norm.scale", ("attn.norm_q.weight",), SAME),
-    ("img_attn.norm.key_norm.scale", ("attn.norm_k.weight",), SAME),
-    ("txt_attn.norm.query_norm.scale", ("attn.norm_added_q.weight",), SAME),
-    ("txt_attn.norm.key_norm.scale", ("attn.norm_added_k.weight",), SAME),
-    ("img_attn.proj", ("attn.to_out.0",), SAME),
-    ("txt_attn.proj", ("attn.to_add_out",), SAME),
+    ("img_attn.norm.query_norm.scale", "attn.norm_q.weight"),
+    ("img_attn.norm.key_norm.scale", "attn.norm_k.weight"),
+    ("txt_attn.norm.query_norm.scale", "attn.norm_added_q.weight"),
+    ("txt_attn.norm.key_norm.scale", "attn.norm_added_k.weight"),
+    ("img_attn.proj", "attn.to_out.0"),
+    ("txt_attn.proj", "attn.to_add_out"),
 )
 FLUX_DOUBLE = (
-    ("img_mod.lin", ("norm1.linear",), SAME),
-    ("txt_mod.lin", ("norm1_context.linear",), SAME),
+    ("img_mod.lin", "norm1.linear"),
+    ("txt_mod.lin", "norm1_context.linear"),
     *JOINT_ATTENTION,
-    ("img_mlp.0", ("ff.net.0.proj",), SAME),
-    ("img_mlp.2", ("ff.net.2",), SAME),
-    ("txt_mlp.0", ("ff_context.net.0.proj",), SAME),
-    ("txt_mlp.2", ("ff_context.net.2",), SAME),
+    ("img_mlp.0", "ff.net.0.proj"),
+    ("img_mlp.2", "ff.net.2"),
+    ("txt_mlp.0", "ff_context.net.0.proj"),
+    ("txt_mlp.2", "ff_context.net.2"),
 )
 FLUX_SINGLE = (
-    ("modulation.lin", ("norm.linear",), SAME),
+    ("modulation.lin", "norm.linear"),
     ("linear1", ("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"), CONCAT),
-    ("linear2", ("proj_out",), SAME),
-    ("norm.query_norm.scale", ("attn.norm_q.weight",), SAME),
-    ("norm.key_norm.scale", ("attn.norm_k.weight",), SAME),
+    ("linear2", "proj_out"),
+    ("norm.query_norm.scale", "attn.norm_q.weight"),
+    ("norm.key_norm.scale", "attn.norm_k.weight"),
 )
 
 
@@ -155,7 +155,7 @@ def flux_keymap(double_blocks: int = 19, single_blocks: int = 38) -> Keymap:
 
     diffusers splits q, k, v, and swaps scale and shift of the last modulation.
     """
-    rows = [Row(*row) for row in FLUX_ENDS]
+    rows = prefix_rows(FLUX_ENDS)
     rows += block_rows(double_blocks, "double_blocks", "transformer_blocks", FLUX_DOUBLE)
     rows += block_rows(single_blocks, "single_blocks", "single_transformer_blocks", FLUX_SINGLE)
     return Keymap(rows)

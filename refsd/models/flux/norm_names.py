@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from refsd.networks.keymap import SAME, Keymap, Row, same_names
+from refsd.networks.keymap import Keymap, prefix_rows, same_names
 from refsd.networks.network import Layout
 
 _NORM = re.compile(
@@ -15,7 +15,7 @@ _NORM = re.compile(
 def norms_keymap(names: Iterable[str]) -> Keymap:
     """Map the original's names to a file's, which differ only in norms named `.weight`."""
     stems = [match[1] for match in map(_NORM.fullmatch, names) if match]
-    return Keymap([Row(f"{stem}.scale", (f"{stem}.weight",), SAME) for stem in stems], rest_same=True)
+    return Keymap(prefix_rows((f"{stem}.scale", f"{stem}.weight") for stem in stems), rest_same=True)
 
 
 # The original's names, except for norms named `.weight`.

@@ -25,13 +25,16 @@ def _taps(taps, x):
 
 def _read(model, given: Given) -> Arguments:
     inputs, count = packed(given)
-    dtype, N = inputs["x"].dtype, len(inputs["x"])
-    inputs["y"] = given["pooled_projections"]
-    inputs["timesteps"] = per_mille(timesteps(given, "timestep", N), dtype)
-    if given.get("guidance") is not None and model.config.guidance_embeds:
-        inputs["guidance"] = per_mille(timesteps(given, "guidance", N), dtype)
+    inputs |= {"y": given["pooled_projections"], **times(model, given, inputs["x"])}
     *_, H, W = inputs["x"].shape
     return Arguments(inputs, {}, lambda y: {"out": unpack(sample(y)[:, :count], H, W)})
+
+
+def times(model, given: Given, x) -> dict[str, Any]:
+    """Return the timesteps, and the guidance if the model embeds it. x: of the call's length and dtype"""
+    embedded = given.get("guidance") is not None and model.config.guidance_embeds
+    names = {"timesteps": "timestep", **({"guidance": "guidance"} if embedded else {})}
+    return {name: per_mille(timesteps(given, theirs, len(x)), x.dtype) for name, theirs in names.items()}
 
 
 def packed(given: Given) -> tuple[dict[str, Any], int]:

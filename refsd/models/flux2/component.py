@@ -3,18 +3,8 @@
 from refsd.models.flux.network import QUERY_NORMS
 from refsd.models.flux2 import AXES_DIM, EPS, THETA, flux2
 from refsd.module import Module
-from refsd.networks.component import (
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-    Fit,
-    Stack,
-    exactly,
-    needed,
-    refused,
-    rotary_axes,
-)
+from refsd.networks.component import POSITION, VALUE, Argument, Component, Stack
+from refsd.networks.fits import Fit, exactly, needed, refused, rotary_axes
 
 # Reference images, name -> shape; each has its own height and width.
 REFERENCES = {

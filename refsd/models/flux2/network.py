@@ -11,8 +11,8 @@ from refsd.files.json_files import read_json
 from refsd.models.flux.network import AROUND, JOINT_ATTENTION, qk_norm, trunk_config
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import positive, rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, read_size
-from refsd.networks.keymap import SAME, SWAP, Keymap, Row, block_rows
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, dim, has, read_size
+from refsd.networks.keymap import SWAP, Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
 
@@ -44,32 +44,28 @@ FLUX2_KLEIN_9B = Flux2Size(4096, 8, 24, mlp=3 * 4096, context_dim=3 * 4096, guid
 def flux2_shapes(size: Flux2Size) -> Shapes:
     """Return the shapes of all tensors. Source: black-forest-labs/flux2, model.py: Flux2."""
     D = size.hidden
-    shapes = _bare("img_in", size.in_channels, D) | _embedder("time_in", size.frequencies, D)
+    shapes = bare("img_in", size.in_channels, D) | _embedder("time_in", size.frequencies, D)
     if size.guidance:
         shapes |= _embedder("guidance_in", size.frequencies, D)
-    shapes |= _bare("txt_in", size.context_dim, D)
+    shapes |= bare("txt_in", size.context_dim, D)
     for i in range(size.double_blocks):
         for stream in ("img", "txt"):
             at = f"double_blocks.{i}.{stream}"
-            shapes |= _bare(f"{at}_attn.qkv", D, 3 * D) | qk_norm(f"{at}_attn.norm", size.head_dim)
-            shapes |= _bare(f"{at}_attn.proj", D, D)
-            shapes |= _bare(f"{at}_mlp.0", D, 2 * size.mlp) | _bare(f"{at}_mlp.2", size.mlp, D)
+            shapes |= bare(f"{at}_attn.qkv", D, 3 * D) | qk_norm(f"{at}_attn.norm", size.head_dim)
+            shapes |= bare(f"{at}_attn.proj", D, D)
+            shapes |= bare(f"{at}_mlp.0", D, 2 * size.mlp) | bare(f"{at}_mlp.2", size.mlp, D)
     for i in range(size.single_blocks):
         at = f"single_blocks.{i}"
-        shapes |= _bare(f"{at}.linear1", D, 3 * D + 2 * size.mlp) | _bare(f"{at}.linear2", D + size.mlp, D)
+        shapes |= bare(f"{at}.linear1", D, 3 * D + 2 * size.mlp) | bare(f"{at}.linear2", D + size.mlp, D)
         shapes |= qk_norm(f"{at}.norm", size.head_dim)
     for stream in ("img", "txt"):
-        shapes |= _bare(f"double_stream_modulation_{stream}.lin", D, 6 * D)
-    shapes |= _bare("single_stream_modulation.lin", D, 3 * D) | _bare("final_layer.linear", D, size.in_channels)
-    return shapes | _bare("final_layer.adaLN_modulation.1", D, 2 * D)
-
-
-def _bare(name: str, inputs: int, outputs: int) -> Shapes:
-    return linear(name, inputs, outputs, bias=False)
+        shapes |= bare(f"double_stream_modulation_{stream}.lin", D, 6 * D)
+    shapes |= bare("single_stream_modulation.lin", D, 3 * D) | bare("final_layer.linear", D, size.in_channels)
+    return shapes | bare("final_layer.adaLN_modulation.1", D, 2 * D)
 
 
 def _embedder(name: str, frequencies: int, hidden: int) -> Shapes:
-    return _bare(f"{name}.in_layer", frequencies, hidden) | _bare(f"{name}.out_layer", hidden, hidden)
+    return bare(f"{name}.in_layer", frequencies, hidden) | bare(f"{name}.out_layer", hidden, hidden)
 
 
 def flux2_size(shapes: Mapping[str, Shape]) -> Flux2Size:
@@ -93,30 +89,30 @@ def flux2_size(shapes: Mapping[str, Shape]) -> Flux2Size:
 
 # (original's name, diffusers' names, rule); several names of diffusers are concatenated.
 _ENDS = (
-    ("img_in", ("x_embedder",), SAME),
-    ("txt_in", ("context_embedder",), SAME),
-    ("time_in.in_layer", ("time_guidance_embed.timestep_embedder.linear_1",), SAME),
-    ("time_in.out_layer", ("time_guidance_embed.timestep_embedder.linear_2",), SAME),
-    ("guidance_in.in_layer", ("time_guidance_embed.guidance_embedder.linear_1",), SAME),
-    ("guidance_in.out_layer", ("time_guidance_embed.guidance_embedder.linear_2",), SAME),
-    ("double_stream_modulation_img.lin", ("double_stream_modulation_img.linear",), SAME),
-    ("double_stream_modulation_txt.lin", ("double_stream_modulation_txt.linear",), SAME),
-    ("single_stream_modulation.lin", ("single_stream_modulation.linear",), SAME),
-    ("final_layer.linear", ("proj_out",), SAME),
-    ("final_layer.adaLN_modulation.1", ("norm_out.linear",), SWAP),
+    ("img_in", "x_embedder"),
+    ("txt_in", "context_embedder"),
+    ("time_in.in_layer", "time_guidance_embed.timestep_embedder.linear_1"),
+    ("time_in.out_layer", "time_guidance_embed.timestep_embedder.linear_2"),
+    ("guidance_in.in_layer", "time_guidance_embed.guidance_embedder.linear_1"),
+    ("guidance_in.out_layer", "time_guidance_embed.guidance_embedder.linear_2"),
+    ("double_stream_modulation_img.lin", "double_stream_modulation_img.linear"),
+    ("double_stream_modulation_txt.lin", "double_stream_modulation_txt.linear"),
+    ("single_stream_modulation.lin", "single_stream_modulation.linear"),
+    ("final_layer.linear", "proj_out"),
+    ("final_layer.adaLN_modulation.1", "norm_out.linear", SWAP),
 )
 _DOUBLE = (
     *JOINT_ATTENTION,
-    ("img_mlp.0", ("ff.linear_in",), SAME),
-    ("img_mlp.2", ("ff.linear_out",), SAME),
-    ("txt_mlp.0", ("ff_context.linear_in",), SAME),
-    ("txt_mlp.2", ("ff_context.linear_out",), SAME),
+    ("img_mlp.0", "ff.linear_in"),
+    ("img_mlp.2", "ff.linear_out"),
+    ("txt_mlp.0", "ff_context.linear_in"),
+    ("txt_mlp.2", "ff_context.linear_out"),
 )
 _SINGLE = (
-    ("linear1", ("attn.to_qkv_mlp_proj",), SAME),
-    ("linear2", ("attn.to_out",), SAME),
-    ("norm.query_norm.scale", ("attn.norm_q.weight",), SAME),
-    ("norm.key_norm.scale", ("attn.norm_k.weight",), SAME),
+    ("linear1", "attn.to_qkv_mlp_proj"),
+    ("linear2", "attn.to_out"),
+    ("norm.query_norm.scale", "attn.norm_q.weight"),
+    ("norm.key_norm.scale", "attn.norm_k.weight"),
 )
 
 
@@ -125,7 +121,7 @@ def flux2_keymap(double_blocks: int = 8, single_blocks: int = 48) -> Keymap:
 
     diffusers splits q, k, v of the double blocks, and swaps scale and shift of the last modulation.
     """
-    rows = [Row(*row) for row in _ENDS]
+    rows = prefix_rows(_ENDS)
     rows += block_rows(double_blocks, "double_blocks", "transformer_blocks", _DOUBLE)
     rows += block_rows(single_blocks, "single_blocks", "single_transformer_blocks", _SINGLE)
     return Keymap(rows)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from refsd.models.flux.original import one_item, picture_sizes, same_positions
+from refsd.models.flux.original import one_item, picture_sizes, same_positions, times
 from refsd.models.flux2.component import REFERENCES
-from refsd.networks.original import Arguments, Given, diffusers, per_mille, refuse, sample, timesteps
-from refsd.networks.torch_tokens import first_tokens, grid, joined
+from refsd.networks.original import Arguments, Given, diffusers, refuse, sample
+from refsd.networks.torch_tokens import as_picture, first_tokens, flat, grid, joined
 
 _PICTURES = "x", *REFERENCES
 _REFERENCES_APART = 10  # FLUX.2's index of the first picture to edit; FLUX.1's is 1
@@ -13,7 +13,7 @@ _REFERENCES_APART = 10  # FLUX.2's index of the first picture to edit; FLUX.1's 
 
 def _run(model, x, params):
     pictures = [x[name] for name in _PICTURES if name in x]
-    tokens = joined([picture.flatten(2).transpose(1, 2) for picture in pictures], 1)
+    tokens = joined([flat(picture) for picture in pictures], 1)
     ids = [grid(picture, 1, (_REFERENCES_APART * k,), (0,)) for k, picture in enumerate(pictures)]
     text = ids[0].new_zeros(x["context"].shape[1], 4)
     text[:, 3] += _count_up(text, len(text))
@@ -44,21 +44,13 @@ def _read(model, given: Given) -> Arguments:
         part = tokens[:, begin : begin + high * wide]
         if part.shape[1] != high * wide:
             break
-        inputs[name] = _as_picture(part, high, wide)
+        inputs[name] = as_picture(part, high, wide)
         expected.append(grid(ids.new_zeros((0, 1, high, wide)), 1, (index,), (0,)))
         begin += high * wide
     same_positions(ids, expected)
     _, high, wide = sizes[0]
-    N, dtype = len(tokens), tokens.dtype
-    inputs["timesteps"] = per_mille(timesteps(given, "timestep", N), dtype)
-    if given.get("guidance") is not None and model.config.guidance_embeds:
-        inputs["guidance"] = per_mille(timesteps(given, "guidance", N), dtype)
-    return Arguments(inputs, {}, lambda y: {"out": _as_picture(sample(y)[:, : high * wide], high, wide)})
-
-
-def _as_picture(tokens, high, wide):
-    """[N, H * W, C] -> [N, C, H, W]"""
-    return tokens.transpose(1, 2).reshape(len(tokens), -1, high, wide)
+    inputs |= times(model, given, tokens)
+    return Arguments(inputs, {}, lambda y: {"out": as_picture(sample(y)[:, : high * wide], high, wide)})
 
 
 ORIGINALS = {

@@ -6,19 +6,10 @@ from refsd.golden.judge import Mutant
 from refsd.kernels.attention import boolean_mask
 from refsd.models import flux3
 from refsd.module import Module
-from refsd.networks.bugs import Change, exchanging, replacing
+from refsd.networks.bugs import Change, exchanging, replacing, rows_and_columns_swapped, with_arguments, with_result
 
-_CONDITIONING, _BLOCK, _ATTENTION = flux3.conditioning, flux3.parallel_block, flux3.rotary_attention
-_PICTURE, _TEXT = flux3.picture_ids, flux3.text_ids
+_CONDITIONING, _ATTENTION, _PICTURE = flux3.conditioning, flux3.rotary_attention, flux3.picture_ids
 _STAGES = (("early_stream_modulations.", "single_stream_modulations."),)
-
-
-def _whole_steps(x, word=0):
-    return _PICTURE(x, word) * np.array([1, 2, 2, 1])
-
-
-def _rows_and_columns_swapped(x, word=0):
-    return _PICTURE(x, word)[:, [0, 2, 1, 3]]
 
 
 def _references_on_the_first_axis(x, word=0):
@@ -32,10 +23,6 @@ def _at_the_pictures_time(*modes: str):
         return vec | dict.fromkeys(modes, vec["image"])
 
     return conditioning
-
-
-def _picture_at_zero(m: Module, timesteps, target_timesteps):
-    return _CONDITIONING(m, 0 * timesteps, target_timesteps)
 
 
 def _zero_not_embedded(m: Module, timesteps, target_timesteps):
@@ -67,9 +54,8 @@ def _blocks_of_the_picture(name: str):
     return name.replace(".image_cond.", ".image.") if name.startswith("content_mode_blocks.image_cond.") else None
 
 
-def _modulated_as_the_picture(m: Module, streams, mods, angle, head_dim, eps=flux3.EPS):
-    mods = [mods[1]] * len(mods) if len(mods) > 1 else mods
-    return _BLOCK(m, streams, mods, angle, head_dim, eps)
+def _as_the_picture(mods):
+    return [mods[1]] * len(mods) if len(mods) > 1 else mods
 
 
 def _in_sequence(m: Module, streams, mods, angle, head_dim, eps=flux3.EPS):
@@ -98,22 +84,34 @@ def _value_activated(m: Module, h):
 BUGS = (
     *replacing(
         flux3,
-        ("FLUX.3's rows and columns are whole steps apart, not half", "picture_ids", _whole_steps),
-        ("FLUX.3's rows and columns are swapped", "picture_ids", _rows_and_columns_swapped),
+        (
+            "FLUX.3's rows and columns are whole steps apart, not half",
+            "picture_ids",
+            with_result(_PICTURE, lambda ids: ids * np.array([1, 2, 2, 1])),
+        ),
+        ("FLUX.3's rows and columns are swapped", "picture_ids", rows_and_columns_swapped(_PICTURE)),
         (
             "FLUX.3's references stand at words 1, 2, ..., not -1, -2, ...",
             "picture_ids",
-            lambda x, word=0: _PICTURE(x, -word),
+            with_arguments(_PICTURE, word=lambda k: -k),
         ),
-        ("FLUX.3's references have the picture's positions", "picture_ids", lambda x, word=0: _PICTURE(x)),
+        (
+            "FLUX.3's references have the picture's positions",
+            "picture_ids",
+            with_arguments(_PICTURE, word=lambda k: 0),
+        ),
         ("FLUX.3's references stand at 10, 20, ... as FLUX.2's", "picture_ids", _references_on_the_first_axis),
-        ("FLUX.3's words are all at 0", "text_ids", lambda J: 0 * _TEXT(J)),
+        ("FLUX.3's words are all at 0", "text_ids", with_result(flux3.text_ids, np.zeros_like)),
         ("FLUX.3's text has the picture's time, not 0", "conditioning", _at_the_pictures_time("txt")),
         ("FLUX.3's references have the picture's time, not 0", "conditioning", _at_the_pictures_time("image_cond")),
         ("FLUX.3's text and references have no time, not time 0", "conditioning", _zero_not_embedded),
-        ("FLUX.3's picture has time 0", "conditioning", _picture_at_zero),
+        ("FLUX.3's picture has time 0", "conditioning", with_arguments(_CONDITIONING, timesteps=np.zeros_like)),
         ("FLUX.3's time of the step's end reaches the picture alone", "conditioning", _target_of_the_picture),
-        ("FLUX.3's joint blocks modulate all tokens as the picture's", "parallel_block", _modulated_as_the_picture),
+        (
+            "FLUX.3's joint blocks modulate all tokens as the picture's",
+            "parallel_block",
+            with_arguments(flux3.parallel_block, mods=_as_the_picture),
+        ),
         ("FLUX.3's MLP follows the attention", "parallel_block", _in_sequence),
         ("FLUX.3's MLP activates the value, not the gate", "mlp", _value_activated),
         ("FLUX.3's attention ignores the padding of the text", "rotary_attention", _last_word_masked),

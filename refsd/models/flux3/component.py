@@ -3,17 +3,8 @@
 from refsd.models.flux2.component import REFERENCES, picture
 from refsd.models.flux3 import AXES_DIM, EPS, THETA, flux3
 from refsd.module import Module
-from refsd.networks.component import (
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-    Fit,
-    exactly,
-    needed,
-    refused,
-    rotary_axes,
-)
+from refsd.networks.component import POSITION, VALUE, Argument, Component
+from refsd.networks.fits import Fit, exactly, needed, refused, rotary_axes
 
 _NORMS = "txt_mode_blocks.0.norm.query_norm.scale", "single_blocks.0.norm.query_norm.scale"
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from refsd.models.flux.network import qk_norm
 from refsd.models.flux.norm_names import ORIGINAL
 from refsd.networks.config import positive, rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, count, has, linear, read_size
-from refsd.networks.keymap import SWAP, Keymap, Row, prefix_rows
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, count, has, read_size
+from refsd.networks.keymap import SWAP, Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
 
@@ -51,29 +51,25 @@ _AROUND = ("emb_in.image.weight", "txt_in.weight", "final_layer.image.linear.wei
 def flux3_shapes(size: Flux3Size) -> Shapes:
     """Return the shapes of all tensors. Source: diffusers transformer_flux3.py, Flux3Transformer2DModel."""
     D = size.hidden
-    shapes = _bare("emb_in.image", size.channels, D) | _bare("emb_in.image_cond", size.cond_channels, D)
-    shapes |= _bare("txt_in", size.context_dim, D)
+    shapes = bare("emb_in.image", size.channels, D) | bare("emb_in.image_cond", size.cond_channels, D)
+    shapes |= bare("txt_in", size.context_dim, D)
     for name in ("time_in", "ref_time_in")[: 1 + size.target_time]:
-        shapes |= _bare(f"{name}.in_layer", size.frequencies, D) | _bare(f"{name}.out_layer", D, D)
+        shapes |= bare(f"{name}.in_layer", size.frequencies, D) | bare(f"{name}.out_layer", D, D)
     for stage in ("early", "single"):
         for mode in MODES:
-            shapes |= _bare(f"{stage}_stream_modulations.{mode}.lin", D, 3 * D)
+            shapes |= bare(f"{stage}_stream_modulations.{mode}.lin", D, 3 * D)
     for stack, n in (*((stack, size.mode_blocks) for stack in _STACKS), ("single_blocks.", size.single_blocks)):
         for i in range(n):
             shapes |= _block(f"{stack}{i}", size)
-    shapes |= _bare("final_layer.image.linear", D, size.channels)
-    return shapes | _bare("final_layer.image.adaLN_modulation.1", D, 2 * D)
-
-
-def _bare(name: str, inputs: int, outputs: int) -> Shapes:
-    return linear(name, inputs, outputs, bias=False)
+    shapes |= bare("final_layer.image.linear", D, size.channels)
+    return shapes | bare("final_layer.image.adaLN_modulation.1", D, 2 * D)
 
 
 def _block(at: str, size: Flux3Size) -> Shapes:
     D, shapes = size.hidden, qk_norm(f"{at}.norm", size.head_dim)
     for name in ("q_proj", "k_proj", "v_proj", "attn_out"):
-        shapes |= _bare(f"{at}.{name}", D, D)
-    return shapes | _bare(f"{at}.mlp_in", D, 2 * size.mlp) | _bare(f"{at}.mlp_out", size.mlp, D)
+        shapes |= bare(f"{at}.{name}", D, D)
+    return shapes | bare(f"{at}.mlp_in", D, 2 * size.mlp) | bare(f"{at}.mlp_out", size.mlp, D)
 
 
 def flux3_size(shapes: Mapping[str, Shape]) -> Flux3Size:
@@ -89,7 +85,7 @@ def flux3_size(shapes: Mapping[str, Shape]) -> Flux3Size:
     )
 
 
-# (original's name, diffusers')
+# (original's name, diffusers'[, rule])
 _ENDS = (
     *((f"emb_in.{mode}", f"x_embedders.{mode}") for mode in PICTURES),
     ("txt_in", "context_embedder"),
@@ -103,6 +99,7 @@ _ENDS = (
         for mode in MODES
     ),
     ("final_layer.image.linear", "proj_out"),
+    ("final_layer.image.adaLN_modulation.1", "norm_out.linear", SWAP),
 )
 _BLOCK = (
     ("q_proj", "attn.to_q"),
@@ -121,15 +118,13 @@ def flux3_keymap(
 ) -> Keymap:
     """Map FLUX.3's names to and from diffusers', which swaps scale and shift of the last modulation."""
     rows = prefix_rows(_ENDS)
-    rows.append(Row("final_layer.image.adaLN_modulation.1", ("norm_out.linear",), SWAP))
     for ours, theirs, n in (
-        ("txt_mode_blocks.", "txt_mode_blocks.", text_blocks),
-        ("content_mode_blocks.image.", "mode_blocks.image.", picture_blocks),
-        ("content_mode_blocks.image_cond.", "mode_blocks.image_cond.", reference_blocks),
-        ("single_blocks.", "single_transformer_blocks.", single_blocks),
+        ("txt_mode_blocks", "txt_mode_blocks", text_blocks),
+        ("content_mode_blocks.image", "mode_blocks.image", picture_blocks),
+        ("content_mode_blocks.image_cond", "mode_blocks.image_cond", reference_blocks),
+        ("single_blocks", "single_transformer_blocks", single_blocks),
     ):
-        for i in range(n):
-            rows += prefix_rows(_BLOCK, f"{ours}{i}.", f"{theirs}{i}.")
+        rows += block_rows(n, ours, theirs, _BLOCK)
     return Keymap(rows)
 
 

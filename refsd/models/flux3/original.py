@@ -4,7 +4,7 @@ from typing import Any
 
 from refsd.models.flux2.component import REFERENCES
 from refsd.networks.original import Arguments, Given, diffusers, per_mille, refuse, sample, timesteps
-from refsd.networks.torch_tokens import first_tokens, grid, joined
+from refsd.networks.torch_tokens import as_picture, first_tokens, flat, grid, joined
 from refsd.numerics.errors import BadInput
 
 _STEP = 0.5  # distance between neighbouring rows and columns
@@ -14,26 +14,16 @@ _MODULATIONS = "early_stream_modulations.", "single_stream_modulations."
 def _run(model, x, params):
     pictures = [x[name] for name in REFERENCES if name in x]
     y = model(
-        _tokens(x["x"]),
+        flat(x["x"]),
         x["context"],
         x["timesteps"],
         _ids(x["x"]),
         _text_ids(x["context"]),
-        joined([_tokens(one) for one in pictures], 1) if pictures else None,
+        joined([flat(one) for one in pictures], 1) if pictures else None,
         joined([_ids(one, -k) for k, one in enumerate(pictures, 1)], 0) if pictures else None,
         x.get("target_timesteps"),
     ).sample
-    return {"out": _as_picture(y, *x["x"].shape[2:])}
-
-
-def _tokens(x):
-    """[N, C, H, W] -> [N, H * W, C]"""
-    return x.flatten(2).transpose(1, 2)
-
-
-def _as_picture(tokens, high, wide):
-    """[N, H * W, C] -> [N, C, H, W]"""
-    return tokens.transpose(1, 2).reshape(len(tokens), -1, high, wide)
+    return {"out": as_picture(y, *x["x"].shape[2:])}
 
 
 def _ids(x, word=0):
@@ -65,7 +55,7 @@ def _read(model, given: Given) -> Arguments:
     (high, wide), *others = _sizes(given["img_ids"], 0)
     if others or not _text_ids(context).equal(given["txt_ids"].to(context.dtype)):
         raise BadInput("img_ids are not those of one picture, or txt_ids are not 0, 1, 2, ... in the last column")
-    inputs: dict[str, Any] = {"x": _as_picture(tokens, high, wide), "context": context}
+    inputs: dict[str, Any] = {"x": as_picture(tokens, high, wide), "context": context}
     for name, theirs in (("timesteps", "timestep"), ("target_timesteps", "target_timestep")):
         if given.get(theirs) is not None:
             inputs[name] = per_mille(timesteps(given, theirs, len(tokens)), tokens.dtype)
@@ -75,9 +65,9 @@ def _read(model, given: Given) -> Arguments:
             raise BadInput(f"the call has {len(sizes)} references; refsd takes {len(REFERENCES)}")
         parts = given["image_cond_hidden_states"].split([h * w for h, w in sizes], 1)
         inputs |= {
-            name: _as_picture(part, *size) for name, part, size in zip(REFERENCES, parts, sizes, strict=False)
+            name: as_picture(part, *size) for name, part, size in zip(REFERENCES, parts, sizes, strict=False)
         }
-    return Arguments(inputs, {}, lambda y: {"out": _as_picture(sample(y), high, wide)})
+    return Arguments(inputs, {}, lambda y: {"out": as_picture(sample(y), high, wide)})
 
 
 def _sizes(ids, word) -> list[tuple[int, int]]:

@@ -4,17 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.models.language_model.network import (
-    LLM_PREFIXES,
-    NOT_TEXT,
-    decoder_keymap,
-    decoder_shapes,
-    decoder_size,
-    llm_config,
-    possible_head_dim,
-    read_head_dim,
-    turning,
-)
+from refsd.models.language_model.config import llm_config, possible_head_dim, read_head_dim, turning
+from refsd.models.language_model.network import LLM_PREFIXES, NOT_TEXT, decoder_keymap, decoder_shapes, decoder_size
 from refsd.networks.config import positive, whole
 from refsd.networks.dimensions import Shape, Shapes
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, fixed

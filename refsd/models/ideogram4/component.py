@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from refsd.models.ideogram4 import EPS, NORM, SECTIONS, THETA, UNCONDITIONAL, ideogram4
 from refsd.module import Module
-from refsd.networks.component import MASK, POSITION, VALUE, Argument, Component, Fit, Stack, exactly, whole_heads
+from refsd.networks.component import MASK, POSITION, VALUE, Argument, Component, Stack
 from refsd.networks.dimensions import Shape
+from refsd.networks.fits import Fit, exactly, whole_heads
 from refsd.numerics.errors import BadInput
 
 

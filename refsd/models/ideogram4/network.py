@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from refsd.models.ideogram4 import UNCONDITIONAL
 from refsd.networks.config import positive, rotary_axes
-from refsd.networks.dimensions import Shape, Shapes, blocks, linear, read_size
-from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, same_names
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, linear, read_size
+from refsd.networks.keymap import CONCAT, Keymap, block_rows, same_names
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Layout, Location, Network, counted
 
@@ -46,12 +46,10 @@ def ideogram4_shapes(size: Ideogram4Size) -> Shapes:
     shapes |= linear("adaln_proj", D, size.knobs) | {"embed_image_indicator.weight": (2, D)}
     for i in range(size.layers):
         at = f"layers.{i}"
-        shapes |= linear(f"{at}.attention.qkv", D, 3 * D, bias=False) | linear(
-            f"{at}.attention.o", D, D, bias=False
-        )
+        shapes |= bare(f"{at}.attention.qkv", D, 3 * D) | bare(f"{at}.attention.o", D, D)
         shapes |= {f"{at}.attention.norm_{which}.weight": (size.head_dim,) for which in "qk"}
         for name, inputs, outputs in (("w1", D, size.mlp), ("w2", size.mlp, D), ("w3", D, size.mlp)):
-            shapes |= linear(f"{at}.feed_forward.{name}", inputs, outputs, bias=False)
+            shapes |= bare(f"{at}.feed_forward.{name}", inputs, outputs)
         shapes |= {f"{at}.{half}_norm{n}.weight": (D,) for half in ("attention", "ffn") for n in (1, 2)}
         shapes |= linear(f"{at}.adaln_modulation", size.knobs, 4 * D)
     shapes |= linear("final_layer.adaln_modulation", size.knobs, D)
@@ -64,14 +62,15 @@ def ideogram4_size(shapes: Mapping[str, Shape]) -> Ideogram4Size:
     return read_size(IDEOGRAM4, ideogram4_shapes, shapes, layers=layers)
 
 
+_ATTENTION = (
+    ("attention.qkv", ("attention.to_q", "attention.to_k", "attention.to_v"), CONCAT),
+    ("attention.o", "attention.to_out.0"),
+)
+
+
 def ideogram4_keymap(layers: int = IDEOGRAM4.layers) -> Keymap:
     """Map Ideogram's names to and from diffusers'."""
-    rows = []
-    for i in range(layers):
-        at = f"layers.{i}.attention"
-        rows.append(Row(f"{at}.qkv", (f"{at}.to_q", f"{at}.to_k", f"{at}.to_v"), CONCAT))
-        rows.append(Row(f"{at}.o", (f"{at}.to_out.0",), SAME))
-    return Keymap(rows, rest_same=True)
+    return Keymap(block_rows(layers, "layers", "layers", _ATTENTION), rest_same=True)
 
 
 def _config(size: Ideogram4Size) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Diffusers' transformer of Ideogram 4."""
 
 from refsd.networks.original import diffusers
+from refsd.networks.torch_tokens import flat
 
 WORD, PICTURE, START = 3, 2, 65536
 
@@ -15,7 +16,7 @@ def _run(model, x, params):
     picture = torch.stack([0 * row, row, column], -1).reshape(1, -1, 3).to(there.device) + START
     ones = there.new_ones((N, H * W))
     y = model(
-        torch.cat([x["x"].new_zeros((N, J, C)), x["x"].flatten(2).transpose(1, 2)], 1),
+        torch.cat([x["x"].new_zeros((N, J, C)), flat(x["x"])], 1),
         x["timesteps"].to(x["x"].dtype),
         torch.cat([x["context"], x["context"].new_zeros((N, H * W, E))], 1),
         torch.cat([number[..., None].expand(-1, -1, 3), picture.expand(N, -1, -1)], 1),

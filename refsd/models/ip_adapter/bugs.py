@@ -5,7 +5,7 @@ import numpy as np
 from refsd.golden.judge import Mutant
 from refsd.models import ip_adapter, unet
 from refsd.models.ip_adapter import Prompt
-from refsd.networks.bugs import changing, dropping, exchanging, replacing
+from refsd.networks.bugs import changing, dropping, exchanging, replacing, with_arguments
 
 _IMAGE, _CROSS, _PERCEIVER = ip_adapter.image_attention, unet.cross_attention, ip_adapter.perceiver_attention
 
@@ -66,7 +66,7 @@ BUGS = (
         (
             "the IP-Adapter's scale is not read",
             "image_attention",
-            lambda m, q, prompt: _IMAGE(m, q, prompt._replace(scale=1.0)),
+            with_arguments(_IMAGE, prompt=lambda prompt: prompt._replace(scale=1.0)),
         ),
         ("text and image share one softmax", "cross_attention", _one_softmax),
         ("the image is read by the text's keys and values", "cross_attention", _read_as_text),

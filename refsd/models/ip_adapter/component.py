@@ -2,7 +2,8 @@
 
 from refsd.models.ip_adapter import HEAD_DIM, image_prompt
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, exactly, needed, refused
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, exactly, needed, refused
 from refsd.numerics.errors import BadInput
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from refsd.models.unet.tensors import SD15, SDXL, TRANSFORMER, UNetSize, unet_shapes
-from refsd.networks.dimensions import Shape, Shapes, count, dim, has, linear, norm
+from refsd.networks.dimensions import Shape, Shapes, bare, count, dim, has, linear, norm
 from refsd.networks.network import Location, Network, same
 from refsd.networks.recipe import alone
 
@@ -102,11 +102,11 @@ def _resampler(size: IPAdapterSize) -> Shapes:
     for i in range(size.layers):
         attention, mlp = f"{_PROJ}.layers.{i}.0", f"{_PROJ}.layers.{i}.1"
         shapes |= norm(f"{attention}.norm1", D) | norm(f"{attention}.norm2", D)
-        shapes |= linear(f"{attention}.to_q", D, size.keys, bias=False)
-        shapes |= linear(f"{attention}.to_kv", D, 2 * size.keys, bias=False)
-        shapes |= linear(f"{attention}.to_out", size.keys, D, bias=False)
+        shapes |= bare(f"{attention}.to_q", D, size.keys)
+        shapes |= bare(f"{attention}.to_kv", D, 2 * size.keys)
+        shapes |= bare(f"{attention}.to_out", size.keys, D)
         shapes |= norm(f"{mlp}.0", D)
-        shapes |= linear(f"{mlp}.1", D, size.mlp, bias=False) | linear(f"{mlp}.3", size.mlp, D, bias=False)
+        shapes |= bare(f"{mlp}.1", D, size.mlp) | bare(f"{mlp}.3", size.mlp, D)
     return shapes
 
 

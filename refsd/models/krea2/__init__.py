@@ -5,9 +5,9 @@ Key names are diffusers'. Norms hold their weight less 1.
 
 import numpy as np
 
-from refsd.kernels.attention import boolean_mask
 from refsd.kernels.sigmoid import sigmoid
 from refsd.models.flux import pack, unpack
+from refsd.models.qwen_image import text_mask
 from refsd.module import Module, block
 
 AXES_DIM = 32, 48, 48  # rotary channels of a head for the axes picture, row, column
@@ -39,7 +39,7 @@ def krea2(m: Module, x, timesteps, context, context_mask=None, axes_dim=AXES_DIM
     txt = text_in(m["txt_in"], text_fusion(m["text_fusion"], context, context_mask, eps), eps)
     both = np.concatenate([txt, m.linear("img_in", pack(x))], axis=1)
     angle = m.rope_angles(token_ids(J, H, W)[None], axes_dim, theta)
-    mask = seen(context_mask, H * W // 4)
+    mask = text_mask(context_mask, H * W // 4)
     for i in range(m.count("transformer_blocks")):
         both = transformer_block(m["transformer_blocks"][i], both, knobs, angle, eps, mask)
     return unpack(final_layer(m["final_layer"], both[:, J:], temb, eps), H, W)
@@ -49,14 +49,6 @@ def token_ids(J, H, W):
     """Return the positions (picture, row, column) of J words and of a latent's tokens. -> [J + H/2 * W/2, 3]"""
     row, column = np.indices((H // 2, W // 2)).reshape(2, -1)
     return np.concatenate([np.zeros((J, 3), np.int64), np.stack([0 * row, row, column], axis=-1)])
-
-
-def seen(context_mask, pictures):
-    """Mask text tokens that are not seen; further `pictures` tokens are. -> [N, 1, 1, J + pictures] or None"""
-    if context_mask is None:
-        return None
-    there = np.pad(np.asarray(context_mask) != 0, ((0, 0), (0, pictures)), constant_values=True)
-    return boolean_mask(there[:, None, None], np.float64)
 
 
 @block
@@ -71,7 +63,7 @@ def text_fusion(m: Module, context, context_mask, eps):
         h = fusion_block(m["layerwise_blocks"][i], h, eps)
     h = np.copy(h.reshape(N, J, S, E).swapaxes(2, 3), order="C")
     h = m.linear("projector", h)[..., 0]
-    mask = seen(context_mask, 0)
+    mask = text_mask(context_mask, 0)
     for i in range(m.count("refiner_blocks")):
         h = fusion_block(m["refiner_blocks"][i], h, eps, mask)
     return h

@@ -3,19 +3,8 @@
 from refsd.models.krea2 import AXES_DIM, EPS, THETA, krea2
 from refsd.models.krea2.network import PROJECTOR
 from refsd.module import Module
-from refsd.networks.component import (
-    MASK,
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-    Fit,
-    Stack,
-    exactly,
-    multiple_of,
-    rotary_axes,
-    whole_heads,
-)
+from refsd.networks.component import MASK, POSITION, VALUE, Argument, Component, Stack
+from refsd.networks.fits import Fit, exactly, multiple_of, rotary_axes, whole_heads
 
 PATCH = 2
 _STACKS = "transformer_blocks", "text_fusion.layerwise_blocks", "text_fusion.refiner_blocks"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, linear, one_stack, read_size
-from refsd.networks.keymap import SAME, Keymap, Row, Rule, reshaped
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, linear, one_stack, read_size
+from refsd.networks.keymap import Keymap, Rule, block_rows, prefix_rows, reshaped
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 
@@ -76,7 +76,7 @@ def _block(at: str, width: int, head_dim: int, keys: int, mlp: int) -> Shapes:
         shapes[f"{at}.attn.{name}.weight"] = (rows, width)
     shapes |= {f"{at}.attn.norm_{which}.weight": (head_dim,) for which in "qk"}
     for name, inputs, outputs in (("gate", width, mlp), ("up", width, mlp), ("down", mlp, width)):
-        shapes |= linear(f"{at}.ff.{name}", inputs, outputs, bias=False)
+        shapes |= bare(f"{at}.ff.{name}", inputs, outputs)
     return shapes
 
 
@@ -110,44 +110,40 @@ def _of_rows(rows: int, flat: Callable[[int], Shape]) -> Rule:
 _TABLE = _of_rows(6, lambda n: (n,))
 _WEIGHTS = _of_rows(1, lambda n: (1, n))
 
-# (our name, Krea's, rule)
+# (our name, Krea's[, rule])
 _ENDS = (
-    ("img_in", "first", SAME),
-    ("time_embed.linear_1", "tmlp.0", SAME),
-    ("time_embed.linear_2", "tmlp.2", SAME),
-    ("time_mod_proj", "tproj.1", SAME),
+    ("img_in", "first"),
+    ("time_embed.linear_1", "tmlp.0"),
+    ("time_embed.linear_2", "tmlp.2"),
+    ("time_mod_proj", "tproj.1"),
     ("text_fusion.projector", "txtfusion.projector", _WEIGHTS),
-    ("txt_in.norm.weight", "txtmlp.0.scale", SAME),
-    ("txt_in.linear_1", "txtmlp.1", SAME),
-    ("txt_in.linear_2", "txtmlp.3", SAME),
-    ("final_layer.scale_shift_table", "last.modulation.lin", SAME),
-    ("final_layer.norm.weight", "last.norm.scale", SAME),
-    ("final_layer.linear", "last.linear", SAME),
+    ("txt_in.norm.weight", "txtmlp.0.scale"),
+    ("txt_in.linear_1", "txtmlp.1"),
+    ("txt_in.linear_2", "txtmlp.3"),
+    ("final_layer.scale_shift_table", "last.modulation.lin"),
+    ("final_layer.norm.weight", "last.norm.scale"),
+    ("final_layer.linear", "last.linear"),
 )
 _BLOCK = (
-    ("norm1.weight", "prenorm.scale", SAME),
-    ("norm2.weight", "postnorm.scale", SAME),
-    ("attn.to_q", "attn.wq", SAME),
-    ("attn.to_k", "attn.wk", SAME),
-    ("attn.to_v", "attn.wv", SAME),
-    ("attn.to_gate", "attn.gate", SAME),
-    ("attn.to_out.0", "attn.wo", SAME),
-    ("attn.norm_q.weight", "attn.qknorm.qnorm.scale", SAME),
-    ("attn.norm_k.weight", "attn.qknorm.knorm.scale", SAME),
-    ("ff", "mlp", SAME),
+    ("norm1.weight", "prenorm.scale"),
+    ("norm2.weight", "postnorm.scale"),
+    ("attn.to_q", "attn.wq"),
+    ("attn.to_k", "attn.wk"),
+    ("attn.to_v", "attn.wv"),
+    ("attn.to_gate", "attn.gate"),
+    ("attn.to_out.0", "attn.wo"),
+    ("attn.norm_q.weight", "attn.qknorm.qnorm.scale"),
+    ("attn.norm_k.weight", "attn.qknorm.knorm.scale"),
+    ("ff", "mlp"),
 )
 
 
 def krea2_keymap(layers: int = 28, layerwise: int = 2, refiners: int = 2) -> Keymap:
     """Map diffusers' names to and from Krea's own."""
-    rows = [Row(ours, (theirs,), rule) for ours, theirs, rule in _ENDS]
-    for ours, theirs, n, parts in (
-        ("transformer_blocks.", "blocks.", layers, (("scale_shift_table", "mod.lin", _TABLE), *_BLOCK)),
-        (_LAYERWISE, "txtfusion.layerwise_blocks.", layerwise, _BLOCK),
-        (_REFINERS, "txtfusion.refiner_blocks.", refiners, _BLOCK),
-    ):
-        for i in range(n):
-            rows += [Row(f"{ours}{i}.{one}", (f"{theirs}{i}.{other}",), rule) for one, other, rule in parts]
+    rows = prefix_rows(_ENDS)
+    rows += block_rows(layers, "transformer_blocks", "blocks", (("scale_shift_table", "mod.lin", _TABLE), *_BLOCK))
+    rows += block_rows(layerwise, _LAYERWISE[:-1], "txtfusion.layerwise_blocks", _BLOCK)
+    rows += block_rows(refiners, _REFINERS[:-1], "txtfusion.refiner_blocks", _BLOCK)
     return Keymap(rows)
 
 

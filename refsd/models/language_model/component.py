@@ -1,10 +1,12 @@
 """What the components of language models share: arguments, constraints, and how hidden states are selected."""
 
 import math
+from collections.abc import Callable, Sequence
 
 from refsd.models.flux2 import stacked
 from refsd.module import Module
-from refsd.networks.component import IDS, MASK, Argument, Fit, exactly
+from refsd.networks.component import IDS, MASK, Argument
+from refsd.networks.fits import Fit, exactly
 from refsd.numerics.errors import BadInput
 
 INPUT_IDS = Argument("N L", IDS, "token ids, begun and ended")
@@ -20,6 +22,11 @@ def with_head_dim(m: Module) -> dict[str, Fit]:
     rows = math.gcd(attention.shape("q_proj.weight")[0], attention.shape("k_proj.weight")[0])
     even = Fit(rows, f"an even divisor of {rows}", lambda size: size % 2 == 0 and rows % size == 0)
     return vocabulary(m) | {"head_dim": even}
+
+
+def selecting(network: Callable, usual: Sequence[int] = ()) -> Callable[..., dict]:
+    """Return a language model's component: the hidden states that `context` selects. usual: as there"""
+    return lambda m, *inputs, layers=(), **given: context(network(m, *inputs, **given), layers, usual)
 
 
 def context(hidden_states, layers, usual=()) -> dict:

@@ -1,6 +1,6 @@
 """llama.cpp's names of a language model's layers."""
 
-from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.keymap import Keymap, block_rows, prefix_rows
 
 GGUF_ENDS = (("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"))
 GGUF_LAYER = (
@@ -20,6 +20,4 @@ HEADLESS = ("embed_tokens", "layers", "norm")
 
 
 def gguf_keymap(ends, each, layers, ours, theirs) -> Keymap:
-    rows = [Row(a, (b,), SAME) for a, b in ends]
-    rows += [Row(f"{ours}.{i}.{a}", (f"{theirs}.{i}.{b}",), SAME) for i in range(layers) for a, b in each]
-    return Keymap(rows)
+    return Keymap(prefix_rows(ends) + block_rows(layers, ours, theirs, each))

@@ -6,11 +6,10 @@ import numpy as np
 from refsd.golden.judge import Mutant
 from refsd.models import ltx2
 from refsd.module import Module
-from refsd.networks.bugs import Change, dropping, replacing
+from refsd.networks.bugs import Change, dropping, replacing, rows_and_columns_swapped, with_arguments, with_result
 
-_ANGLES, _POSITIONS, _TABLE, _TURN = ltx2.angles, ltx2.positions, ltx2.table, ltx2.turn
-_ACROSS, _ATTENTION, _CROSS_TIMES, _GATES = ltx2.across, ltx2.attention, ltx2.cross_times, ltx2.gates
-_BETWEEN = ltx2.between
+_ANGLES, _POSITIONS, _TABLE = ltx2.angles, ltx2.positions, ltx2.table
+_ACROSS, _ATTENTION = ltx2.across, ltx2.attention
 
 
 def _heads_alike(m: Module, places, extent, channels, theta, heads):
@@ -53,7 +52,7 @@ def _powers_in_float32(m: Module, places, extent, channels, theta, heads):
 
 
 def _rounded(dtype):
-    return lambda *sizes: _POSITIONS(*sizes).astype(dtype).astype(np.float64)
+    return with_result(_POSITIONS, lambda ids: ids.astype(dtype).astype(np.float64))
 
 
 def _begin(n, steps):
@@ -106,10 +105,6 @@ def _turned_to_the_text(keys: bool, named: str):
     return attention
 
 
-def _thousandth(m: Module, name, gate, t, gate_scale):
-    return _CROSS_TIMES(m, name, gate, t, gate_scale / 1000)
-
-
 def _one_time(inputs):
     return {**inputs, "audio_timesteps": inputs["timesteps"]} if "audio_context" in inputs else None
 
@@ -122,22 +117,22 @@ BUGS = (
         (
             "LTX-2's streams see each other by the other time of the two",
             "between",
-            lambda own, time, audio_time, cross: _BETWEEN(own, time, audio_time, not cross),
+            with_arguments(ltx2.between, cross_timestep=lambda cross: not cross),
         ),
         ("LTX-2's heads have the same frequencies", "angles", _heads_alike),
         ("LTX-2's frequencies are those of one axis after the other", "angles", _in_order(_axes_one_by_one)),
         ("LTX-2's last channels are not turned, not the first", "angles", _in_order(_rest_last)),
         ("LTX-2's positions are not centred", "angles", _not_centred),
         ("LTX-2's frequencies are powers in float32", "angles", _powers_in_float32),
-        ("LTX-2's rows and columns are swapped", "positions", lambda *sizes: _POSITIONS(*sizes)[:, [0, 2, 1]]),
-        ("LTX-2's frames have one rate", "positions", lambda F, H, W, fps: _POSITIONS(F, H, W, ltx2.FPS)),
+        ("LTX-2's rows and columns are swapped", "positions", rows_and_columns_swapped(_POSITIONS)),
+        ("LTX-2's frames have one rate", "positions", with_arguments(_POSITIONS, fps=lambda fps: ltx2.FPS)),
         *(
             (f"LTX-2's positions are rounded to {name}", "positions", _rounded(dtype))
             for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16))
         ),
         ("LTX-2's positions are where tokens begin", "middle", _begin),
         ("LTX-2's first latent is as long as the others", "middle", lambda n, steps: steps * (np.arange(n) + 0.5)),
-        ("LTX-2's RoPE turns the other pairs", "turn", lambda m, x, angle, split: _TURN(m, x, angle, not split)),
+        ("LTX-2's RoPE turns the other pairs", "turn", with_arguments(ltx2.turn, split=lambda split: not split)),
         (
             "LTX-2's modulation between the streams has shift before scale",
             "table",
@@ -164,8 +159,12 @@ BUGS = (
             _table_of("scale_shift_table", lambda mod: _text_after_self(mod) if len(mod) == 9 else mod),
         ),
         ("LTX-2's sound sees the video that has seen it", "across", _after_the_other),
-        ("LTX-2's gates between the streams have a thousandth of the time", "cross_times", _thousandth),
-        ("LTX-2.3's gates of heads are 0..1", "gates", lambda m, x: 0.5 * _GATES(m, x)),
+        (
+            "LTX-2's gates between the streams have a thousandth of the time",
+            "cross_times",
+            with_arguments(ltx2.cross_times, gate_scale=lambda scale: scale / 1000),
+        ),
+        ("LTX-2.3's gates of heads are 0..1", "gates", with_result(ltx2.gates, lambda y: 0.5 * y)),
         *(
             (f"LTX-2's rotary angles turn {what} to the text, too", "attention", _turned_to_the_text(keys, name))
             for what, keys, name in (

@@ -2,17 +2,8 @@
 
 from refsd.models.ltx2 import AUDIO_EXTENT, AUDIO_HEAD_DIM, EPS, EXTENT, FPS, HEAD_DIM, THETA, ltx2
 from refsd.module import Module
-from refsd.networks.component import (
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-    Fit,
-    Stack,
-    exactly,
-    layers_below,
-    numbers,
-)
+from refsd.networks.component import POSITION, VALUE, Argument, Component, Stack
+from refsd.networks.fits import Fit, exactly, layers_below, numbers
 
 
 def _heads(m: Module, name: str, channels: int, also: int) -> Fit:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from refsd.networks.config import divisor, positive, shown_value, whole
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear, read_size
-from refsd.networks.keymap import Keymap, prefix_rows
+from refsd.networks.keymap import Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 from refsd.numerics.errors import BadInput
@@ -136,9 +136,7 @@ _BLOCK = (
 
 def ltx2_keymap(layers: int = 48) -> Keymap:
     """Map Lightricks' names to and from diffusers'."""
-    rows = prefix_rows(_AROUND)
-    for i in range(layers):
-        rows += prefix_rows(_BLOCK, f"transformer_blocks.{i}.", f"transformer_blocks.{i}.")
+    rows = prefix_rows(_AROUND) + block_rows(layers, "transformer_blocks", "transformer_blocks", _BLOCK)
     return Keymap(rows, rest_same=True)
 
 

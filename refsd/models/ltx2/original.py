@@ -1,10 +1,7 @@
 """Diffusers' transformer of LTX-2, called as its pipeline calls it."""
 
 from refsd.networks.original import diffusers
-
-
-def _tokens(x):
-    return x.flatten(2).transpose(1, 2)
+from refsd.networks.torch_tokens import flat
 
 
 def _run(model, x, params):
@@ -14,7 +11,7 @@ def _run(model, x, params):
             part.rope_type = "split" if params.get("split", True) else "interleaved"
     time, frames = x["timesteps"], x.get("frame_timesteps")
     out, sound = model(
-        _tokens(x["x"]),
+        flat(x["x"]),
         x["audio"],
         x["context"],
         x["audio_context"],

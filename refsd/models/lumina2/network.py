@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, one_stack, read_size
-from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, block_rows
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, dim, has, linear, one_stack, read_size
+from refsd.networks.keymap import CONCAT, Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, Rows, counted, same
 
@@ -63,11 +63,11 @@ def lumina2_shapes(size: Lumina2Size) -> Shapes:
 
 def _block(at: str, size: Lumina2Size) -> Shapes:
     D = size.hidden
-    shapes = linear(f"{at}.attention.qkv", D, D + 2 * size.keys, bias=False)
-    shapes |= linear(f"{at}.attention.out", D, D, bias=False)
+    shapes = bare(f"{at}.attention.qkv", D, D + 2 * size.keys)
+    shapes |= bare(f"{at}.attention.out", D, D)
     shapes |= {f"{at}.attention.{which}_norm.weight": (size.head_dim,) for which in "qk"}
     for name, inputs, outputs in (("w1", D, size.mlp), ("w2", size.mlp, D), ("w3", D, size.mlp)):
-        shapes |= linear(f"{at}.feed_forward.{name}", inputs, outputs, bias=False)
+        shapes |= bare(f"{at}.feed_forward.{name}", inputs, outputs)
     return shapes | {f"{at}.{name}.weight": (D,) for name in _NORMS}
 
 
@@ -89,32 +89,32 @@ def lumina2_size(shapes: Mapping[str, Shape]) -> Lumina2Size:
 # (our name, diffusers' names, rule): several of theirs are concatenated.
 _EMBEDDERS = "time_caption_embed."
 _ENDS = (
-    ("x_embedder", ("x_embedder",), SAME),
-    ("t_embedder.mlp.0", (_EMBEDDERS + "timestep_embedder.linear_1",), SAME),
-    ("t_embedder.mlp.2", (_EMBEDDERS + "timestep_embedder.linear_2",), SAME),
-    ("cap_embedder", (_EMBEDDERS + "caption_embedder",), SAME),
-    ("final_layer.adaLN_modulation.1", ("norm_out.linear_1",), SAME),
-    ("final_layer.linear", ("norm_out.linear_2",), SAME),
+    ("x_embedder", "x_embedder"),
+    ("t_embedder.mlp.0", _EMBEDDERS + "timestep_embedder.linear_1"),
+    ("t_embedder.mlp.2", _EMBEDDERS + "timestep_embedder.linear_2"),
+    ("cap_embedder", _EMBEDDERS + "caption_embedder"),
+    ("final_layer.adaLN_modulation.1", "norm_out.linear_1"),
+    ("final_layer.linear", "norm_out.linear_2"),
 )
 _BLOCK = (
     ("attention.qkv", ("attn.to_q", "attn.to_k", "attn.to_v"), CONCAT),
-    ("attention.out", ("attn.to_out.0",), SAME),
-    ("attention.q_norm", ("attn.norm_q",), SAME),
-    ("attention.k_norm", ("attn.norm_k",), SAME),
-    ("feed_forward.w1", ("feed_forward.linear_1",), SAME),
-    ("feed_forward.w2", ("feed_forward.linear_2",), SAME),
-    ("feed_forward.w3", ("feed_forward.linear_3",), SAME),
-    ("attention_norm2", ("norm2",), SAME),
-    ("ffn_norm1", ("ffn_norm1",), SAME),
-    ("ffn_norm2", ("ffn_norm2",), SAME),
+    ("attention.out", "attn.to_out.0"),
+    ("attention.q_norm", "attn.norm_q"),
+    ("attention.k_norm", "attn.norm_k"),
+    ("feed_forward.w1", "feed_forward.linear_1"),
+    ("feed_forward.w2", "feed_forward.linear_2"),
+    ("feed_forward.w3", "feed_forward.linear_3"),
+    ("attention_norm2", "norm2"),
+    ("ffn_norm1", "ffn_norm1"),
+    ("ffn_norm2", "ffn_norm2"),
 )
-_MODULATED = (("attention_norm1", ("norm1.norm",), SAME), ("adaLN_modulation.1", ("norm1.linear",), SAME))
-_UNMODULATED = (("attention_norm1", ("norm1",), SAME),)
+_MODULATED = (("attention_norm1", "norm1.norm"), ("adaLN_modulation.1", "norm1.linear"))
+_UNMODULATED = (("attention_norm1", "norm1"),)
 
 
 def lumina2_keymap(layers: int = 26, noise_refiners: int = 2, context_refiners: int = 2) -> Keymap:
     """Map the original's names to and from diffusers'."""
-    rows = [Row(*row) for row in _ENDS]
+    rows = prefix_rows(_ENDS)
     rows += block_rows(layers, "layers", "layers", _BLOCK + _MODULATED)
     rows += block_rows(noise_refiners, "noise_refiner", "noise_refiner", _BLOCK + _MODULATED)
     rows += block_rows(context_refiners, "context_refiner", "context_refiner", _BLOCK + _UNMODULATED)

@@ -5,14 +5,10 @@ import numpy as np
 from refsd.golden.judge import Mutant
 from refsd.models import minimax_h3 as h3
 from refsd.module import Module
-from refsd.networks.bugs import Change, replacing
+from refsd.networks.bugs import Change, replacing, rows_and_columns_swapped, with_arguments, with_result
 
 _POSITIONS, _MODULATION, _CONDITIONING = h3.positions, h3.modulation, h3.conditioning
-_WORDS, _WAVES = h3.words, h3.time_embedder
-
-
-def _rows_and_columns_swapped(*sizes):
-    return _POSITIONS(*sizes)[:, [0, 2, 1]]
+_THOUSANDFOLD = with_arguments(h3.time_embedder, t=lambda t: 1000 * t)
 
 
 def _media_from_zero(J, *sizes):
@@ -48,16 +44,12 @@ def _head_by_head(name: str, values):
 
 def _taken_for(of, **other):
     """Return `modulation` with the runs of one (time, mode) taken for those of another."""
-
-    def modulation(m: Module, vec, N, runs):
-        changed = [run._replace(**other) if (run.time, run.mode) == of else run for run in runs]
-        return _MODULATION(m, vec, N, changed)
-
-    return modulation
+    change = lambda run: run._replace(**other) if (run.time, run.mode) == of else run
+    return with_arguments(_MODULATION, runs=lambda runs: [change(run) for run in runs])
 
 
-def _pictures_as_words(J, vision):
-    return [run._replace(mode=h3.TEXT) for run in _WORDS(J, vision)]
+def _as_words(runs):
+    return [run._replace(mode=h3.TEXT) for run in runs]
 
 
 def _modes_inside(m: Module, vec, N, runs):
@@ -66,8 +58,8 @@ def _modes_inside(m: Module, vec, N, runs):
     return h3.Modulation(*six[:3]), h3.Modulation(*six[3:])
 
 
-def _scale_first(m: Module, vec, N, runs):
-    return [h3.Modulation(mod.scale, mod.shift, mod.gate) for mod in _MODULATION(m, vec, N, runs)]
+def _scale_first(modulations):
+    return [h3.Modulation(mod.scale, mod.shift, mod.gate) for mod in modulations]
 
 
 def _conditioning(of_table: bool, wrong):
@@ -93,7 +85,7 @@ BUGS = (
     Mutant("MiniMax-H3's q, k and v are read head by head", Change(revalue=_head_by_head)),
     *replacing(
         h3,
-        ("MiniMax-H3's rows and columns are swapped", "positions", _rows_and_columns_swapped),
+        ("MiniMax-H3's rows and columns are swapped", "positions", rows_and_columns_swapped(_POSITIONS)),
         ("MiniMax-H3's video and sound begin at 0, not after the words", "positions", _media_from_zero),
         ("MiniMax-H3's sound has half its speed", "positions", _sound(lambda ids, J: ids + (ids - J) * [1, 0, 0])),
         ("MiniMax-H3's channels of the sound alternate", "positions", _sound(lambda ids, J: ids.swapaxes(0, 1))),
@@ -120,9 +112,9 @@ BUGS = (
             "modulation",
             _taken_for((h3.OF_KEYFRAMES, h3.VIDEO), time=h3.OF_VIDEO),
         ),
-        ("MiniMax-H3's words of pictures have the words' modulation", "words", _pictures_as_words),
+        ("MiniMax-H3's words of pictures have the words' modulation", "words", with_result(h3.words, _as_words)),
         ("MiniMax-H3's modulation has the modes inside shift, scale and gate", "modulation", _modes_inside),
-        ("MiniMax-H3's modulation has scale before shift", "modulation", _scale_first),
+        ("MiniMax-H3's modulation has scale before shift", "modulation", with_result(_MODULATION, _scale_first)),
         (
             "MiniMax-H3's modulation is not activated",
             "conditioning",
@@ -133,7 +125,7 @@ BUGS = (
             "conditioning",
             _conditioning(True, lambda m, t: m.silu(h3.time_curve(m, t))),
         ),
-        ("MiniMax-H3's time is multiplied by 1000", "time_embedder", lambda m, t: _WAVES(m, 1000 * t)),
+        ("MiniMax-H3's time is multiplied by 1000", "time_embedder", _THOUSANDFOLD),
         ("MiniMax-H3 turns neighbouring channels", "turn", _neighbours),
         ("MiniMax-H3 turns the last channels of a head", "turn", _last_channels),
         ("MiniMax-H3's MLP activates the value, not the gate", "mlp", _value_activated),

@@ -2,17 +2,8 @@
 
 from refsd.models.minimax_h3 import AXES_DIM, CONDITION_TIME, EPS, PATCH, THETA, minimax_h3
 from refsd.module import Module
-from refsd.networks.component import (
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-    Fit,
-    Stack,
-    exactly,
-    multiple_of,
-    rotary_axes,
-)
+from refsd.networks.component import POSITION, VALUE, Argument, Component, Stack
+from refsd.networks.fits import Fit, exactly, multiple_of, rotary_axes
 
 _NORMS = "token_refiner.blocks.0.attn.q_norm.weight", "blocks.0.attn.q_norm.weight"
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from refsd.networks.config import positive, whole
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, read_size
-from refsd.networks.keymap import CONCAT, SWAP, Keymap, Row, prefix_rows
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, dim, has, linear, read_size
+from refsd.networks.keymap import CONCAT, SWAP, Keymap, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 
@@ -72,13 +72,9 @@ def _block(at: str, size: MiniMaxH3Size) -> Shapes:
     D, inner = size.hidden, size.heads * size.head_dim
     shapes: Shapes = {f"{at}.norm1.weight": (D,), f"{at}.norm2.weight": (D,)}
     shapes |= {f"{at}.attn.{which}_norm.weight": (size.head_dim,) for which in "qk"}
-    shapes |= linear(f"{at}.attn.qkv_proj", D, 3 * inner, bias=False)
-    shapes |= linear(f"{at}.attn.out_proj", inner, D, bias=False)
-    return (
-        shapes
-        | linear(f"{at}.mlp.fc1", D, 2 * size.mlp, bias=False)
-        | linear(f"{at}.mlp.fc2", size.mlp, D, bias=False)
-    )
+    shapes |= bare(f"{at}.attn.qkv_proj", D, 3 * inner)
+    shapes |= bare(f"{at}.attn.out_proj", inner, D)
+    return shapes | bare(f"{at}.mlp.fc1", D, 2 * size.mlp) | bare(f"{at}.mlp.fc2", size.mlp, D)
 
 
 def minimax_h3_size(shapes: Mapping[str, Shape]) -> MiniMaxH3Size:
@@ -120,8 +116,10 @@ _PARTS = (
     ("attn.q_norm", "attn.norm_q"),
     ("attn.k_norm", "attn.norm_k"),
     ("attn.out_proj", "attn.to_out.0"),
+    ("mlp.fc1", "ff.net.0.proj", SWAP),
     ("mlp.fc2", "ff.net.2"),
     ("adaln_proj", "adaln_proj"),
+    ("attn.qkv_proj", ("attn.to_q", "attn.to_k", "attn.to_v"), CONCAT),
 )
 
 
@@ -131,8 +129,7 @@ def minimax_h3_keymap(layers: int = 50, refiners: int = 2) -> Keymap:
     places = {f"blocks.{i}.": f"transformer_blocks.{i}." for i in range(layers)}
     places |= {f"{_REFINER}{i}.": f"token_refiner.refiner_blocks.{i}." for i in range(refiners)}
     for ours, theirs in places.items():
-        rows += prefix_rows(_PARTS, ours, theirs) + prefix_rows((("mlp.fc1", "ff.net.0.proj"),), ours, theirs, SWAP)
-        rows += [Row(f"{ours}attn.qkv_proj", tuple(f"{theirs}attn.to_{name}" for name in "qkv"), CONCAT)]
+        rows += prefix_rows(_PARTS, ours, theirs)
     return Keymap(rows)
 
 

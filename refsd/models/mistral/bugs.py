@@ -1,11 +1,13 @@
 """Functions of Ministral 3's rotation with bugs that a port may have."""
 
+from functools import partial
+
 import numpy as np
 
 from refsd.models import mistral
-from refsd.networks.bugs import replacing
+from refsd.networks.bugs import replacing, with_arguments, with_result
 
-_STRETCH, _SCALE, _TURNING = mistral.stretch, mistral.query_scale, mistral.turning
+_STRETCH, _scale = mistral.stretch, partial(with_arguments, mistral.query_scale)
 
 
 def _not_stretched(head_dim, theta, factor, *more):
@@ -24,29 +26,9 @@ def _ends_swapped(head_dim, theta, factor, trained_length, beta_fast, beta_slow,
     return _STRETCH(head_dim, theta, factor, trained_length, beta_slow, beta_fast, truncate)
 
 
-def _not_rounded(head_dim, theta, factor, trained_length, beta_fast, beta_slow, truncate):
-    return _STRETCH(head_dim, theta, factor, trained_length, beta_fast, beta_slow, not truncate)
-
-
 def _wavelengths_mixed(head_dim, theta, factor, *more):
     """The line in the wavelength, where it is one in the frequency."""
     return 1 / (1 + (1 - _STRETCH(head_dim, theta, factor, *more)) / (1 - 1 / factor) * (factor - 1))
-
-
-def _of_half_the_channels(turns, head_dim, theta, trained_length):
-    return _TURNING(turns, head_dim, theta, trained_length) / 2
-
-
-def _without_attention_factor(place, attention_factor, *more):
-    return _SCALE(place, 1.0, *more)
-
-
-def _attention_factor_once(place, attention_factor, *more):
-    return _SCALE(place, attention_factor**0.5, *more)
-
-
-def _not_scaled(place, attention_factor, trained_length, beta):
-    return _SCALE(place, attention_factor, trained_length, 0.0)
 
 
 def _scaled_smoothly(place, attention_factor, trained_length, beta):
@@ -59,11 +41,15 @@ BUGS = replacing(
     ("Ministral's frequencies are all slowed", "stretch", _all_slowed),
     ("YaRN's ramp slows the fast channels", "stretch", _ramp_reversed),
     ("YaRN's beta_fast and beta_slow are swapped", "stretch", _ends_swapped),
-    ("YaRN's ramp is not rounded to whole channels, or the reverse", "stretch", _not_rounded),
+    (
+        "YaRN's ramp is not rounded to whole channels, or the reverse",
+        "stretch",
+        with_arguments(_STRETCH, truncate=lambda rounded: not rounded),
+    ),
     ("YaRN mixes wavelengths, not frequencies", "stretch", _wavelengths_mixed),
-    ("YaRN's ramp counts half the channels", "turning", _of_half_the_channels),
-    ("YaRN's attention factor is left out", "query_scale", _without_attention_factor),
-    ("YaRN's attention factor is the queries' alone", "query_scale", _attention_factor_once),
-    ("Ministral's queries are not scaled by their place", "query_scale", _not_scaled),
+    ("YaRN's ramp counts half the channels", "turning", with_result(mistral.turning, lambda turns: turns / 2)),
+    ("YaRN's attention factor is left out", "query_scale", _scale(attention_factor=lambda n: 1.0)),
+    ("YaRN's attention factor is the queries' alone", "query_scale", _scale(attention_factor=lambda n: n**0.5)),
+    ("Ministral's queries are not scaled by their place", "query_scale", _scale(beta=lambda n: 0.0)),
     ("Ministral's queries are scaled by a place that is not rounded down", "query_scale", _scaled_smoothly),
 )

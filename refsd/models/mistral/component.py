@@ -3,14 +3,11 @@
 import math
 
 from refsd.models.flux2 import MISTRAL_LAYERS
-from refsd.models.language_model.component import ATTENTION_MASK, INPUT_IDS, context, with_head_dim
+from refsd.models.language_model.component import ATTENTION_MASK, INPUT_IDS, selecting, with_head_dim
 from refsd.models.mistral import mistral
 from refsd.module import Module
-from refsd.networks.component import Component, Fit
-
-
-def _mistral(m: Module, input_ids, attention_mask=None, layers=(), **given):
-    return context(mistral(m, input_ids, attention_mask, **given), layers, MISTRAL_LAYERS)
+from refsd.networks.component import Component
+from refsd.networks.fits import Fit
 
 
 def _fits(m: Module) -> dict[str, Fit]:
@@ -23,7 +20,7 @@ def _fits(m: Module) -> dict[str, Fit]:
 COMPONENTS = {
     "mistral": Component(
         "mistral",
-        _mistral,
+        selecting(mistral, MISTRAL_LAYERS),
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
         {

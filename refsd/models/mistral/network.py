@@ -7,20 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.models.language_model.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS
-from refsd.models.language_model.network import (
-    LANGUAGE_MODEL_FIELDS,
-    LLM_PREFIXES,
-    NOT_TEXT,
-    decoder_shapes,
-    decoder_size,
-    llm_config,
-    possible_head_dim,
-    read_head_dim,
-)
+from refsd.models.language_model.config import LANGUAGE_MODEL_FIELDS, llm_config, possible_head_dim, read_head_dim
+from refsd.models.language_model.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS, gguf_keymap
+from refsd.models.language_model.network import LLM_PREFIXES, NOT_TEXT, decoder_shapes, decoder_size
 from refsd.networks.config import positive, shown_value, whole
 from refsd.networks.dimensions import Shape, Shapes
-from refsd.networks.keymap import SAME, Keymap, Row, Rule
+from refsd.networks.keymap import Keymap, Rule, prefix_rows
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, counted, fixed
 from refsd.networks.recipe import alone
@@ -89,7 +81,7 @@ def mistral_keymap() -> Keymap:
     Also reads the language model in Mistral3ForConditionalGeneration, as transformers 5 and as older files name it,
     in Mistral3Model, and MistralModel, whose names lack `model.`. Vision weights are ignored.
     """
-    return Keymap(Row(f"model.{name}", (at + name,), SAME) for at in _PREFIXES for name in HEADLESS)
+    return Keymap(prefix_rows((f"model.{name}", at + name) for at in _PREFIXES for name in HEADLESS))
 
 
 def mistral_gguf_keymap(layers: int = 40, head_dim: int = 128) -> Keymap:
@@ -100,13 +92,9 @@ def mistral_gguf_keymap(layers: int = 40, head_dim: int = 128) -> Keymap:
     and so needs the GGUF.
     Source: llama.cpp, conversion/llama.py, LlamaModel.permute.
     """
-    rules = {"attn_q": neighbours(head_dim), "attn_k": neighbours(head_dim)}
-    rows = [Row(a, (b,), SAME) for a, b in GGUF_ENDS]
-    for i in range(layers):
-        for a, b in GGUF_LAYER:
-            if b not in ("attn_q_norm", "attn_k_norm"):
-                rows.append(Row(f"model.layers.{i}.{a}", (f"blk.{i}.{b}",), rules.get(b, SAME)))
-    return Keymap(rows)
+    turned, layer = neighbours(head_dim), [row for row in GGUF_LAYER if not row[0].endswith(("q_norm", "k_norm"))]
+    layer = [(*row, turned) if row[0].endswith(("q_proj", "k_proj")) else row for row in layer]
+    return gguf_keymap(GGUF_ENDS, layer, layers, "model.layers", "blk")
 
 
 def neighbours(head_dim: int) -> Rule:

@@ -2,7 +2,8 @@
 
 from refsd.models.mmdit import mmdit
 from refsd.module import Module
-from refsd.networks.component import POSITION, VALUE, Argument, Component, Fit, exactly, layers_below, multiple_of
+from refsd.networks.component import POSITION, VALUE, Argument, Component
+from refsd.networks.fits import Fit, exactly, layers_below, multiple_of
 
 
 def _fits(m: Module) -> dict[str, Fit]:

@@ -3,17 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from refsd.models.language_model.config import LANGUAGE_MODEL_FIELDS, llm_config, turning
 from refsd.models.language_model.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, gguf_keymap
-from refsd.models.language_model.network import (
-    LANGUAGE_MODEL_FIELDS,
-    LLM_PREFIXES,
-    NOT_TEXT,
-    decoder_keymap,
-    decoder_shapes,
-    decoder_size,
-    llm_config,
-    turning,
-)
+from refsd.models.language_model.network import LLM_PREFIXES, NOT_TEXT, decoder_keymap, decoder_shapes, decoder_size
 from refsd.networks.dimensions import Shape, Shapes, dim
 from refsd.networks.keymap import Keymap
 from refsd.networks.naming import ENCODER_LAYOUTS, namings

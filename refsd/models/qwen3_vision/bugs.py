@@ -7,9 +7,11 @@ import numpy as np
 from refsd.golden.judge import Mutant
 from refsd.models import qwen3_vision
 from refsd.module import Module
-from refsd.networks.bugs import Change, Inputs, replacing
+from refsd.networks.bugs import Change, Inputs, replacing, with_result
 
-_POSITIONS, _PLACES = qwen3_vision.positions, qwen3_vision.places
+_POSITIONS = qwen3_vision.positions
+# For the positions and for the rotary angles.
+_PLACES_SWAPPED = with_result(qwen3_vision.places, lambda at: at[..., ::-1])
 
 
 def _from_centres(place, n, side):
@@ -38,15 +40,6 @@ def _positions_row_by_row(m: Module, at, high, wide):
     return _POSITIONS(m, np.indices((high, wide)).reshape(2, -1).T, high, wide)
 
 
-def _no_positions(m: Module, at, high, wide):
-    return np.zeros_like(_POSITIONS(m, at, high, wide))
-
-
-def _places_swapped(rows, columns):
-    """Swap rows and columns for the positions and for the rotary angles."""
-    return _PLACES(rows, columns)[..., ::-1]
-
-
 def _normalised_together(m: Module, h):
     """Put the patches together before the last merger's norm, as before DeepStack's."""
     h = qwen3_vision.fours(h)
@@ -70,14 +63,6 @@ def _merged_with_tanh(m: Module, h):
 
 def _exact_gelu(m: Module, h):
     return m.linear("linear_fc2", m.gelu(m.linear("linear_fc1", h)))
-
-
-def _block_before(i, deepstack):
-    return i + 1 in deepstack
-
-
-def _block_after(i, deepstack):
-    return i - 1 in deepstack
 
 
 def _first_merger_for_all(name: str) -> str | None:
@@ -128,14 +113,14 @@ BUGS = (
         ("Qwen3-VL's positions are cut off, not interpolated", "between", _cut_off),
         ("Qwen3-VL's positions have rows and columns swapped", "positions", _positions_swapped),
         ("Qwen3-VL's positions run row by row over the patches", "positions", _positions_row_by_row),
-        ("Qwen3-VL's positions are left out", "positions", _no_positions),
-        ("Qwen3-VL's rows and columns of patches are swapped", "places", _places_swapped),
+        ("Qwen3-VL's positions are left out", "positions", with_result(_POSITIONS, np.zeros_like)),
+        ("Qwen3-VL's rows and columns of patches are swapped", "places", _PLACES_SWAPPED),
         ("Qwen3-VL's last merger normalises four patches as one", "merger", _normalised_together),
         ("Qwen3-VL's DeepStack normalises each patch by itself", "deepstack_merger", _normalised_apart),
         ("Qwen3-VL's mergers have GELU's tanh form", "merged", _merged_with_tanh),
         ("Qwen3-VL's vision MLP has the exact GELU", "mlp", _exact_gelu),
-        ("Qwen3-VL's DeepStack takes the outputs one block early", "taken", _block_before),
-        ("Qwen3-VL's DeepStack takes the outputs one block late", "taken", _block_after),
+        ("Qwen3-VL's DeepStack takes the outputs one block early", "taken", lambda i, blocks: i + 1 in blocks),
+        ("Qwen3-VL's DeepStack takes the outputs one block late", "taken", lambda i, blocks: i - 1 in blocks),
     ),
     *(
         Mutant(f"pixels are normalised by {to}, not by {of}", Change(inputs=_normalised(_PIXELS[of], own)))

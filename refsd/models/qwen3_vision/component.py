@@ -6,7 +6,8 @@ from refsd.models.qwen3_vision import DEEPSTACK, qwen3_vision
 from refsd.models.qwen3_vision.network import deepstack_fits
 from refsd.models.qwen_vision import MERGED
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, divisor_of, exactly, multiple_of
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, divisor_of, exactly, multiple_of
 
 
 def _fits(m: Module) -> dict[str, Fit]:

@@ -12,7 +12,7 @@ from refsd.models.language_model.network import LLM_PREFIXES
 from refsd.models.qwen_vision.network import FLAT, FRAMES, tower_patch
 from refsd.networks.config import divisor, shown_value
 from refsd.networks.dimensions import Shape, Shapes, count, linear, norm, read_size
-from refsd.networks.keymap import SAME, Keymap, Row, prefix_rows
+from refsd.networks.keymap import Keymap, Row, block_rows, prefix_rows
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Layout, Location, Network, fixed
 from refsd.networks.recipe import RecipeModel, RecipePart, alone
 from refsd.numerics.errors import BadInput
@@ -89,7 +89,13 @@ _GGUF_LAYER = (
     ("mlp.linear_fc2", "ffn_down"),
 )
 _GGUF_MERGER = (("norm", "norm"), ("linear_fc1", "fc1"), ("linear_fc2", "fc2"))
-_GGUF_LAST = (("merger.norm", "v.post_ln"), ("merger.linear_fc1", "mm.0"), ("merger.linear_fc2", "mm.2"))
+_GGUF_ENDS = (
+    ("patch_embed.proj.bias", "v.patch_embd.bias"),
+    (_POSITIONS, "v.position_embd.weight"),
+    ("merger.norm", "v.post_ln"),
+    ("merger.linear_fc1", "mm.0"),
+    ("merger.linear_fc2", "mm.2"),
+)
 _GGUF_STACK = re.compile(r"v\.deepstack\.([0-9]{1,4})\.")
 
 
@@ -99,11 +105,7 @@ def qwen3_vision_gguf_keymap(layers: int, deepstack: Collection[int]) -> Keymap:
     Source: llama.cpp convert_hf_to_gguf.py, Qwen3VLVisionModel.
     """
     rows = [Row(_PATCHES, ("v.patch_embd.weight", "v.patch_embd.weight.1"), FRAMES)]
-    rows += [Row("patch_embed.proj.bias", ("v.patch_embd.bias",), SAME)]
-    rows += [Row(_POSITIONS, ("v.position_embd.weight",), SAME)]
-    rows += prefix_rows(_GGUF_LAST)
-    for i in range(layers):
-        rows += prefix_rows(_GGUF_LAYER, f"blocks.{i}.", f"v.blk.{i}.")
+    rows += prefix_rows(_GGUF_ENDS) + block_rows(layers, "blocks", "v.blk", _GGUF_LAYER)
     for k, i in enumerate(sorted(deepstack)):
         rows += prefix_rows(_GGUF_MERGER, f"{_STACK}{k}.", f"v.deepstack.{i}.")
     return Keymap(rows)

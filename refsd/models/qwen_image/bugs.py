@@ -6,7 +6,7 @@ from refsd.golden.judge import Mutant
 from refsd.kernels.interpolate import resize_bicubic, resize_bilinear
 from refsd.kernels.resample import resize_nearest
 from refsd.models import qwen_image
-from refsd.networks.bugs import Change, replacing
+from refsd.networks.bugs import Change, replacing, with_arguments
 
 _IDS, _TEXT_IDS = qwen_image.centred_ids, qwen_image.text_ids
 _JOINT, _TRANSFORMER = qwen_image.attention, qwen_image.transformer
@@ -19,10 +19,6 @@ def _from_the_corner(H, W, index=0):
 
 def _odd_on_the_positive_side(H, W, index=0):
     return _IDS(H, W, index) + np.array([0, H // 2 % 2, W // 2 % 2])
-
-
-def _after_the_whole_picture(J, first):
-    return _TEXT_IDS(J, 2 * first)
 
 
 def _spread(J, first):
@@ -74,9 +70,13 @@ BUGS = replacing(
     qwen_image,
     ("Qwen-Image's rows and columns count from the corner", "centred_ids", _from_the_corner),
     ("Qwen-Image's odd row is on the positive side", "centred_ids", _odd_on_the_positive_side),
-    ("Qwen-Image's pictures have one position", "centred_ids", lambda H, W, index=0: _IDS(H, W)),
-    ("Qwen-Image's text begins at 0", "text_ids", lambda J, first: _TEXT_IDS(J, 0)),
-    ("Qwen-Image's text follows the whole picture, not half", "text_ids", _after_the_whole_picture),
+    ("Qwen-Image's pictures have one position", "centred_ids", with_arguments(_IDS, index=lambda k: 0)),
+    ("Qwen-Image's text begins at 0", "text_ids", with_arguments(_TEXT_IDS, first=lambda n: 0)),
+    (
+        "Qwen-Image's text follows the whole picture, not half",
+        "text_ids",
+        with_arguments(_TEXT_IDS, first=lambda n: 2 * n),
+    ),
     ("Qwen-Image's text is spread over one position more", "text_ids", _spread),
     ("Qwen-Image's text is on one axis", "text_ids", lambda J, first: _TEXT_IDS(J, first) * np.array([1, 0, 0])),
     ("Qwen-Image's positions of text and picture are swapped", "attention", _picture_first),

@@ -6,20 +6,9 @@ from refsd.models.flux2.component import REFERENCES
 from refsd.models.qwen_image import AXES_DIM, qwen_image, qwen_image_layered
 from refsd.models.qwen_image_controlnet import EMBEDDER, Control
 from refsd.module import Module
-from refsd.networks.component import (
-    MASK,
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-    Fit,
-    Stack,
-    exactly,
-    multiple_of,
-    refused,
-    rotary_axes,
-)
+from refsd.networks.component import MASK, POSITION, VALUE, Argument, Component, Stack
 from refsd.networks.dimensions import Shape
+from refsd.networks.fits import Fit, exactly, multiple_of, refused, rotary_axes
 from refsd.numerics.errors import BadInput
 
 PATCH = 2

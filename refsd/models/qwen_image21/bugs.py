@@ -1,7 +1,7 @@
 """Functions of Qwen-Image 2.1's model with bugs that a port, or a page shared with Qwen-Image, may have."""
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 
 import numpy as np
 
@@ -11,11 +11,11 @@ from refsd.models import qwen_image21
 from refsd.models.qwen_image21 import Modulation, Run
 from refsd.models.vae_qwen_image21.network import LATENTS_MEAN, LATENTS_STD
 from refsd.module import Module
-from refsd.networks.bugs import Change, Inputs, replacing
+from refsd.networks.bugs import Change, Inputs, replacing, rows_and_columns_swapped, with_arguments, with_result
 
 _IDS, _SEQUENCE, _INTERLEAVE = qwen_image21.token_ids, qwen_image21.sequence, qwen_image21.interleave
 _REACH, _BY_RUN = qwen_image21.reach, qwen_image21.by_run
-_MODULATIONS, _LAST = qwen_image21.modulations, qwen_image21.norm_out
+_modulations = partial(with_result, qwen_image21.modulations)
 
 
 def _shifted(runs, shift):
@@ -52,10 +52,6 @@ def _picture_in_turn(runs):
 def _as_the_language_model_counts(size):
     """Advance by the larger side in places, of 2 x 2 tokens each."""
     return max(size) // 2
-
-
-def _by_all_its_tokens(size):
-    return size[0] * size[1]
 
 
 def _at_the_sampler_s_time(words):
@@ -96,12 +92,8 @@ def _gate_as_it_is(x):
     return x
 
 
-def _gate_first(m: Module, vec):
-    return tuple(Modulation(gate, scale) for scale, gate in _MODULATIONS(m, vec))
-
-
-def _branches_swapped(m: Module, vec):
-    return _MODULATIONS(m, vec)[::-1]
+def _gate_first(modulations):
+    return tuple(Modulation(gate, scale) for scale, gate in modulations)
 
 
 def _words_see_each_other(run, start, runs):
@@ -137,8 +129,8 @@ def _value_activated(m: Module, h):
     return m.linear("out", m.swiglu(m.linear("gate_up", h), second_gates=True))
 
 
-def _last_at_time_0(m: Module, h, vec, eps):
-    return _LAST(m, h, np.repeat(vec[-1:], len(vec), axis=0), eps)
+def _at_time_0(vec):
+    return np.repeat(vec[-1:], len(vec), axis=0)
 
 
 def _references(change: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> Change:
@@ -152,6 +144,7 @@ def _references(change: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarra
     return Change(inputs=changed)
 
 
+_LAST_AT_TIME_0 = with_arguments(qwen_image21.norm_out, vec=_at_time_0)
 # An edit has too much contrast where the references' latents are of another scale than the noise's.
 _SCALES = (
     Mutant("Qwen-Image 2.1's references are not normalised", _references(lambda z, mean, std: z * std + mean)),
@@ -160,7 +153,7 @@ _SCALES = (
 BUGS = _SCALES + replacing(
     qwen_image21,
     ("Qwen-Image 2.1's rows and columns count from the corner", "token_ids", _from_the_corner),
-    ("Qwen-Image 2.1's rows and columns are swapped", "token_ids", lambda runs: _IDS(runs)[:, [0, 2, 1]]),
+    ("Qwen-Image 2.1's rows and columns are swapped", "token_ids", rows_and_columns_swapped(_IDS)),
     ("Qwen-Image 2.1's picture is numbered before the words, as Qwen-Image's", "token_ids", _picture_first),
     ("Qwen-Image 2.1's words are on one axis", "token_ids", _words_on_one_axis),
     ("Qwen-Image 2.1's picture advances the axis that it should freeze", "token_ids", _picture_in_turn),
@@ -170,17 +163,21 @@ BUGS = _SCALES + replacing(
     ("Qwen-Image 2.1's references stand after the words", "sequence", _references_after_the_words),
     ("Qwen-Image 2.1's references are read 2 x 2 by 2 x 2", "interleave", _tokens_of_a_place_together),
     ("Qwen-Image 2.1's references advance the numbers by half", "steps_of", _as_the_language_model_counts),
-    ("Qwen-Image 2.1's references advance the numbers by all tokens", "steps_of", _by_all_its_tokens),
+    ("Qwen-Image 2.1's references advance the numbers by all tokens", "steps_of", lambda size: size[0] * size[1]),
     ("Qwen-Image 2.1's references see the words after them", "reach", _references_see_words_after_them),
     ("Qwen-Image 2.1's references are causal inside", "reach", _references_causal_inside),
     ("Qwen-Image 2.1's gates lack their tanh", "tanh", _gate_as_it_is),
-    ("Qwen-Image 2.1's modulation has the gate before the scale", "modulations", _gate_first),
-    ("Qwen-Image 2.1's modulations of attention and MLP are swapped", "modulations", _branches_swapped),
+    ("Qwen-Image 2.1's modulation has the gate before the scale", "modulations", _modulations(_gate_first)),
+    (
+        "Qwen-Image 2.1's modulations of attention and MLP are swapped",
+        "modulations",
+        _modulations(lambda both: both[::-1]),
+    ),
     ("Qwen-Image 2.1's words see the words after them", "reach", _words_see_each_other),
     ("Qwen-Image 2.1's words see the picture", "reach", _words_see_the_picture),
     ("Qwen-Image 2.1's picture is causal inside", "reach", lambda run, start, runs: (start + run.tokens, start)),
     ("Qwen-Image 2.1's text norm has its weight without the 1", "txt_in", _weight_as_it_is),
     ("Qwen-Image 2.1's text is not normalised", "txt_in", _not_normalised),
     ("Qwen-Image 2.1's MLP activates the value, not the gate", "swiglu", _value_activated),
-    ("Qwen-Image 2.1's last layer is modulated as at time 0", "norm_out", _last_at_time_0),
+    ("Qwen-Image 2.1's last layer is modulated as at time 0", "norm_out", _LAST_AT_TIME_0),
 )

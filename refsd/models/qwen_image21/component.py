@@ -4,18 +4,8 @@ from refsd.models.flux2.component import REFERENCES, picture
 from refsd.models.qwen_image21 import AXES_DIM, EPS, qwen_image21
 from refsd.models.qwen_image21.network import TEXT_NORM
 from refsd.module import Module
-from refsd.networks.component import (
-    MASK,
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-    Fit,
-    Stack,
-    exactly,
-    multiple_of,
-    rotary_axes,
-)
+from refsd.networks.component import MASK, POSITION, VALUE, Argument, Component, Stack
+from refsd.networks.fits import Fit, exactly, multiple_of, rotary_axes
 
 _NORMS = tuple(f"transformer_blocks.0.attn.norm_{which}.weight" for which in "qk")
 

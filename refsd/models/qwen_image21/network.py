@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.networks.config import positive, rotary_axes_of_heads
-from refsd.networks.dimensions import Shape, Shapes, blocks, linear, read_size
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, read_size
 from refsd.networks.keymap import CONCAT, Keymap, Row
 from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
@@ -57,7 +57,7 @@ def qwen_image21_shapes(size: QwenImage21Size) -> Shapes:
     layers |= {"norm_out.linear": (D, D), "proj_out": (D, size.channels)}
     shapes: Shapes = {}
     for name, (inputs, outputs) in layers.items():
-        shapes |= linear(name, inputs, outputs, bias=False)
+        shapes |= bare(name, inputs, outputs)
     return shapes | norms
 
 

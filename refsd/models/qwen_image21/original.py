@@ -5,13 +5,13 @@ from typing import Any
 from refsd.models.flux2.component import REFERENCES
 from refsd.models.qwen_image21 import PLACE
 from refsd.networks.original import Arguments, Given, diffusers, refuse, sample, timesteps
-from refsd.networks.torch_tokens import joined
+from refsd.networks.torch_tokens import as_picture, flat, joined
 from refsd.numerics.errors import BadInput
 
 
 def _picture(tokens, H, W):
     """Drop the tokens before the last picture's. [N, S, C] -> [N, C, H, W]"""
-    return tokens[:, -H * W :].transpose(1, 2).reshape(len(tokens), -1, H, W)
+    return as_picture(tokens[:, -H * W :], H, W)
 
 
 def _run(model, x, params):
@@ -21,7 +21,7 @@ def _run(model, x, params):
     for first, picture in zip(params.get("places", ()), pictures[:-1], strict=True):
         words[:, first : first + picture[0, 0].numel() // PLACE] = True
     y = model(
-        joined([picture.flatten(2).transpose(1, 2) for picture in pictures], 1),
+        joined([flat(picture) for picture in pictures], 1),
         x["context"],
         x["timesteps"],
         [[(1, *picture.shape[2:]) for picture in pictures]] * len(words),

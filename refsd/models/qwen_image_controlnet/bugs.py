@@ -1,9 +1,11 @@
 """Known bugs of what Qwen-Image's ControlNet reads and where it adds."""
 
-from refsd.models import qwen_image, qwen_image_controlnet
-from refsd.networks.bugs import replacing
+import numpy as np
 
-_JOINED, _TIME = qwen_image.joined, qwen_image_controlnet.time_text_embed
+from refsd.models import qwen_image, qwen_image_controlnet
+from refsd.networks.bugs import replacing, with_arguments
+
+_JOINED = qwen_image.joined
 
 
 def _first_blocks(hints, layers):
@@ -32,7 +34,7 @@ BUGS = (
         (
             "Qwen-Image's ControlNet is always at time 0",
             "time_text_embed",
-            lambda m, timesteps: _TIME(m, 0 * timesteps),
+            with_arguments(qwen_image_controlnet.time_text_embed, timesteps=np.zeros_like),
         ),
     ),
 )

@@ -3,14 +3,11 @@
 import numpy as np
 
 from refsd.models import qwen_vision
-from refsd.networks.bugs import replacing
+from refsd.networks.bugs import replacing, with_arguments
 
-_PATCHES, _PLACES, _WINDOWS = qwen_vision.patches, qwen_vision.places, qwen_vision.windows
-
-
-def _half_a_window(rows, columns, window):
-    """Take the window's side, in patches, for tokens of two patches."""
-    return _WINDOWS(rows, columns, max(window // 2, 1))
+_PATCHES, _PLACES = qwen_vision.patches, qwen_vision.places
+# The window's side, in patches, taken for tokens of two patches.
+_HALF_A_WINDOW = with_arguments(qwen_vision.windows, window=lambda side: max(side // 2, 1))
 
 
 def _one_frame(x, patch):
@@ -33,7 +30,7 @@ BUGS = replacing(
     ("tokens are left in the order of the windows", "row_by_row", lambda y, o: y),
     ("every block attends within windows", "runs_of", lambda i, whole, sizes: sizes),
     ("every block attends to the whole picture", "runs_of", lambda i, whole, sizes: [sum(sizes)]),
-    ("windows are half as wide", "windows", _half_a_window),
+    ("windows are half as wide", "windows", _HALF_A_WINDOW),
     ("a picture has one frame, the other is black", "patches", _one_frame),
     ("patches are turned row by row, not token by token", "places", _row_by_row),
 )

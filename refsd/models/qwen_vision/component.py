@@ -4,7 +4,8 @@ import math
 
 from refsd.models.qwen_vision import MERGED, WHOLE, qwen2_5_vision
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, divisor_of, exactly, multiple_of
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, divisor_of, exactly, multiple_of
 
 
 def _fits(m: Module) -> dict[str, Fit]:

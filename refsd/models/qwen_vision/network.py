@@ -12,7 +12,7 @@ import numpy as np
 
 from refsd.networks.config import divisor, shown_value
 from refsd.networks.dimensions import Shape, Shapes, count, dim, linear, read_size
-from refsd.networks.keymap import CONCAT, Keymap, Row, Rule, prefix_rows
+from refsd.networks.keymap import CONCAT, Keymap, Row, Rule, block_rows, prefix_rows
 from refsd.networks.network import Location, Network, counted, fixed
 from refsd.networks.recipe import RecipeModel, RecipePart
 from refsd.numerics.errors import BadInput
@@ -113,6 +113,7 @@ def qwen_vision_keymap() -> Keymap:
 _GGUF_LAYER = (
     ("norm1", "ln1"),
     ("norm2", "ln2"),
+    ("attn.qkv", ("attn_q", "attn_k", "attn_v"), CONCAT),
     ("attn.proj", "attn_out"),
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
@@ -127,10 +128,7 @@ def qwen_vision_gguf_keymap(layers: int = 32) -> Keymap:
     """
     rows = [Row(_PATCHES, ("v.patch_embd.weight", "v.patch_embd.weight.1"), FRAMES)]
     rows += prefix_rows((("merger.ln_q", "v.post_ln"), ("merger.mlp", "mm")))
-    for i in range(layers):
-        rows += prefix_rows(_GGUF_LAYER, f"blocks.{i}.", f"v.blk.{i}.")
-        rows += [Row(f"blocks.{i}.attn.qkv", tuple(f"v.blk.{i}.attn_{name}" for name in "qkv"), CONCAT)]
-    return Keymap(rows)
+    return Keymap(rows + block_rows(layers, "blocks", "v.blk", _GGUF_LAYER))
 
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:

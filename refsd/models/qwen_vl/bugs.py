@@ -1,11 +1,13 @@
 """Known bugs of Qwen2.5-VL's and Qwen3-VL's positions."""
 
+from functools import partial
+
 import numpy as np
 
 from refsd.golden.judge import Mutant
 from refsd.models import qwen_vl
 from refsd.module import Module
-from refsd.networks.bugs import Change, changing, dropping, replacing
+from refsd.networks.bugs import Change, changing, dropping, replacing, with_result
 
 _SECTIONS = (qwen_vl, "in_turn", qwen_vl.interleaved), (qwen_vl, "interleaved", qwen_vl.in_turn)
 
@@ -18,6 +20,7 @@ def _to_the_last(sections):
 _CHUNKS = 8, 16, 32
 _ATTENTION = Module.attention
 _ENCODE, _FEATURES, _PLACED = qwen_vl.encode, qwen_vl.features_in_places, qwen_vl.with_pictures
+_added = partial(with_result, _FEATURES)
 
 
 def _one_layer_late(x, places, deepstack):
@@ -31,22 +34,12 @@ def _one_layer_early(m, x, attention_mask, positions, final_norm, axis, theta, e
     return _ENCODE(m, x, attention_mask, positions, final_norm, axis, theta, eps, added[1:])
 
 
-def _one_token_late(x, places, deepstack):
-    return tuple(np.roll(features, 1, axis=1) for features in _FEATURES(x, places, deepstack))
+def _one_token_late(added):
+    return tuple(np.roll(features, 1, axis=1) for features in added)
 
 
-def _in_reverse(x, places, deepstack):
-    return _FEATURES(x, places, deepstack)[::-1]
-
-
-def _all_at_once(x, places, deepstack):
-    """Add the features of all mergers after the first layer."""
-    added = _FEATURES(x, places, deepstack)
+def _all_at_once(added):
     return (sum(added[1:], added[0]),) if added else ()
-
-
-def _last_left_out(x, places, deepstack):
-    return _FEATURES(x, places, deepstack)[:-1]
 
 
 def _pictures_not_placed(x, places, pictures):
@@ -102,10 +95,14 @@ BUGS = (
         ("M-RoPE's interleaved sections do not end", "interleaved", _to_the_last),
         ("DeepStack's features are added one layer late", "features_in_places", _one_layer_late),
         ("DeepStack's features are added one layer early", "encode", _one_layer_early),
-        ("DeepStack's features are added one token late", "features_in_places", _one_token_late),
-        ("DeepStack's features are added in reverse order", "features_in_places", _in_reverse),
-        ("DeepStack's features are all added after the first layer", "features_in_places", _all_at_once),
-        ("DeepStack's last features are not added", "features_in_places", _last_left_out),
+        ("DeepStack's features are added one token late", "features_in_places", _added(_one_token_late)),
+        (
+            "DeepStack's features are added in reverse order",
+            "features_in_places",
+            _added(lambda added: added[::-1]),
+        ),
+        ("DeepStack's features are all added after the first layer", "features_in_places", _added(_all_at_once)),
+        ("DeepStack's last features are not added", "features_in_places", _added(lambda added: added[:-1])),
         *((f"features begin again with the first in each {n} tokens", "with_pictures", _again(n)) for n in _CHUNKS),
         ("a picture's places keep their token's embedding", "with_pictures", _pictures_not_placed),
     ),

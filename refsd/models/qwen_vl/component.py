@@ -1,9 +1,12 @@
 """The components of Qwen2.5-VL and Qwen3-VL."""
 
-from refsd.models.language_model.component import ATTENTION_MASK, INPUT_IDS, context
+from typing import Any
+
+from refsd.models.language_model.component import ATTENTION_MASK, INPUT_IDS, selecting
 from refsd.models.qwen_vl import CONTEXT_LAYERS, IMAGE_PAD, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
 from refsd.module import Module
-from refsd.networks.component import POSITION, VALUE, Argument, Component, Fit, at_most, exactly, whole_heads
+from refsd.networks.component import POSITION, VALUE, Argument, Component
+from refsd.networks.fits import Fit, at_most, exactly, whole_heads
 
 PICTURES = Argument("T D", VALUE, "the vision tower's tokens of all pictures in turn", optional=True)
 DEEPSTACK = Argument("K T D", VALUE, "the vision tower's features for the first layers", optional=True)
@@ -22,54 +25,34 @@ def _fits(m: Module) -> dict[str, Fit]:
     return {"V": exactly(V), "D": exactly(D), "K": at_most(m.count(f"{root}.layers"))}
 
 
-def _qwen2_5_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), **given):
-    return context(qwen2_5_vl(m, input_ids, attention_mask, positions, **given), layers)
+_QWEN2_5 = {
+    "input_ids": INPUT_IDS,
+    "attention_mask": ATTENTION_MASK,
+    "positions": POSITIONS,
+    "pictures": PICTURES,
+}
 
 
-def _qwen3_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), **given):
-    return context(qwen3_vl(m, input_ids, attention_mask, positions, **given), layers, CONTEXT_LAYERS)
+def _params(sections, theta: float) -> dict[str, Any]:
+    rope = {"sections": [*sections], "theta": theta}
+    return {"layers": [], "final_norm": True, "image_token": IMAGE_PAD, **rope, "eps": 1e-6}
 
 
 COMPONENTS = {
     "qwen2_5_vl": Component(
         "qwen2_5_vl",
-        _qwen2_5_vl,
-        {
-            "input_ids": INPUT_IDS,
-            "attention_mask": ATTENTION_MASK,
-            "positions": POSITIONS,
-            "pictures": PICTURES,
-        },
+        selecting(qwen2_5_vl),
+        _QWEN2_5,
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {
-            "layers": [],
-            "final_norm": True,
-            "image_token": IMAGE_PAD,
-            "sections": [*QWEN2_5_SECTIONS],
-            "theta": 1e6,
-            "eps": 1e-6,
-        },
+        _params(QWEN2_5_SECTIONS, 1e6),
         _fits,
     ),
     "qwen3_vl": Component(
         "qwen3_vl",
-        _qwen3_vl,
-        {
-            "input_ids": INPUT_IDS,
-            "attention_mask": ATTENTION_MASK,
-            "positions": POSITIONS,
-            "pictures": PICTURES,
-            "deepstack": DEEPSTACK,
-        },
+        selecting(qwen3_vl, CONTEXT_LAYERS),
+        {**_QWEN2_5, "deepstack": DEEPSTACK},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {
-            "layers": [],
-            "final_norm": True,
-            "image_token": IMAGE_PAD,
-            "sections": [*QWEN3_SECTIONS],
-            "theta": 5e6,
-            "eps": 1e-6,
-        },
+        _params(QWEN3_SECTIONS, 5e6),
         _fits,
         also={"context": "N L 12D"},
     ),

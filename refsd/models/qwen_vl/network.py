@@ -8,19 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from refsd.models.language_model.config import LANGUAGE_MODEL_FIELDS, llm_config, turning
 from refsd.models.language_model.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS, gguf_keymap
-from refsd.models.language_model.network import (
-    LANGUAGE_MODEL_FIELDS,
-    LLM_PREFIXES,
-    NOT_TEXT,
-    decoder_size,
-    llm_config,
-    turning,
-)
+from refsd.models.language_model.network import LLM_PREFIXES, NOT_TEXT, decoder_size
 from refsd.models.qwen3.network import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
 from refsd.networks.config import shown_value
 from refsd.networks.dimensions import Shape, Shapes
-from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Layout, Location, Network, ReadConfig, counted, fixed
 from refsd.networks.recipe import alone
@@ -80,13 +74,13 @@ def qwen2_5_vl_keymap() -> Keymap:
     Also reads transformers 5's (`model.language_model.layers`), those of older exports (`language_model.model.`),
     and the language model's alone. Vision weights (`visual.`, `model.visual.`) are ignored.
     """
-    return Keymap(Row(f"model.{name}", (at + name,), SAME) for at in _PREFIXES for name in HEADLESS)
+    return Keymap(prefix_rows((f"model.{name}", at + name) for at in _PREFIXES for name in HEADLESS))
 
 
 def qwen3_vl_keymap(first: str = _IN_MODEL) -> Keymap:
     """Map names to and from the released Qwen3-VL's; read all prefixes of Qwen2.5-VL's, and write `first`."""
     prefixes = [first, *(at for at in _PREFIXES if at != first)]
-    return Keymap(Row(_IN_MODEL + name, (at + name,), SAME) for at in prefixes for name in HEADLESS)
+    return Keymap(prefix_rows((_IN_MODEL + name, at + name) for at in prefixes for name in HEADLESS))
 
 
 def qwen2_5_vl_gguf_keymap(layers: int = 28) -> Keymap:

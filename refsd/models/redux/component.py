@@ -1,7 +1,8 @@
 """The component of FLUX.1 Redux."""
 
 from refsd.models.redux import redux
-from refsd.networks.component import VALUE, Argument, Component, exactly
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import exactly
 
 COMPONENTS = {
     "redux": Component(

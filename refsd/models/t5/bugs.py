@@ -1,20 +1,19 @@
 """Known bugs of T5's relative positions and feed-forward."""
 
 import re
+from functools import partial
 
 import numpy as np
 
 from refsd.golden.judge import Mutant
 from refsd.models import t5
-from refsd.networks.bugs import Change, exchanging, replacing
+from refsd.networks.bugs import Change, exchanging, replacing, with_arguments
 
-_BUCKET = t5.relative_position_bucket
+_bucket = partial(with_arguments, t5.relative_position_bucket)
 
 
-def _buckets_of_a_decoder(distance, buckets, most):
-    """T5 decoder's buckets: all for keys before the query; keys after it count as distance 0."""
-    before = np.minimum(np.asarray(distance), 0)
-    return _BUCKET(before, 2 * buckets, most)
+# T5 decoder's buckets: all for keys before the query; keys after it count as distance 0.
+_OF_A_DECODER = _bucket(relative_position=lambda d: np.minimum(np.asarray(d), 0), num_buckets=lambda n: 2 * n)
 
 
 def _first_table(name):
@@ -28,10 +27,10 @@ BUGS = (
     Mutant("every layer has the first one's table of positions", Change(rename=_first_table)),
     *replacing(
         t5,
-        ("T5's distances have no direction", _PLACE, lambda d, n, most: _BUCKET(-np.abs(d), n, most)),
-        ("T5's distances have the other direction", _PLACE, lambda d, n, most: _BUCKET(-d, n, most)),
-        ("T5's distances have one direction alone, as a decoder's", _PLACE, _buckets_of_a_decoder),
-        ("T5's relative-position max_distance is halved", _PLACE, lambda d, n, most: _BUCKET(d, n, most // 2)),
-        ("T5's distances are told apart twice as far", _PLACE, lambda d, n, most: _BUCKET(d, n, 2 * most)),
+        ("T5's distances have no direction", _PLACE, _bucket(relative_position=lambda d: -np.abs(d))),
+        ("T5's distances have the other direction", _PLACE, _bucket(relative_position=lambda d: -d)),
+        ("T5's distances have one direction alone, as a decoder's", _PLACE, _OF_A_DECODER),
+        ("T5's relative-position max_distance is halved", _PLACE, _bucket(max_distance=lambda n: n // 2)),
+        ("T5's distances are told apart twice as far", _PLACE, _bucket(max_distance=lambda n: 2 * n)),
     ),
 )

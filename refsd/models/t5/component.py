@@ -3,7 +3,8 @@
 from refsd.models.language_model.component import ATTENTION_MASK, INPUT_IDS
 from refsd.models.t5 import t5_encoder
 from refsd.module import Module
-from refsd.networks.component import Component, Fit, at_least, exactly
+from refsd.networks.component import Component
+from refsd.networks.fits import Fit, at_least, exactly
 
 
 def _fits(m: Module) -> dict[str, Fit]:

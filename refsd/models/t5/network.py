@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from refsd.models.language_model.llama_cpp_names import gguf_keymap
 from refsd.networks.config import positive, whole
 from refsd.networks.dimensions import Shape, Shapes, count, dim
-from refsd.networks.keymap import SAME, Keymap, Row, same_names
+from refsd.networks.keymap import Keymap, prefix_rows, same_names
 from refsd.networks.naming import namings
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Layout, Location, Network, counted, fixed
 from refsd.networks.recipe import alone
@@ -93,7 +93,7 @@ def t5_keymap() -> Keymap:
 
     If a file has both, the first of them is read.
     """
-    return Keymap([Row("shared", (name,), SAME) for name in ("shared", "encoder.embed_tokens")], rest_same=True)
+    return Keymap(prefix_rows(("shared", name) for name in ("shared", "encoder.embed_tokens")), rest_same=True)
 
 
 def t5_gguf_keymap(layers: int = 24) -> Keymap:

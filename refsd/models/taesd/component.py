@@ -1,7 +1,8 @@
 """The components of the tiny autoencoders."""
 
 from refsd.models import taesd
-from refsd.networks.component import VALUE, Argument, Component, exactly
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import exactly
 
 COMPONENTS = {
     "tae-encoder": Component(

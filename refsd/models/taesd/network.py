@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refsd.networks.dimensions import Shape, Shapes, conv, dim, has, norm
-from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Layout, Location, Network, counted, same
 from refsd.networks.recipe import alone
 
@@ -107,9 +107,8 @@ def taesd_keymap(encoder_layers: int = 15, decoder_layers: int = 19) -> Keymap:
 
     encoder_layers, decoder_layers: lengths of diffusers' two nn.Sequential
     """
-    rows = [Row(f"encoder.{i}", (f"encoder.layers.{i}",), SAME) for i in range(encoder_layers)]
-    rows += [Row(f"decoder.{i + 1}", (f"decoder.layers.{i}",), SAME) for i in range(decoder_layers)]
-    return Keymap(rows)
+    rows = prefix_rows((f"encoder.{i}", f"encoder.layers.{i}") for i in range(encoder_layers))
+    return Keymap(rows + prefix_rows((f"decoder.{i + 1}", f"decoder.layers.{i}") for i in range(decoder_layers)))
 
 
 def taesd_half_keymap(half: str, layers: int) -> Keymap:
@@ -118,7 +117,7 @@ def taesd_half_keymap(half: str, layers: int) -> Keymap:
     half:   "encoder" or "decoder"
     layers: length of its nn.Sequential
     """
-    return Keymap(Row(f"{half}.{i}", (f"{i}",), SAME) for i in range(layers))
+    return Keymap(prefix_rows((f"{half}.{i}", f"{i}") for i in range(layers)))
 
 
 def _tae_config(size) -> dict:

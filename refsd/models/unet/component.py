@@ -8,8 +8,9 @@ from refsd.models.controlnet.union import LAYERS, TASKS
 from refsd.models.ip_adapter.network import cross_attentions, key_and_value
 from refsd.models.unet import goes_down, goes_up, unet
 from refsd.module import Module
-from refsd.networks.component import POSITION, VALUE, Argument, Component, Fit, divisor_of, exactly, needed, refused
+from refsd.networks.component import POSITION, VALUE, Argument, Component
 from refsd.networks.dimensions import Shape
+from refsd.networks.fits import Fit, divisor_of, exactly, needed, refused
 from refsd.numerics.errors import BadInput
 
 CONTROL = "control_model"

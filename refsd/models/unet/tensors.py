@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has, level_width, linear, norm
+from refsd.networks.dimensions import Shape, Shapes, bare, conv, count, dim, has, level_width, linear, norm
 
 
 class UNetSize(NamedTuple):
@@ -176,9 +176,9 @@ def _transformer(at: str, d: int, size: UNetSize, depth: int, level: int) -> Sha
 
 
 def _attention(at: str, d: int, context_dim: int) -> Shapes:
-    shapes = linear(f"{at}.to_q", d, d, bias=False)
-    shapes |= linear(f"{at}.to_k", context_dim, d, bias=False)
-    shapes |= linear(f"{at}.to_v", context_dim, d, bias=False)
+    shapes = bare(f"{at}.to_q", d, d)
+    shapes |= bare(f"{at}.to_k", context_dim, d)
+    shapes |= bare(f"{at}.to_v", context_dim, d)
     return shapes | linear(f"{at}.to_out.0", d, d)
 
 

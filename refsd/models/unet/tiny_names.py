@@ -6,7 +6,7 @@ Source: diffusers, scripts/convert_diffusers_to_original_stable_diffusion.py; st
 from collections.abc import Collection, Iterable
 
 from refsd.networks.dimensions import count
-from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.keymap import Keymap, prefix_rows
 
 _STEP = 3  # numbers per level
 _SAME_ENDS = ("time_embed", "label_emb", "input_blocks.0", "middle_block", "out")
@@ -41,4 +41,4 @@ def tiny_unet_keymap(levels: int = 3, attention: Iterable[int] = (0, 1, 2)) -> K
         theirs = f"output_blocks.{_STEP * level + 2}.{1 if level == 0 else 2}"
         pairs.append((f"output_blocks.{2 * level + 1}.{layer}", theirs))
     pairs += [(f"output_blocks.{i}.1", f"up_blocks.0.attentions.{i}") for i in (0, 1)]
-    return Keymap(Row(ours, (theirs,), SAME) for ours, theirs in pairs)
+    return Keymap(prefix_rows(pairs))

@@ -5,7 +5,8 @@ import math
 from refsd.models.vae import decode, encode
 from refsd.models.vae.latents import LATENT_SCALES, LatentScale
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, at_least, divisor_of, exactly
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, at_least, divisor_of, exactly
 from refsd.numerics.errors import BadInput
 
 OWN = "own"  # the autoencoder's latents, before the family's scale and shift

@@ -3,7 +3,8 @@
 from refsd.models import vae_flux2
 from refsd.models.vae.component import level_gcd
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, divisor_of, exactly, multiple_of
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, divisor_of, exactly, multiple_of
 
 
 def _encoder_fits(m: Module) -> dict[str, Fit]:

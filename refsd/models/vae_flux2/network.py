@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from refsd.models.vae.network import DIFFUSERS_NAMES, LEVELS, VAESize, vae_keymap, vae_shapes, vae_widths
 from refsd.networks.config import num_groups, positive
 from refsd.networks.dimensions import Shape, Shapes, count, dim
-from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Layout, Location, Network, counted
 from refsd.networks.recipe import alone
 
@@ -67,7 +67,7 @@ def flux2_vae_keymap(levels: int = 4, res_blocks: int = 2) -> Keymap:
 
 def flux2_vae_original_keymap() -> Keymap:
     """Map names to and from black-forest-labs' file, where encoder and decoder contain the quant convolutions."""
-    return Keymap([Row(ours, (theirs,), SAME) for ours, theirs in _BFL], rest_same=True)
+    return Keymap(prefix_rows(_BFL), rest_same=True)
 
 
 def _flux2_vae_config(size) -> dict:

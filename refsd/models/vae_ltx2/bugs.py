@@ -5,13 +5,13 @@ import numpy as np
 from refsd.golden.judge import Mutant
 from refsd.models import vae_ltx2 as vae
 from refsd.models.vae_ltx2 import Edges, Modulation, after_first_again, unfolded
-from refsd.models.vae_wan.bugs import left_as_it_is, no_average, with_exchanged_statistics, without_last
+from refsd.models.vae_wan.bugs import left_as_it_is, no_average, scaling, with_exchanged_statistics, without_last
 from refsd.module import Module
-from refsd.networks.bugs import Change, replacing
+from refsd.networks.bugs import Change, replacing, with_arguments, with_result
 from refsd.numerics.arithmetic import Arithmetic
 
 _FOLDED, _MODULATIONS, _SCALED = vae.folded, vae.modulations, vae.scaled_time
-_CONV, _UPSAMPLE, _PATCHES, _PIXELS = vae.conv, vae.upsample, vae.to_patches, vae.to_pixels
+_CONV, _PATCHES, _PIXELS = vae.conv, vae.to_patches, vae.to_pixels
 _STATISTICS = vae.statistics
 
 
@@ -77,18 +77,6 @@ def _first_of_group(x, frames, side, outputs):
     return y[:, :: y.shape[1] // outputs]
 
 
-def _each_channel(x, outputs):
-    return np.repeat(x, outputs // x.shape[1], axis=1)
-
-
-def _no_shortcuts(m: Module, x, outputs, edges: Edges, shortcuts):
-    return _UPSAMPLE(m, x, outputs, edges, False)
-
-
-def _always_shortcuts(m: Module, x, outputs, edges: Edges, shortcuts):
-    return _UPSAMPLE(m, x, outputs, edges, True)
-
-
 def _rows_outside(x):
     N, C, F, H, W = x.shape
     p = vae.PATCH
@@ -111,12 +99,8 @@ def _norms_of_all_pixels(m: Module, x, modulation=None):
     return m.silu(h).swapaxes(1, 2).reshape(x.shape)
 
 
-def _scale_first(m: Module, table, time):
-    return tuple(part and Modulation(part.scale, part.shift) for part in _MODULATIONS(m, table, time))
-
-
-def _exchanged(m: Module, table, time):
-    return _MODULATIONS(m, table, time)[::-1]
+def _scale_first(modulations):
+    return tuple(part and Modulation(part.scale, part.shift) for part in modulations)
 
 
 def _without_table(m: Module, table, time):
@@ -145,19 +129,8 @@ def _first_item_s_time(m: Module, timesteps):
 
 _NAME = "LTX-2's autoencoder"
 BUGS = (
-    Mutant(
-        f"{_NAME}: latents are not normalised",
-        Change(replaced=((vae, "to_denoiser", left_as_it_is), (vae, "to_vae", left_as_it_is))),
-    ),
-    Mutant(
-        f"{_NAME}: mean and deviation of latents are exchanged",
-        Change(
-            replaced=(
-                (vae, "to_denoiser", with_exchanged_statistics(vae.to_denoiser)),
-                (vae, "to_vae", with_exchanged_statistics(vae.to_vae)),
-            )
-        ),
-    ),
+    Mutant(f"{_NAME}: latents are not normalised", scaling(vae, left_as_it_is)),
+    Mutant(f"{_NAME}: mean and deviation of latents are exchanged", scaling(vae, with_exchanged_statistics)),
     Mutant(
         f"{_NAME}: patches have rows outside columns",
         Change(replaced=((vae, "to_patches", _rows_outside), (vae, "to_pixels", _pixels_of_rows))),
@@ -177,12 +150,20 @@ BUGS = (
         (f"{_NAME}: doubling takes the channels inside the pixels", "unfolded", _unfolded_channels_inside),
         (f"{_NAME}: halving has no shortcut", "averaged", no_average),
         (f"{_NAME}: shortcuts take one value of a group", "averaged", _first_of_group),
-        (f"{_NAME}: doubling has no shortcut", "upsample", _no_shortcuts),
-        (f"{_NAME}: LTX-2.3's doubling has a shortcut", "upsample", _always_shortcuts),
-        (f"{_NAME}: shortcuts repeat each channel", "in_turn", _each_channel),
+        (f"{_NAME}: doubling has no shortcut", "upsample", with_arguments(vae.upsample, shortcuts=lambda _: False)),
+        (
+            f"{_NAME}: LTX-2.3's doubling has a shortcut",
+            "upsample",
+            with_arguments(vae.upsample, shortcuts=lambda _: True),
+        ),
+        (f"{_NAME}: shortcuts repeat each channel", "in_turn", lambda x, n: np.repeat(x, n // x.shape[1], axis=1)),
         (f"{_NAME}: norms take all pixels together", "norm_silu", _norms_of_all_pixels),
-        (f"{_NAME}: shift and scale are exchanged", "modulations", _scale_first),
-        (f"{_NAME}: the two modulations of a block are exchanged", "modulations", _exchanged),
+        (f"{_NAME}: shift and scale are exchanged", "modulations", with_result(_MODULATIONS, _scale_first)),
+        (
+            f"{_NAME}: the two modulations of a block are exchanged",
+            "modulations",
+            with_result(_MODULATIONS, lambda both: both[::-1]),
+        ),
         (f"{_NAME}: modulations lack the block's table", "modulations", _without_table),
         (f"{_NAME}: the last norm is not modulated", "modulations", _last_unmodulated),
         (f"{_NAME}: the noise level is not scaled", "scaled_time", lambda m, timesteps: timesteps),

@@ -2,17 +2,8 @@
 
 from refsd.models.vae_ltx2 import PATCH, STATISTICS, STEPS, decode, encode, width
 from refsd.module import Module
-from refsd.networks.component import (
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-    Fit,
-    exactly,
-    multiple_of,
-    needed,
-    refused,
-)
+from refsd.networks.component import POSITION, VALUE, Argument, Component
+from refsd.networks.fits import Fit, exactly, multiple_of, needed, refused
 from refsd.numerics.errors import BadInput
 
 

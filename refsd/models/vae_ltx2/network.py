@@ -8,7 +8,7 @@ from refsd.models.vae_ltx2 import PATCH, STATISTICS, TIME_CHANNELS
 from refsd.models.vae_wan.layers import conv3d
 from refsd.networks.config import shown_value
 from refsd.networks.dimensions import Shape, Shapes, count, dim, has, linear
-from refsd.networks.keymap import SAME, Keymap, Row, prefix_rows
+from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Location, Network, counted, same
 from refsd.networks.recipe import alone
 from refsd.numerics.errors import BadInput
@@ -135,11 +135,11 @@ def ltx2_vae_keymap(down: int = 4, up: int = 3) -> Keymap:
     rows = prefix_rows(_ENDS)
     for i in range(down):
         rows += prefix_rows(_LEVEL, f"{DOWN}{2 * i}.", f"encoder.down_blocks.{i}.")
-        rows += [Row(f"{DOWN}{2 * i + 1}", (f"encoder.down_blocks.{i}.downsamplers.0",), SAME)]
+        rows += prefix_rows([(f"{DOWN}{2 * i + 1}", f"encoder.down_blocks.{i}.downsamplers.0")])
     rows += prefix_rows(_LEVEL, f"{DOWN}{2 * down}.", "encoder.mid_block.")
     rows += prefix_rows(_LEVEL, f"{UP}0.", "decoder.mid_block.")
     for i in range(up):
-        rows += [Row(f"{UP}{2 * i + 1}", (f"decoder.up_blocks.{i}.upsamplers.0",), SAME)]
+        rows += prefix_rows([(f"{UP}{2 * i + 1}", f"decoder.up_blocks.{i}.upsamplers.0")])
         rows += prefix_rows(_LEVEL, f"{UP}{2 * i + 2}.", f"decoder.up_blocks.{i}.")
     return Keymap(rows)
 

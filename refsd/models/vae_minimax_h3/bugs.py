@@ -8,10 +8,10 @@ from refsd.golden.judge import Mutant
 from refsd.models import vae_minimax_h3 as vae
 from refsd.models.vae_wan.bugs import left_as_it_is, with_exchanged_statistics, without_statistics
 from refsd.module import Module
-from refsd.networks.bugs import Change, replacing
+from refsd.networks.bugs import Change, replacing, rows_and_columns_swapped, with_result
 from refsd.numerics.arithmetic import Arithmetic
 
-_CLIPS, _IN_TILES, _POSITIONS, _SUFFIX = vae.clips_of, vae.in_tiles, vae.positions, vae.suffix
+_CLIPS, _IN_TILES, _POSITIONS = vae.clips_of, vae.in_tiles, vae.positions
 
 
 class UnnormalisedQueries(Arithmetic):
@@ -86,10 +86,6 @@ def _whole_numbers(F, H, W, L):
     return np.concatenate([places, np.zeros((L - len(places), 3))])
 
 
-def _swapped_axes(F, H, W, L):
-    return _POSITIONS(F, H, W, L)[:, [0, 2, 1]]
-
-
 def _cut_off(m: Module, a, b, extent, axis):
     """Take the second of two that overlap, without a transition."""
     return b
@@ -149,7 +145,7 @@ def _of_latents(wrong):
 
 _NAME = "MiniMax-H3's autoencoder"
 BUGS = (
-    Mutant(f"{_NAME}: latents are not normalised", _of_latents(lambda right: left_as_it_is)),
+    Mutant(f"{_NAME}: latents are not normalised", _of_latents(left_as_it_is)),
     Mutant(f"{_NAME}: mean and deviation of latents are exchanged", _of_latents(with_exchanged_statistics)),
     Mutant(f"{_NAME}: statistics of latents are not read: mean 0, deviation 1", _of_latents(without_statistics)),
     Mutant(
@@ -172,10 +168,10 @@ BUGS = (
         (f"{_NAME}: transitions begin half a step later", "faded", _half_a_step_on),
         (f"{_NAME}: frames of two clips are the first's", "joined", _first_of_two),
         (f"{_NAME}: positions are whole numbers", "positions", _whole_numbers),
-        (f"{_NAME}: rows and columns are swapped", "positions", _swapped_axes),
+        (f"{_NAME}: rows and columns are swapped", "positions", rows_and_columns_swapped(_POSITIONS)),
         (f"{_NAME}: positions are edges, not centres", "axis", lambda n: 2 * np.arange(n) / n - 1),
-        (f"{_NAME}: the token of zeros is missing", "suffix", lambda m, tokens: _SUFFIX(m, tokens)[:1]),
-        (f"{_NAME}: the registers are missing", "suffix", lambda m, tokens: _SUFFIX(m, tokens)[1:]),
+        (f"{_NAME}: the token of zeros is missing", "suffix", with_result(vae.suffix, lambda parts: parts[:1])),
+        (f"{_NAME}: the registers are missing", "suffix", with_result(vae.suffix, lambda parts: parts[1:])),
         (f"{_NAME}: q, k and v are read one after another", "heads", _stacked),
         (f"{_NAME}: RoPE turns neighbouring channels", "turn", _neighbours),
         (f"{_NAME}: the MLP activates the value, not the gate", "mlp", _value_activated),

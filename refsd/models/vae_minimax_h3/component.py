@@ -1,31 +1,22 @@
 """The components of MiniMax-H3's video autoencoder."""
 
-from refsd.models.vae_minimax_h3 import (
-    DECODER_EPS,
-    FRAMES,
-    HEAD_DIM,
-    NORM_EPS,
-    OVERLAP,
-    SIDE,
-    THETA,
-    TILE,
-    decode,
-    encode,
-)
+from refsd.models import vae_minimax_h3 as vae
+from refsd.models.vae_minimax_h3 import FRAMES, SIDE
 from refsd.models.vae_minimax_h3.network import BLOCKS, LATENTS_MEAN, LATENTS_STD, LEVELS
+from refsd.models.vae_wan.component import statistics_fits
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, exactly, multiple_of, numbers, whole_heads
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, exactly, multiple_of, whole_heads
 from refsd.numerics.errors import BadInput
 
 _STATISTICS = {"latents_mean": list(LATENTS_MEAN), "latents_std": list(LATENTS_STD)}
-_TILES = {"tile": TILE, "overlap": OVERLAP}
+_TILES = {"tile": vae.TILE, "overlap": vae.OVERLAP}
 # A convolution mirrors the pixels next to an edge, so the smallest level needs two.
 _SIDE = Fit(2 * SIDE, f"a multiple of {SIDE}, at least {2 * SIDE}", lambda n: n % SIDE == 0 and n >= 2 * SIDE)
 
 
 def _fits(Z: int) -> dict[str, Fit]:
-    statistics = {"latents_mean": numbers(Z), "latents_std": numbers(Z, above_zero=True)}
-    return {**statistics, "tile": _SIDE, "overlap": multiple_of(SIDE)}
+    return {**statistics_fits(Z), "tile": _SIDE, "overlap": multiple_of(SIDE)}
 
 
 def _encoder_fits(m: Module) -> dict[str, Fit]:
@@ -36,7 +27,7 @@ def _encoder_fits(m: Module) -> dict[str, Fit]:
 
 
 def _decoder_fits(m: Module) -> dict[str, Fit]:
-    whole_heads(m, f"{BLOCKS}0.attn.to_out.weight", HEAD_DIM, ())
+    whole_heads(m, f"{BLOCKS}0.attn.to_out.weight", vae.HEAD_DIM, ())
     Z, rows = m.shape("post_quant_conv.weight")[0], m.shape("decoder.proj_out.weight")[0]
     if rows != 3 * FRAMES * SIDE**2:
         raise BadInput(
@@ -48,18 +39,18 @@ def _decoder_fits(m: Module) -> dict[str, Fit]:
 COMPONENTS = {
     "minimax-h3-vae-encoder": Component(
         "minimax-h3-vae",
-        encode,
+        vae.encode,
         {"x": Argument("N C F H W", VALUE, "picture or video, -1..1; a picture has F = 1, a video F = 5 + 17n")},
         {"mean": "N Z f H/16 W/16", "logvar": "N Z f H/16 W/16"},
-        {**_STATISTICS, **_TILES, "eps": NORM_EPS},
+        {**_STATISTICS, **_TILES, "eps": vae.NORM_EPS},
         _encoder_fits,
     ),
     "minimax-h3-vae-decoder": Component(
         "minimax-h3-vae",
-        decode,
+        vae.decode,
         {"z": Argument("N Z F H W", VALUE, "latent, normalised, as the denoiser has it; a picture has F = 1")},
         {"out": "N C f 16H 16W"},
-        {**_STATISTICS, **_TILES, "theta": THETA, "decoder_eps": DECODER_EPS},
+        {**_STATISTICS, **_TILES, "theta": vae.THETA, "decoder_eps": vae.DECODER_EPS},
         _decoder_fits,
     ),
 }

@@ -11,7 +11,7 @@ from refsd.models.vae_wan.latents import statistics
 from refsd.models.vae_wan.layers import conv3d
 from refsd.networks.config import positive
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, linear, norm, read_size
-from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row, Rule, block_rows, prefix_rows
+from refsd.networks.keymap import CONCAT, SWAP, Keymap, Rule, block_rows, prefix_rows
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Location, Network, counted, same
 from refsd.networks.recipe import alone
 from refsd.numerics.errors import BadInput
@@ -134,15 +134,15 @@ _ENDS = (
     ("decoder.x_embedder", "decoder.proj_in"),
 )
 _RES = (
-    *((name, (name,), SAME) for name in ("norm1", "conv1", "norm2", "conv2")),
-    ("nin_shortcut", ("conv_shortcut",), SAME),
+    *((name, name) for name in ("norm1", "conv1", "norm2", "conv2")),
+    ("nin_shortcut", "conv_shortcut"),
 )
 _BLOCK = (
-    *((name, (name,), SAME) for name in ("norm1", "norm2", "scale1", "scale2")),
+    *((name, name) for name in ("norm1", "norm2", "scale1", "scale2")),
     ("attn.to_qkv", ("attn.to_q", "attn.to_k", "attn.to_v"), HEADS),
-    ("attn.to_out", ("attn.to_out.0",), SAME),
-    ("ff.w1", ("ff.net.0.proj",), SWAP),
-    ("ff.w2", ("ff.net.2",), SAME),
+    ("attn.to_out", "attn.to_out.0"),
+    ("ff.w1", "ff.net.0.proj", SWAP),
+    ("ff.w2", "ff.net.2"),
 )
 
 
@@ -152,7 +152,7 @@ def minimax_h3_vae_keymap(layers: int = 36, res_blocks: int = 2) -> Keymap:
     for level in range(LEVELS):
         ours, theirs = f"encoder.down.{level}", f"encoder.down_blocks.{level}"
         rows += block_rows(res_blocks, f"{ours}.block", f"{theirs}.resnets", _RES)
-        rows += [Row(f"{ours}.downsample", (f"{theirs}.downsamplers.0",), SAME)]
+        rows += prefix_rows([(f"{ours}.downsample", f"{theirs}.downsamplers.0")])
     return Keymap(rows)
 
 

@@ -1,22 +1,13 @@
 """Diffusers' MiniMax-H3 video autoencoder, called as its pipeline calls it."""
 
-from refsd.models.vae_minimax_h3 import (
-    CLIP_LATENTS,
-    DROP,
-    OVERLAP,
-    PIXEL_MEAN,
-    PIXEL_STD,
-    SHARED_LATENTS,
-    TILE,
-    frames_of,
-)
+from refsd.models import vae_minimax_h3 as vae
 from refsd.networks.original import diffusers
 from refsd.networks.torch_tokens import joined
 
 
 def _encode(model, x, params):
     _tiles(model, params)
-    pixels = (x["x"] / 2 + 0.5 - _of_channels(x["x"], PIXEL_MEAN)) / _of_channels(x["x"], PIXEL_STD)
+    pixels = (x["x"] / 2 + 0.5 - _of_channels(x["x"], vae.PIXEL_MEAN)) / _of_channels(x["x"], vae.PIXEL_STD)
     mean, logvar = model.encode(pixels).latent_dist.parameters.chunk(2, dim=1)
     of_mean, std = _statistics(model, x["x"])
     return {"mean": (mean - of_mean) / std, "logvar": logvar - 2 * std.log()}
@@ -31,13 +22,13 @@ def _decode(model, x, params):
     if F == 1:
         pixels = model._decode_clip(z)[:, :, -1:]
     else:
-        more = CLIP_LATENTS + SHARED_LATENTS - F if F + DROP == CLIP_LATENTS else 0
-        pixels = model.decode(joined([z, *[z[:, :, -1:]] * more], 2)).sample[:, :, : frames_of(F)]
-    return {"out": (pixels * _of_channels(z, PIXEL_STD) + _of_channels(z, PIXEL_MEAN)) * 2 - 1}
+        more = vae.CLIP_LATENTS + vae.SHARED_LATENTS - F if F + vae.DROP == vae.CLIP_LATENTS else 0
+        pixels = model.decode(joined([z, *[z[:, :, -1:]] * more], 2)).sample[:, :, : vae.frames_of(F)]
+    return {"out": (pixels * _of_channels(z, vae.PIXEL_STD) + _of_channels(z, vae.PIXEL_MEAN)) * 2 - 1}
 
 
 def _tiles(model, params):
-    tile, overlap = params.get("tile", TILE), params.get("overlap", OVERLAP)
+    tile, overlap = params.get("tile", vae.TILE), params.get("overlap", vae.OVERLAP)
     model.enable_tiling(tile, tile, overlap, overlap)
 
 

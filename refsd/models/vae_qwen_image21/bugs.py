@@ -8,12 +8,16 @@ from refsd.models.vae_wan.bugs import (
     NormsOfUnitLength,
     SeparateNorms,
     left_as_it_is,
+    scaling,
     with_exchanged_statistics,
     without_statistics,
 )
-from refsd.networks.bugs import Change, replacing
+from refsd.networks.bugs import Change, replacing, with_result
 
-_AVERAGED, _REPEATED = vae_qwen_image21.averaged, vae_qwen_image21.repeated
+_AVERAGED = vae_qwen_image21.averaged
+_NO_AVERAGES, _NO_REPEATS = (
+    with_result(shortcut, lambda y: 0 * y) for shortcut in (_AVERAGED, vae_qwen_image21.repeated)
+)
 
 
 class HalfNorms(SeparateNorms):
@@ -43,43 +47,25 @@ def _channels_in_turn(x, times):
     return np.tile(x, (1, times, 1, 1))
 
 
-def _nothing(x, frames, side, outputs):
-    return 0 * _AVERAGED(x, frames, side, outputs)
-
-
-def _nothing_repeated(x, frames, side, outputs):
-    return 0 * _REPEATED(x, frames, side, outputs)
-
-
-def _statistics(name, to_denoiser, to_vae):
-    replaced = (
-        (vae_qwen_image21, "to_denoiser", to_denoiser),
-        (vae_qwen_image21, "to_vae", to_vae),
-    )
-    return Mutant(name, Change(replaced=replaced))
-
-
 BUGS = (
     Mutant("Qwen-Image 2.1's norms lack the factor sqrt(C)", Change(NormsOfUnitLength)),
     Mutant("Qwen-Image 2.1's norms sum squares in float16", Change(HalfNorms)),
-    _statistics("Qwen-Image 2.1's latents are not normalised", left_as_it_is, left_as_it_is),
-    _statistics(
+    Mutant("Qwen-Image 2.1's latents are not normalised", scaling(vae_qwen_image21, left_as_it_is)),
+    Mutant(
         "mean and deviation of Qwen-Image 2.1's latents are exchanged",
-        with_exchanged_statistics(vae_qwen_image21.to_denoiser),
-        with_exchanged_statistics(vae_qwen_image21.to_vae),
+        scaling(vae_qwen_image21, with_exchanged_statistics),
     ),
-    _statistics(
+    Mutant(
         "statistics of Qwen-Image 2.1's latents are not read: mean 0, deviation 1",
-        without_statistics(vae_qwen_image21.to_denoiser),
-        without_statistics(vae_qwen_image21.to_vae),
+        scaling(vae_qwen_image21, without_statistics),
     ),
     *replacing(
         vae_qwen_image21,
         ("Qwen-Image 2.1's shortcuts average without the empty frame", "averaged", _without_the_empty_frame),
         ("Qwen-Image 2.1's shortcuts have the empty frame last", "after_empty_frames", _empty_frame_last),
         ("Qwen-Image 2.1's shortcuts take one pixel of a square", "averaged", _corners_of_squares),
-        ("Qwen-Image 2.1's encoder has no shortcuts around its levels", "averaged", _nothing),
-        ("Qwen-Image 2.1's decoder has no shortcuts around its levels", "repeated", _nothing_repeated),
+        ("Qwen-Image 2.1's encoder has no shortcuts around its levels", "averaged", _NO_AVERAGES),
+        ("Qwen-Image 2.1's decoder has no shortcuts around its levels", "repeated", _NO_REPEATS),
         ("Qwen-Image 2.1's shortcuts keep the first frame", "last_frame", lambda video: video[:, :, 0]),
         ("Qwen-Image 2.1's shortcuts repeat all channels in turn", "each_channel", _channels_in_turn),
     ),

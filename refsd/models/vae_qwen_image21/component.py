@@ -3,47 +3,31 @@
 from refsd.models import vae_qwen_image21
 from refsd.models.vae_qwen_image21 import factors
 from refsd.models.vae_qwen_image21.network import LATENTS_MEAN, LATENTS_STD
+from refsd.models.vae_wan.component import check_shortcut, statistics_fits
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, exactly, multiple_of, numbers
-from refsd.numerics.errors import BadInput
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, exactly, multiple_of
 
+_CONV = "resnets.0.conv1.weight"
 _STATISTICS = {"latents_mean": list(LATENTS_MEAN), "latents_std": list(LATENTS_STD)}
-
-
-def _statistics_fit(m: Module) -> dict[str, Fit]:
-    Z = m.shape("decoder.conv_in.weight")[1]
-    return {"latents_mean": numbers(Z), "latents_std": numbers(Z, above_zero=True)}
 
 
 def _encoder_fits(m: Module) -> dict[str, Fit]:
     blocks = m["encoder.down_blocks"]
     levels = [blocks[i] for i in range(blocks.count())]
     for level in levels:
-        frames, side = factors(level, "downsampler")
-        _shares(level, frames * side * side, "averages", into=True)
+        check_shortcut(level, _CONV, *factors(level, "downsampler"), averages=True)
     side = multiple_of(2 ** sum("downsampler" in level for level in levels))
-    C = m.shape("encoder.conv_in.weight")[1]
-    return {"C": exactly(C), "H": side, "W": side, **_statistics_fit(m)}
+    C, Z = m.shape("encoder.conv_in.weight")[1], m.shape("decoder.conv_in.weight")[1]
+    return {"C": exactly(C), "H": side, "W": side, **statistics_fits(Z)}
 
 
 def _decoder_fits(m: Module) -> dict[str, Fit]:
     blocks = m["decoder.up_blocks"]
     for level in (blocks[i] for i in range(blocks.count())):
-        frames, side = factors(level, "upsampler")
-        if side > 1:
-            _shares(level, frames * side * side, "repeats", into=False)
-    return {"Z": exactly(m.shape("decoder.conv_in.weight")[1]), **_statistics_fit(m)}
-
-
-def _shares(level: Module, factor: int, what: str, into: bool) -> None:
-    """Raise BadInput unless a level's shortcut can share out its channels evenly."""
-    outputs, inputs = level.shape("resnets.0.conv1.weight")[:2]
-    whole, parts = (inputs * factor, outputs) if into else (outputs * factor, inputs)
-    if whole % parts:
-        raise BadInput(
-            f'"{level.prefix}resnets.0.conv1.weight" maps {inputs} channels to {outputs}: the shortcut {what} '
-            f"{whole} values in {parts} equal groups; the file is damaged"
-        )
+        check_shortcut(level, _CONV, *factors(level, "upsampler"), averages=False)
+    Z = m.shape("decoder.conv_in.weight")[1]
+    return {"Z": exactly(Z), **statistics_fits(Z)}
 
 
 COMPONENTS = {

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from refsd.models.vae_wan.latents import config_of, statistics
 from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has
-from refsd.networks.keymap import SAME, Keymap, Row, Rule, prefix_rows, reshaped
+from refsd.networks.keymap import Keymap, Rule, prefix_rows, reshaped
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Layout, Location, Network, same
 from refsd.networks.recipe import alone
 from refsd.numerics.tensor import StoredTensor
@@ -145,8 +145,20 @@ OF_ONE_FRAME = Rule(
     lambda parts: reshaped(parts[0], _one_frame_less(parts[0].shape)),
     lambda tensor, _: [_one_frame_more(tensor)],
 )
-_CONVOLUTIONS = (("conv1", "residual.2"), ("conv2", "residual.6"), ("conv_shortcut", "shortcut"))
-_NORMS = (("norm1", "residual.0"), ("norm2", "residual.3"))
+_RES = (
+    ("norm1", "residual.0"),
+    ("conv1", "residual.2", OF_ONE_FRAME),
+    ("norm2", "residual.3"),
+    ("conv2", "residual.6", OF_ONE_FRAME),
+    ("conv_shortcut", "shortcut", OF_ONE_FRAME),
+)
+_SAMPLING = (("resample", "resample"), ("time_conv", "time_conv", OF_ONE_FRAME))
+_HALF = (
+    ("conv_in", "conv1", OF_ONE_FRAME),
+    ("mid_block.attentions.0", "middle.1"),
+    ("norm_out", "head.0"),
+    ("conv_out", "head.2", OF_ONE_FRAME),
+)
 
 
 def comfyui_keymap(levels: int = 5, res_blocks: int = 3) -> Keymap:
@@ -154,23 +166,20 @@ def comfyui_keymap(levels: int = 5, res_blocks: int = 3) -> Keymap:
 
     res_blocks: residual blocks of each of the decoder's levels; the encoder's have one less
     """
-    rows = prefix_rows((("quant_conv", "conv1"), ("post_quant_conv", "conv2")), rule=OF_ONE_FRAME)
+    rows = prefix_rows((("quant_conv", "conv1", OF_ONE_FRAME), ("post_quant_conv", "conv2", OF_ONE_FRAME)))
     for half, block, ours, sampler in (
         ("encoder", "down_blocks", "downsamples", "downsampler"),
         ("decoder", "up_blocks", "upsamples", "upsampler"),
     ):
-        rows += prefix_rows((("conv_in", "conv1"), ("conv_out", "head.2")), f"{half}.", f"{half}.", OF_ONE_FRAME)
-        rows += [Row(f"{half}.norm_out", (f"{half}.head.0",), SAME)]
-        rows += [Row(f"{half}.mid_block.attentions.0", (f"{half}.middle.1",), SAME)]
+        rows += prefix_rows(_HALF, f"{half}.", f"{half}.")
         places = {f"{half}.mid_block.resnets.{i}.": f"{half}.middle.{2 * i}." for i in (0, 1)}
         blocks = res_blocks - (half == "encoder")
         for level in range(levels):
             at, there = f"{half}.{block}.{level}", f"{half}.{ours}.{level}.{ours}"
             places |= {f"{at}.resnets.{i}.": f"{there}.{i}." for i in range(blocks)}
-            rows += [Row(f"{at}.{sampler}.resample", (f"{there}.{blocks}.resample",), SAME)]
-            rows += [Row(f"{at}.{sampler}.time_conv", (f"{there}.{blocks}.time_conv",), OF_ONE_FRAME)]
+            rows += prefix_rows(_SAMPLING, f"{at}.{sampler}.", f"{there}.{blocks}.")
         for at, there in places.items():
-            rows += prefix_rows(_NORMS, at, there) + prefix_rows(_CONVOLUTIONS, at, there, OF_ONE_FRAME)
+            rows += prefix_rows(_RES, at, there)
     return Keymap(rows)
 
 

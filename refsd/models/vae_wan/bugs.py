@@ -5,7 +5,7 @@ import numpy as np
 from refsd.golden.judge import Mutant
 from refsd.models import vae_wan
 from refsd.models.vae_wan import CAUSAL_IN_TIME, in_turn, pictures, video
-from refsd.networks.bugs import Change, replacing
+from refsd.networks.bugs import Change, replacing, with_result
 from refsd.numerics.arithmetic import Arithmetic
 
 
@@ -57,8 +57,13 @@ def _flip_in_time(name: str, values: np.ndarray) -> np.ndarray | None:
     return values[:, :, ::-1] if values.ndim == 5 and values.shape[2] > 1 else None
 
 
-def left_as_it_is(m, x, latents_mean, latents_std):
-    return x
+def scaling(page, wrong, names=("to_denoiser", "to_vae")):
+    """Return a bug of the scale of latents. wrong: one of a model's functions `names` -> the wrong one"""
+    return Change(replaced=tuple((page, name, wrong(getattr(page, name))) for name in names))
+
+
+def left_as_it_is(function):
+    return lambda m, x, latents_mean, latents_std: x
 
 
 def without_statistics(function):
@@ -144,15 +149,8 @@ def corners_of_squares(x, frames, side, outputs):
     return AVERAGED(corners, frames, side, outputs)
 
 
-def no_average(x, frames, side, outputs):
-    return 0 * AVERAGED(x, frames, side, outputs)
-
-
-def no_repeats(x, frames, side, outputs):
-    return 0 * REPEATED(x, frames, side, outputs)
-
-
-ATTENTION, AVERAGED, REPEATED = vae_wan.attention, vae_wan.averaged, vae_wan.repeated
+ATTENTION, AVERAGED = vae_wan.attention, vae_wan.averaged
+no_average, no_repeats = (with_result(shortcut, lambda y: 0 * y) for shortcut in (AVERAGED, vae_wan.repeated))
 
 BUGS = (
     Mutant("convolutions over frames are flipped in time", Change(revalue=_flip_in_time)),
@@ -162,28 +160,12 @@ BUGS = (
     Mutant("convolutions over frames see one earlier frame, not two", Change(OneFrameKept)),
     Mutant("before the first frame stands the first again, not zeros", Change(FirstFrameRepeated)),
     Mutant("RMS norms of channels lack the factor sqrt(C)", Change(NormsOfUnitLength)),
-    Mutant(
-        "latents are not normalised",
-        Change(replaced=((vae_wan, "to_denoiser", left_as_it_is), (vae_wan, "to_vae", left_as_it_is))),
-    ),
+    Mutant("latents are not normalised", scaling(vae_wan, left_as_it_is)),
     Mutant(
         "statistics of latents are not read: mean 0, deviation 1",
-        Change(
-            replaced=(
-                (vae_wan, "posterior", without_statistics(vae_wan.posterior)),
-                (vae_wan, "to_vae", without_statistics(vae_wan.to_vae)),
-            )
-        ),
+        scaling(vae_wan, without_statistics, ("posterior", "to_vae")),
     ),
-    Mutant(
-        "mean and deviation of latents are exchanged",
-        Change(
-            replaced=(
-                (vae_wan, "to_denoiser", with_exchanged_statistics(vae_wan.to_denoiser)),
-                (vae_wan, "to_vae", with_exchanged_statistics(vae_wan.to_vae)),
-            )
-        ),
-    ),
+    Mutant("mean and deviation of latents are exchanged", scaling(vae_wan, with_exchanged_statistics)),
     *replacing(
         vae_wan,
         ("attention sees the pixels of all frames", "attention", over_all_frames),
@@ -201,11 +183,6 @@ BUGS = (
     ),
     Mutant(
         "Wan 2.2's squares of pixels have rows outside columns",
-        Change(
-            replaced=(
-                (vae_wan, "to_squares", rows_outside_columns),
-                (vae_wan, "to_pixels", pixels_of_rows),
-            )
-        ),
+        Change(replaced=((vae_wan, "to_squares", rows_outside_columns), (vae_wan, "to_pixels", pixels_of_rows))),
     ),
 )

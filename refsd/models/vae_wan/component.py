@@ -6,41 +6,43 @@ from refsd.models import vae_wan
 from refsd.models.vae_wan import factors
 from refsd.models.vae_wan.latents import LATENTS_MEAN, LATENTS_STD, WAN22_LATENTS_MEAN, WAN22_LATENTS_STD
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, at_least, exactly, multiple_of, numbers
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, at_least, exactly, multiple_of, numbers
 from refsd.numerics.errors import BadInput
 
+_CONV = "0.residual.2.weight"
 _STATISTICS = {"latents_mean": list(LATENTS_MEAN), "latents_std": list(LATENTS_STD)}
 _WAN22_STATISTICS = {"latents_mean": list(WAN22_LATENTS_MEAN), "latents_std": list(WAN22_LATENTS_STD)}
 
 
-def _statistics_fit(m: Module) -> dict[str, Fit]:
-    Z = m.shape("decoder.conv1.weight")[1]
+def statistics_fits(Z: int) -> dict[str, Fit]:
     return {"latents_mean": numbers(Z), "latents_std": numbers(Z, above_zero=True)}
 
 
 def _encoder_fits(m: Module) -> dict[str, Fit]:
     layers = m["encoder.downsamples"]
     side = at_least(2 ** sum("resample" in layers[i] for i in range(layers.count())))
-    C = m.shape("encoder.conv1.weight")[1]
-    return {"C": exactly(C), "H": side, "W": side, **_statistics_fit(m)}
+    C, Z = m.shape("encoder.conv1.weight")[1], m.shape("decoder.conv1.weight")[1]
+    return {"C": exactly(C), "H": side, "W": side, **statistics_fits(Z)}
 
 
 def _decoder_fits(m: Module) -> dict[str, Fit]:
-    return {"Z": exactly(m.shape("decoder.conv1.weight")[1]), **_statistics_fit(m)}
+    Z = m.shape("decoder.conv1.weight")[1]
+    return {"Z": exactly(Z), **statistics_fits(Z)}
 
 
 def _wan22_encoder_fits(m: Module) -> dict[str, Fit]:
     levels = _levels(m["encoder.downsamples"], "downsamples")
     for level in levels:
-        _shares(level, averages=True)
+        check_shortcut(level, _CONV, *factors(level), averages=True)
     side = multiple_of(2 * math.prod(factors(level)[1] for level in levels))
-    C = m.shape("encoder.conv1.weight")[1] // 4
-    return {"C": exactly(C), "H": side, "W": side, **_statistics_fit(m)}
+    C, Z = m.shape("encoder.conv1.weight")[1] // 4, m.shape("decoder.conv1.weight")[1]
+    return {"C": exactly(C), "H": side, "W": side, **statistics_fits(Z)}
 
 
 def _wan22_decoder_fits(m: Module) -> dict[str, Fit]:
     for level in _levels(m["decoder.upsamples"], "upsamples"):
-        _shares(level, averages=False)
+        check_shortcut(level, _CONV, *factors(level), averages=False)
     return _decoder_fits(m)
 
 
@@ -48,15 +50,14 @@ def _levels(m: Module, layers: str) -> list[Module]:
     return [m[i][layers] for i in range(m.count())]
 
 
-def _shares(level: Module, averages: bool) -> None:
-    """Raise BadInput unless a level's shortcut can share out its channels evenly."""
-    frames, side = factors(level)
-    outputs, inputs = level.shape("0.residual.2.weight")[:2]
+def check_shortcut(level: Module, conv: str, frames: int, side: int, averages: bool) -> None:
+    """Raise BadInput unless a level's shortcut can share out its channels evenly. conv: its first convolution"""
+    outputs, inputs = level.shape(conv)[:2]
     whole, parts = (inputs, outputs) if averages else (outputs, inputs)
     whole *= frames * side * side
     if whole % parts and (averages or side > 1):
         raise BadInput(
-            f'"{level.prefix}0.residual.2.weight" maps {inputs} channels to {outputs}: the shortcut '
+            f'"{level.prefix}{conv}" maps {inputs} channels to {outputs}: the shortcut '
             f"{'averages' if averages else 'repeats'} {whole} values in {parts} equal groups; the file is damaged"
         )
 

@@ -1,7 +1,7 @@
 """Layers of Wan's autoencoders: shapes of their tensors, and their names in diffusers."""
 
 from refsd.networks.dimensions import Shapes, conv
-from refsd.networks.keymap import SAME, Row, prefix_rows
+from refsd.networks.keymap import Row, prefix_rows
 
 _ENDS = (
     ("conv1", "quant_conv"),
@@ -51,5 +51,5 @@ def shared_rows() -> list[Row]:
         ours, theirs = f"{half}.middle", f"{half}.mid_block"
         for i in (0, 1):
             rows += prefix_rows(RES_NAMES, f"{ours}.{2 * i}.", f"{theirs}.resnets.{i}.")
-        rows += [Row(f"{ours}.1", (f"{theirs}.attentions.0",), SAME)]
+        rows += prefix_rows([(f"{ours}.1", f"{theirs}.attentions.0")])
     return rows

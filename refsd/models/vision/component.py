@@ -4,7 +4,8 @@ import math
 
 from refsd.models.vision import clip_vision, siglip_vision
 from refsd.module import Module
-from refsd.networks.component import VALUE, Argument, Component, Fit, divisor_of
+from refsd.networks.component import VALUE, Argument, Component
+from refsd.networks.fits import Fit, divisor_of
 
 
 def _fits(m: Module) -> dict[str, Fit]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.networks.config import divisor, positive
-from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, linear, norm, read_size
+from refsd.networks.dimensions import Shape, Shapes, bare, conv, count, dim, linear, norm, read_size
 from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.network import DIFFUSERS_FILE, TRANSFORMERS_FILE, Folder, Location, Network, fixed, same
 from refsd.networks.recipe import alone
@@ -52,7 +52,7 @@ def vision_shapes(size: VisionSize) -> Shapes:
         shapes |= linear(f"{at}.mlp.fc1", d, size.mlp) | linear(f"{at}.mlp.fc2", size.mlp, d)
         shapes |= norm(f"{at}.layer_norm2", d)
     shapes |= norm(f"{_TOWER}.post_layernorm", d)
-    return shapes | linear("visual_projection", d, size.projection, bias=False) if is_clip else shapes
+    return shapes | bare("visual_projection", d, size.projection) if is_clip else shapes
 
 
 def _size_like(shapes: Mapping[str, Shape], usual: VisionSize) -> VisionSize:

@@ -3,12 +3,14 @@
 import numpy as np
 
 from refsd.models import wan
-from refsd.networks.bugs import replacing
-
-_POSITIONS = wan.positions
+from refsd.networks.bugs import replacing, rows_and_columns_swapped, with_result
 
 BUGS = replacing(
     wan,
-    ("Wan's rows and columns are swapped", "positions", lambda grid: _POSITIONS(grid)[:, [0, 2, 1]]),
-    ("Wan's frames have one position", "positions", lambda grid: _POSITIONS(grid) * np.array([0, 1, 1])),
+    ("Wan's rows and columns are swapped", "positions", rows_and_columns_swapped(wan.positions)),
+    (
+        "Wan's frames have one position",
+        "positions",
+        with_result(wan.positions, lambda ids: ids * np.array([0, 1, 1])),
+    ),
 )

@@ -2,7 +2,8 @@
 
 from refsd.models.wan import AXES_DIM, EPS, wan
 from refsd.module import Module
-from refsd.networks.component import POSITION, VALUE, Argument, Component, Fit, exactly, multiple_of, rotary_axes
+from refsd.networks.component import POSITION, VALUE, Argument, Component
+from refsd.networks.fits import Fit, exactly, multiple_of, rotary_axes
 
 
 def _fits(m: Module) -> dict[str, Fit]:

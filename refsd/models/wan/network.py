@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from refsd.networks.config import divisor, positive, shown_value
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, norm, read_size
-from refsd.networks.keymap import Keymap, prefix_rows
+from refsd.networks.keymap import Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 from refsd.numerics.errors import BadInput
@@ -96,10 +96,7 @@ _BLOCK = (
 
 def wan_keymap(layers: int = 40) -> Keymap:
     """Map Wan's own names to and from diffusers', which swaps the numbers of two norms."""
-    rows = prefix_rows(_ENDS)
-    for i in range(layers):
-        rows += prefix_rows(_BLOCK, f"blocks.{i}.", f"blocks.{i}.")
-    return Keymap(rows)
+    return Keymap(prefix_rows(_ENDS) + block_rows(layers, "blocks", "blocks", _BLOCK))
 
 
 def _config(size: WanSize) -> dict:

@@ -4,29 +4,21 @@ import numpy as np
 
 from refsd.golden.judge import Mutant
 from refsd.models import zimage
-from refsd.networks.bugs import called_again, replacing
+from refsd.networks.bugs import called_again, replacing, rows_and_columns_swapped, with_arguments, with_result
 
-_PICTURE, _CAPTION = zimage.picture_ids, zimage.caption_ids
-
-
-def _after_the_longest(padded, tokens_high, tokens_wide):
-    return _PICTURE(np.full_like(padded, padded.max()), tokens_high, tokens_wide)
-
-
-def _time_0(padded, tokens_high, tokens_wide):
-    return _PICTURE(0 * padded - 1, tokens_high, tokens_wide)
-
-
-def _rows_and_columns_swapped(padded, tokens_high, tokens_wide):
-    return _PICTURE(padded, tokens_high, tokens_wide)[..., [0, 2, 1]]
-
-
+_PICTURE = zimage.picture_ids
+_FROM_0 = with_result(zimage.caption_ids, lambda ids: ids - np.array([1, 0, 0]))
+_AFTER_THE_LONGEST = with_arguments(_PICTURE, padded=lambda lengths: np.full_like(lengths, lengths.max()))
 _BY_POSITION = replacing(
     zimage,
-    ("Z-Image's picture follows the longest caption of the batch, not its own", "picture_ids", _after_the_longest),
-    ("Z-Image's picture is at 0 on the axis of time", "picture_ids", _time_0),
-    ("Z-Image's rows and columns are swapped", "picture_ids", _rows_and_columns_swapped),
-    ("Z-Image's captions count from 0", "caption_ids", lambda padded: _CAPTION(padded) - np.array([1, 0, 0])),
+    ("Z-Image's picture follows the longest caption of the batch, not its own", "picture_ids", _AFTER_THE_LONGEST),
+    (
+        "Z-Image's picture is at 0 on the axis of time",
+        "picture_ids",
+        with_arguments(_PICTURE, padded=lambda n: 0 * n - 1),
+    ),
+    ("Z-Image's rows and columns are swapped", "picture_ids", rows_and_columns_swapped(_PICTURE)),
+    ("Z-Image's captions count from 0", "caption_ids", _FROM_0),
 )
 # Lumina 2 has the same blocks.
 _AGAIN = called_again(zimage, "attention", "feed_forward")

@@ -7,20 +7,9 @@ import numpy as np
 from refsd.models.zimage import AXES_DIM, EPS, THETA, zimage
 from refsd.models.zimage_controlnet import EMBEDDER, Control
 from refsd.module import Module
-from refsd.networks.component import (
-    MASK,
-    POSITION,
-    VALUE,
-    Argument,
-    Component,
-    Fit,
-    Stack,
-    exactly,
-    multiple_of,
-    refused,
-    rotary_axes,
-)
+from refsd.networks.component import MASK, POSITION, VALUE, Argument, Component, Stack
 from refsd.networks.dimensions import Shape
+from refsd.networks.fits import Fit, exactly, multiple_of, refused, rotary_axes
 from refsd.numerics.errors import BadInput
 
 PATCH = 2

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
-from refsd.networks.dimensions import Shape, Shapes, blocks, linear, one_stack, read_size
-from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, block_rows
+from refsd.networks.dimensions import Shape, Shapes, bare, blocks, linear, one_stack, read_size
+from refsd.networks.keymap import CONCAT, Keymap, block_rows, prefix_rows
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 
@@ -84,32 +84,32 @@ def _block(at: str, size: ZImageSize) -> Shapes:
 
 def block_shapes(at: str, D: int, head_dim: int, mlp: int) -> Shapes:
     """Return the shapes of a block under the prefix `at`, without its modulation."""
-    shapes = linear(f"{at}.attention.qkv", D, 3 * D, bias=False) | linear(f"{at}.attention.out", D, D, bias=False)
+    shapes = bare(f"{at}.attention.qkv", D, 3 * D) | bare(f"{at}.attention.out", D, D)
     shapes |= {f"{at}.attention.{which}_norm.weight": (head_dim,) for which in "qk"}
-    shapes |= linear(f"{at}.feed_forward.w1", D, mlp, bias=False)
-    shapes |= linear(f"{at}.feed_forward.w2", mlp, D, bias=False)
-    shapes |= linear(f"{at}.feed_forward.w3", D, mlp, bias=False)
+    shapes |= bare(f"{at}.feed_forward.w1", D, mlp)
+    shapes |= bare(f"{at}.feed_forward.w2", mlp, D)
+    shapes |= bare(f"{at}.feed_forward.w3", D, mlp)
     return shapes | {f"{at}.{name}.weight": (D,) for name in _NORMS}
 
 
 _NORMS = ("attention_norm1", "ffn_norm1", "attention_norm2", "ffn_norm2")
 # (our name, their names, rule): several of theirs are concatenated; other names are the same.
 _ENDS = (
-    ("x_embedder", ("all_x_embedder.2-1",), SAME),
-    ("final_layer.linear", ("all_final_layer.2-1.linear",), SAME),
-    ("final_layer.adaLN_modulation.1", ("all_final_layer.2-1.adaLN_modulation.1",), SAME),
+    ("x_embedder", "all_x_embedder.2-1"),
+    ("final_layer.linear", "all_final_layer.2-1.linear"),
+    ("final_layer.adaLN_modulation.1", "all_final_layer.2-1.adaLN_modulation.1"),
 )
 BLOCK_NAMES = (
     ("attention.qkv", ("attention.to_q", "attention.to_k", "attention.to_v"), CONCAT),
-    ("attention.out", ("attention.to_out.0",), SAME),
-    ("attention.q_norm", ("attention.norm_q",), SAME),
-    ("attention.k_norm", ("attention.norm_k",), SAME),
+    ("attention.out", "attention.to_out.0"),
+    ("attention.q_norm", "attention.norm_q"),
+    ("attention.k_norm", "attention.norm_k"),
 )
 
 
 def zimage_keymap(layers: int = 30, refiners: int = 2) -> Keymap:
     """Map the single file's names to and from Tongyi-MAI's folder, which diffusers reads unchanged."""
-    rows = [Row(*row) for row in _ENDS]
+    rows = prefix_rows(_ENDS)
     for stack, n in (("layers", layers), ("noise_refiner", refiners), ("context_refiner", refiners)):
         rows += block_rows(n, stack, stack, BLOCK_NAMES)
     return Keymap(rows, rest_same=True)

@@ -3,13 +3,9 @@
 import numpy as np
 
 from refsd.models import zimage_controlnet
-from refsd.networks.bugs import replacing
+from refsd.networks.bugs import replacing, with_arguments
 
-_BLOCKS = zimage_controlnet.control_blocks
-
-
-def _alone(m, control, x, *more):
-    return _BLOCKS(m, control, np.zeros_like(x), *more)
+_ALONE = with_arguments(zimage_controlnet.control_blocks, x=np.zeros_like)
 
 
 def _zeros(m, name, x, lengths):
@@ -19,7 +15,7 @@ def _zeros(m, name, x, lengths):
 BUGS = replacing(
     zimage_controlnet,
     ("Z-Image's ControlNet joins the first blocks, not every n-th", "places", lambda layers, n: [*range(n)]),
-    ("Z-Image's ControlNet does not see the noisy picture", "control_blocks", _alone),
+    ("Z-Image's ControlNet does not see the noisy picture", "control_blocks", _ALONE),
     ("Z-Image's ControlNet pads its hint with zeros, not with the learned token", "fill", _zeros),
     (
         "Z-Image's ControlNet refines its hint by its control blocks, as 2.0",

@@ -83,10 +83,8 @@ PAGES = {
     "controlnet": lambda m, **given: {f"control.{i}": y for i, y in enumerate(controlnet.controlnet(m, **given))},
     "mmdit": mmdit.mmdit,
     "flux": flux.flux,
-    "chroma": lambda m, context_mask, **given: chroma.chroma(m, **given, mask=context_mask),
-    "chroma-radiance": lambda m, context_mask, **given: chroma_radiance.chroma_radiance(
-        m, **given, mask=context_mask
-    ),
+    "chroma": chroma.chroma,
+    "chroma-radiance": chroma_radiance.chroma_radiance,
     "flux2": lambda m, reference, reference_2, reference_3, reference_4, **given: flux2.flux2(
         m, **given, reference=[reference, reference_2, reference_3, reference_4]
     ),

@@ -5,7 +5,7 @@ import pytest
 
 from refsd.components import COMPONENTS
 from refsd.families import FAMILIES, VARIANTS, identify, latents_of
-from refsd.families.family import ENGINES
+from refsd.families.flow import ENGINES
 from refsd.models.catalogue import DENOISERS, NETWORKS
 from refsd.models.vae.latents import LATENT_SCALES
 from refsd.pipelines.initial_latent import EXTRA_CHANNELS

@@ -1,6 +1,7 @@
 """Convolutions and im2col as ggml graphs."""
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -20,13 +21,13 @@ def _padded(g: Graph, x: int, padding) -> tuple[int, int, int]:
     return g.pad_ext(x, left, right, top, bottom, 0, 0, 0, 0), 0, 0
 
 
-def _conv2d(g: Graph, inputs: Inputs, params: Params) -> Result:
+def _conv2d(g: Graph, inputs: Inputs, params: Params, direct: bool = False) -> Result:
     """Build conv2d. Depthwise filters: float16 with ggml_conv_2d_dw, float32 with ggml_conv_2d_dw_direct."""
     x, weight = inputs["x"], inputs["weight"]
     (down, across), (high, wide) = each(params["stride"], 2), each(params["dilation"], 2)
     image, pad_w, pad_h = _padded(g, g.floats(x), params["padding"])
-    function = g.conv_2d
-    if params["groups"] > 1:
+    function = g.conv_2d_direct if direct else g.conv_2d
+    if params["groups"] > 1 and not direct:
         function = g.conv_2d_dw if weight.type == "f16" else g.conv_2d_dw_direct
     y = function(g.put(weight), image, across, down, pad_w, pad_h, wide, high)
     return _biased(g, y, inputs, (x.shape[0], weight.shape[0], *_positions(inputs, params, 2)))
@@ -42,30 +43,14 @@ def _volume(g: Graph, inputs: Inputs, params: Params) -> tuple[int, tuple[int, i
     return image, pads, g.put(weight, (weight.shape[0] * weight.shape[1], *weight.shape[2:]))
 
 
-def _conv3d(g: Graph, inputs: Inputs, params: Params) -> Result:
+def _conv3d(g: Graph, inputs: Inputs, params: Params, direct: bool = False) -> Result:
     """Build conv3d. ggml's fourth axis holds batch x channels in the input, batch x filters in the result."""
     N, C = inputs["x"].shape[:2]
     K = inputs["weight"].shape[0]
     image, pads, filters = _volume(g, inputs, params)
     stride, dilation = each(params["stride"], 3), each(params["dilation"], 3)
-    y = g.conv_3d(filters, image, C, *reversed(stride), *pads, *reversed(dilation))
-    return _biased(g, y, inputs, (N, K, *_positions(inputs, params, 3)))
-
-
-def _conv2d_direct(g: Graph, inputs: Inputs, params: Params) -> Result:
-    x, weight = inputs["x"], inputs["weight"]
-    (down, across), (high, wide) = each(params["stride"], 2), each(params["dilation"], 2)
-    image, pad_w, pad_h = _padded(g, g.floats(x), params["padding"])
-    y = g.conv_2d_direct(g.put(weight), image, across, down, pad_w, pad_h, wide, high)
-    return _biased(g, y, inputs, (x.shape[0], weight.shape[0], *_positions(inputs, params, 2)))
-
-
-def _conv3d_direct(g: Graph, inputs: Inputs, params: Params) -> Result:
-    N, C = inputs["x"].shape[:2]
-    K = inputs["weight"].shape[0]
-    image, pads, filters = _volume(g, inputs, params)
-    stride, dilation = each(params["stride"], 3), each(params["dilation"], 3)
-    y = g.conv_3d_direct(filters, image, *reversed(stride), *pads, *reversed(dilation), C, N, K)
+    steps = *reversed(stride), *pads, *reversed(dilation)
+    y = g.conv_3d_direct(filters, image, *steps, C, N, K) if direct else g.conv_3d(filters, image, C, *steps)
     return _biased(g, y, inputs, (N, K, *_positions(inputs, params, 3)))
 
 
@@ -102,6 +87,6 @@ BUILDERS: dict[str, Builder] = {
     "im2col": Builder(_im2col, ("ggml_im2col",)),
 }
 DIRECT_BUILDERS: dict[str, Builder] = {
-    "conv2d": Builder(_conv2d_direct, ("ggml_conv_2d_direct",)),
-    "conv3d": Builder(_conv3d_direct, ("ggml_conv_3d_direct", "ggml_pad_ext")),
+    "conv2d": Builder(partial(_conv2d, direct=True), ("ggml_conv_2d_direct",)),
+    "conv3d": Builder(partial(_conv3d, direct=True), ("ggml_conv_3d_direct", "ggml_pad_ext")),
 }
