@@ -6,9 +6,17 @@ from typing import NamedTuple
 
 from refsd.diagnosis.lora_card import Card, card, effects
 from refsd.diagnosis.statistics import Statistics, statistics
+from refsd.diagnosis.stored_bytes import holes, other_types
 from refsd.diagnosis.values import Read, judge, read_values
+from refsd.families import VARIANTS
 from refsd.golden.wording import counted
+from refsd.models.catalogue import DENOISERS
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
+from refsd.numerics.profiles import FLOAT32
+from refsd.pipelines.autoencoders import KINDS, open_autoencoder
+from refsd.pipelines.loaded_component import load_component
 from refsd.weights.checkpoint import Checkpoint, structure
 from refsd.weights.culprits import Finding
 from refsd.weights.detect import find_components
@@ -63,6 +71,9 @@ def examine(
     read = read_values(checkpoint, not every, progress)
     never_read = {name for component in checkpoint.components.values() for name in component.extras}
     found = judge(read, adapter is not None)
+    explained = {name for one in found if one.kind == "zero" for name in one.tensors}
+    left = [r for r in read if r.name not in explained] if adapter is None else []
+    found += [*holes(left), *other_types(left)]
     if checkpoint.results is not None:  # unlike weights, results may be zero, constant or equal
         found = [one for one in found if one.kind == "not finite"]
     if adapter is not None:
@@ -70,6 +81,7 @@ def examine(
     findings += [one for one in found if one.kind != "constant" or not never_read.issuperset(one.tensors)]
     if whole:
         findings += _unreadable(checkpoint)
+    findings = findings or _autoencoder(checkpoint)
     return Health(sorted(findings, key=lambda finding: not finding.sure), adapter, read, every)
 
 
@@ -80,6 +92,21 @@ def _confirmed(checkpoint: Checkpoint, read: list[Read]) -> dict[str, Statistics
         r.name: r.of if r.of.whole or r.of.low or r.of.high else statistics(files[r.name][r.name], False)
         for r in read
     }
+
+
+def _autoencoder(checkpoint: Checkpoint) -> list[Finding]:
+    """Find an autoencoder whose latents have more or fewer channels than the denoiser's."""
+    held, arithmetic = checkpoint.components, Arithmetic(FLOAT32)
+    names = [next((name for name in some if name in held), None) for some in (DENOISERS, KINDS)]
+    variant = VARIANTS.get(checkpoint.family.name) if checkpoint.family else None
+    if None in names or variant is None or variant.pixel_space or not variant.draws:
+        return []
+    denoiser = load_component(checkpoint, names[0], arithmetic)
+    try:
+        open_autoencoder(checkpoint, arithmetic, denoiser.latent_channels)
+    except BadInput as error:
+        return [Finding("foreign", str(error).removeprefix(f"{checkpoint.path}: "), tuple(held[names[1]].weights))]
+    return []
 
 
 def _prefixed(checkpoint: Checkpoint) -> list[Finding]:
