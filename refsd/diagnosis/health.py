@@ -1,7 +1,8 @@
 """The health of a file: everything that names, shapes, types and values show to be wrong."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from refsd.diagnosis.lora_card import Card, card, effects
@@ -11,6 +12,7 @@ from refsd.diagnosis.values import Read, judge, read_values
 from refsd.families import VARIANTS
 from refsd.golden.wording import counted
 from refsd.models.catalogue import DENOISERS
+from refsd.networks.dimensions import Shape
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
@@ -56,6 +58,7 @@ def examine(
 
     progress: called with the number of bytes of each tensor after it was read
     """
+    shapes = {name: header.shape for file in checkpoint.files for name, header in file.headers.items()}
     adapter = card(checkpoint) if checkpoint.adapter is not None else None
     findings: list[Finding] = []
     if adapter is not None:
@@ -64,8 +67,11 @@ def examine(
         findings = [Finding("inversion", checkpoint.inversion.wrong, tuple(n for f in checkpoint.files for n in f))]
     elif checkpoint.foreign is None and checkpoint.family is not None:
         findings = structure(checkpoint)
+        unknown = set(checkpoint.unknown)
+        if renamed := prefixed(checkpoint.path, {name: of for name, of in shapes.items() if name in unknown}):
+            findings = renamed + [finding for finding in findings if finding.kind != "unknown"]
     elif checkpoint.foreign is None:
-        findings = _prefixed(checkpoint)
+        findings = prefixed(checkpoint.path, shapes)
     size = sum(header.nbytes for file in checkpoint.files for header in file.headers.values())
     every = whole or adapter is not None or size <= _SMALL
     read = read_values(checkpoint, not every, progress)
@@ -109,15 +115,14 @@ def _autoencoder(checkpoint: Checkpoint) -> list[Finding]:
     return []
 
 
-def _prefixed(checkpoint: Checkpoint) -> list[Finding]:
+def prefixed(path: Path, shapes: Mapping[str, Shape]) -> list[Finding]:
     """Find a prefix without which the names are those of a model."""
-    shapes = {name: header.shape for file in checkpoint.files for name, header in file.headers.items()}
     starts = Counter(".".join(name.split(".")[:n]) + "." for name in shapes for n in (1, 2) if name.count(".") >= n)
     for prefix, n in starts.most_common(4):
         if n < _SHARED * len(shapes) or n < 2:
             continue
         bare = {name.removeprefix(prefix): shape for name, shape in shapes.items()}
-        found, rest = find_components(checkpoint.path, bare)
+        found, rest = find_components(path, bare)
         if found and 2 * len(rest) < len(bare):
             text = f'{counted(n, "tensor")} renamed: their names begin with "{printable(prefix, 120)}"; without it '
             text += f"they are those of {', '.join(found)}"

@@ -77,3 +77,11 @@ def test_an_autoencoder_of_another_model(tmp_path):
     save(tmp_path / "both.safetensors", kept | other)
     first, *_ = said(tmp_path / "both.safetensors")
     assert first.startswith("an autoencoder of 16 channels, and the denoiser's latents have 4")
+
+
+def test_one_network_of_several_under_another_prefix(tmp_path, path):
+    old = "first_stage_model."
+    renamed = {name.replace(old, "autoencoder."): w for name, w in open_weights(path, mapped=False).items()}
+    save(tmp_path / "a.safetensors", renamed)
+    first, *_ = said(tmp_path / "a.safetensors")
+    assert 'renamed: their names begin with "autoencoder."; without it they are those of vae' in first
