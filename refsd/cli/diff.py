@@ -112,7 +112,7 @@ def _diff_weights(old: Path, new: Path, json: bool, html: Path | None) -> None:
     import msgspec
 
     from refsd.cli.bar import bar
-    from refsd.diagnosis.difference import STORAGE, compare, elements
+    from refsd.diagnosis.difference import STORAGE, compare, elements, of_two_models
     from refsd.numerics.printable import printable
 
     with bar(f"comparing {new}", elements(old)) as advance:
@@ -124,6 +124,8 @@ def _diff_weights(old: Path, new: Path, json: bool, html: Path | None) -> None:
     if json:
         typer.echo(msgspec.json.encode([row._asdict() for row in rows]).decode())
     else:
+        for line in of_two_models(old, new):
+            typer.echo(printable(line))
         groups: dict[tuple[str, str], list] = {}
         for row in rows:
             kinds = " -> ".join(dict.fromkeys(row.types)) if row.verdict in STORAGE else ""

@@ -99,7 +99,7 @@ class _Wanted(NamedTuple):
         if self.only is not None:
             return []
         wanted: set[str] = set()
-        for glob in self.ops:
+        for glob in ",".join(self.ops).split(","):
             known = next(kind.names() for prefix, kind in fuzzing.KINDS.items() if glob.startswith(prefix))
             if not fnmatch.filter(known, glob):
                 raise BadInput(f"--ops {glob}: no operation matches{did_you_mean(glob, known)}")

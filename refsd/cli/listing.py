@@ -10,6 +10,10 @@ from typer.core import HAS_RICH, TyperCommand, TyperGroup
 
 # The beginning of what Rich takes for a tag.
 _TAG = re.compile(r"\[(?=[a-z#/@])")
+_HINTS = (  # words of an error that Typer tells -> what to write instead
+    ("extra argument", ": for several values repeat the option: --ops linear --ops silu"),
+    ("option: --ops", ": an operation's cases are asked by --cases 'linear/*' --cases 'silu/*'"),
+)
 _CHOICE = re.compile(r"'([^']*)' is not one of '(.*)'")
 
 # Panel of --help -> command -> the first paragraph of its help. The command verify-submission is in
@@ -170,6 +174,11 @@ class Listing(TyperGroup):
                 from refsd.golden.wording import did_you_mean
 
                 error.message = error.message.rstrip(".") + did_you_mean(match[1], match[2].split("', '"))
+            raise
+        except typer.BadParameter.__base__ as error:
+            for words, hint in _HINTS:
+                if words in error.message:
+                    error.message, error.possibilities = error.message + hint, []
             raise
 
     def format_help(self, ctx, formatter) -> None:

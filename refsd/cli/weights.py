@@ -43,6 +43,7 @@ def make(
     """Make recipe weights: pseudo-random numbers from tensor names, the same bytes on every machine, no download.
 
     The model has the names, shapes and types of the real one; pictures made with it are noise.
+    Each --type draws its own numbers: q8_0 is no copy of f16, and `refsd diff` shows them as changed.
     """
     from refsd.cli.bar import bar
     from refsd.golden.case import ModelRecipe

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.diagnosis.health import prefixed
 from refsd.diagnosis.requantising import PIECE, deviation, rotation_between
 from refsd.files.stored import Weights, enough_memory
 from refsd.kernels.quant import BLOCK_TYPES
@@ -76,6 +77,21 @@ def compare(old: Path, new: Path, progress: Callable[[int], None] = lambda _: No
     ]
 
 
+def of_two_models(old: Path, new: Path) -> list[str]:
+    """Say what each file is, if they are not of one model: its family, or the prefix that hides it."""
+    surveyed = {path: survey(path) for path in (old, new)}
+    titles = {path: one.family.title if one.family else one.foreign or "" for path, one in surveyed.items()}
+    if titles[old] == titles[new]:
+        return []
+    lines = []
+    for path, one in surveyed.items():
+        unknown = set(one.unknown)
+        shapes = {n: header.shape for file in one.files for n, header in file.headers.items() if n in unknown}
+        hidden = [finding.text for finding in prefixed(path, shapes)]
+        lines.append(f"{path}: {'; '.join(filter(None, [titles[path], *hidden])) or 'no model that refsd knows'}")
+    return lines
+
+
 def elements(path: Path) -> int:
     """Count the elements of a file's tensors, for a progress bar."""
     return sum(math.prod(header.shape) for file in survey(path).files for header in file.headers.values())
@@ -117,8 +133,8 @@ def _row(name: str, a: _Tensor, b: _Tensor) -> Row:
     if other.shape != one.shape:  # an outermost dimension of 1
         blocks = other.type in BLOCK_TYPES or isinstance(other.scaling, Grouping)
         other = other._replace(shape=one.shape, data=other.data if blocks else other.data.reshape(one.shape))
-    alike = one.type == other.type
-    if alike and _same_bytes(one, other):
+    alike, same = one.type == other.type, _same_bytes(one, other)
+    if alike and same:
         return Row(name, "same", types, 0.0)
     found = deviation(one, other)
     if not found.error:
@@ -126,6 +142,8 @@ def _row(name: str, a: _Tensor, b: _Tensor) -> Row:
     if not math.isfinite(found.error):
         bad = [int((~np.isfinite(t.values())).sum()) for t in (one, other)]
         return Row(name, "changed", types, None, f"{bad[1]} NaN or infinite, {bad[0]} in the first")
+    if same:
+        return Row(name, "changed", types, found.error, f"the same bytes, {b.type} by the header and not {a.type}")
     if found.factor != 1:
         return Row(name, "scaled", types, found.rest, f"by {found.factor:.6g}")
     if found.within:

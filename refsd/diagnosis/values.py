@@ -122,7 +122,7 @@ def _split(name: str, shape: Shape) -> list[slice]:
     return [slice(i * rows, (i + 1) * rows) for i in range(n)]
 
 
-def _named(read: list[Read]) -> str:
+def named(read: list[Read]) -> str:
     return few([printable(r.name, 120) for r in read])
 
 
@@ -130,8 +130,8 @@ def _not_finite(read: list[Read]) -> Iterator[Finding]:
     bad = [r for r in read if r.of.bad]
     if bad:
         first, *more = bad
-        rest = f"; also {_named(more)}" if more else ""
-        text = f"{counted(len(bad), 'tensor')} with NaN or infinity: {_named([first])} has {first.of.bad}{rest}"
+        rest = f"; also {named(more)}" if more else ""
+        text = f"{counted(len(bad), 'tensor')} with NaN or infinity: {named([first])} has {first.of.bad}{rest}"
         yield Finding("not finite", text, tuple(r.name for r in bad))
 
 
@@ -204,8 +204,8 @@ def _constant(read: list[Read], judged: list[Read]) -> Iterator[Finding]:
     for r in judged:
         if r.of.bad or r.of.count < 2 or r.of.low != r.of.high or r.place.startswith("controlnet:"):
             continue
-        named = r.name.endswith((".weight", ".scale")) and len(r.shape) == 1
-        if not _is_matrix_shape(r) and (r.of.high or not named):
+        a_norm = r.name.endswith((".weight", ".scale")) and len(r.shape) == 1
+        if not _is_matrix_shape(r) and (r.of.high or not a_norm):
             continue
         group = siblings.get(r.name, [r])
         lively = sum(other.of.low != other.of.high or other.of.high != r.of.high for other in group)
@@ -216,7 +216,7 @@ def _constant(read: list[Read], judged: list[Read]) -> Iterator[Finding]:
         says = f"constant, {value:g}" if value else "all zero"
         jury = f"; {counted(lively, 'sibling')} {'is' if lively == 1 else 'are'} not" if lively else ""
         jury = jury.replace("; ", "; of the first ", 1) if len(of) > 1 else jury
-        text = f"{counted(len(of), 'tensor')} {says}: {_named([r for r, _ in of])}{jury}"
+        text = f"{counted(len(of), 'tensor')} {says}: {named([r for r, _ in of])}{jury}"
         yield Finding("constant", text, tuple(r.name for r, _ in of), sure=False)
 
 
@@ -251,9 +251,7 @@ def _scales(read: list[Read]) -> Iterator[Finding]:
     full = [r for r in bare if r.of.largest_code >= _TOP[r.type] * 0.98]
     if full and 2 * len(full) >= len(bare):
         top = f"{_TOP[full[0].type]:g}"
-        text = (
-            f"{counted(len(full), 'scale')} lost: {_named(full)} {full[0].type} up to {top}, without weight_scale"
-        )
+        text = f"{counted(len(full), 'scale')} lost: {named(full)} {full[0].type} up to {top}, without weight_scale"
         yield Finding("scale", text, tuple(r.name for r in full))
 
 
@@ -271,9 +269,9 @@ def _sizes(read: list[Read]) -> Iterator[Finding]:
                 odd.append((r, len(logs) - 1, middle))
     if odd:
         (r, others, middle), *more = odd
-        also = f"; also {_named([other for other, *_ in more])}" if more else ""
+        also = f"; also {named([other for other, *_ in more])}" if more else ""
         text = (
-            f"values of another size: {_named([r])} has a standard deviation of {r.of.deviation:.2g}, "
+            f"values of another size: {named([r])} has a standard deviation of {r.of.deviation:.2g}, "
             f"{counted(others, 'sibling')} {2**middle:.2g}: another type or scale?{also}"
         )
         yield Finding("size", text, tuple(r.name for r, *_ in odd), sure=False)
@@ -300,7 +298,7 @@ def _copies(read: list[Read]) -> Iterator[Finding]:
                 f"duplicated layer: {printable(other, 120)} is a copy of {printable(one, 120)}, {len(of)} matrices"
             )
         else:
-            text = f"duplicated: {few([f'{_named([b])} is a copy of {_named([a])}' for a, b in of], 2)}"
+            text = f"duplicated: {few([f'{named([b])} is a copy of {named([a])}' for a, b in of], 2)}"
         yield Finding("copy", text, tuple(b.name for _, b in of), sure=False)
 
 

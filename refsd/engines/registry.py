@@ -90,6 +90,8 @@ def find(argument: str, **options) -> list[EngineSearch]:
         meant, expected = did_you_mean(given.name, known), ", ".join(known)
         if Path(argument.partition(" ")[0]).is_file():
             meant = f' (did you mean "exec:{argument}"?)'
+        if "*" in argument:
+            meant = f" (a glob of cases? Each needs its flag: --cases '{argument}')"
         raise BadInput(f"unknown engine {argument!r}{meant}: expected {expected}, or one of them with :PATH")
     if given.device and not has_devices(given.kind):
         others = ", ".join(kind for kind in modules() if has_devices(kind))

@@ -223,8 +223,8 @@ def _lines(printed: bytes) -> list[str]:
     return [printable(line[:300]) for line in lines if line]
 
 
-# A line of a stack: "at Engine.main(Engine.java:134)", "... 3 more".
-_STACK = re.compile(r"(?:at .*\(.*\)|at \S+:\d+:\d+|\.\.\. \d+ more)$")
+# A line of a stack: "at Engine.main(Engine.java:134)", "... 3 more", "7: 0xe1 node::Abort() [node]", "#2 0xe1".
+_STACK = re.compile(r"(?:at .*\(.*\)|at \S+:\d+:\d+|\.\.\. \d+ more|-+ \w+ stack trace -+|#?\d+:? .*[\])0-9])$")
 # Go, Rust, C++: the line that begins with the reason, however long the stack below it is.
 _REASONS = ("^panic: ", "^fatal error: ", "panicked at", r"what\(\):", "terminate called")
 
@@ -233,8 +233,8 @@ def last_words(printed: bytes) -> str:
     """Return the line that says why a program ended, where a runtime prints one; else the last, if any.
 
     Go prints the reason after "panic:", Rust in the line after "panicked at", C++ after "what():"; Java and
-    JavaScript above the lines of the stack, which begin with "at", the last cause last; Node.js below a caret, with
-    its version as the last line; Python prints it last.
+    JavaScript above the lines of the stack, the last cause last; Node.js below a caret, with its version as the
+    last line; Python prints it last.
     """
     lines = _lines(printed)
     for words in _REASONS:

@@ -281,8 +281,9 @@ class Place(NamedTuple):
         return calls
 
     def moved(self, at: int, y: np.ndarray) -> np.ndarray | None:
-        """Return the tap if the operation of this index gives another result."""
-        return self.run(Observed(self.numerics, at=at, instead=lambda call: y, before=self.known), Change())
+        """Return the tap where this operation gives another result, None if what follows cannot take it."""
+        with contextlib.suppress(*UNFIT):
+            return self.run(Observed(self.numerics, at=at, instead=lambda call: y, before=self.known), Change())
 
     def _operations(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, tap) for known bugs and precisions of each operation here, and other weights in the last.

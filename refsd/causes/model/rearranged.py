@@ -35,10 +35,9 @@ def left_out(calls: Calls, moved: Moved) -> Named:
     for at, call in calls:
         size = max(y.values().size for y in call.inputs.values())
         for name, y in call.inputs.items():
-            if name not in ("weight", "bias", "ids") and y.values().size == size:
-                with contextlib.suppress(*UNFIT):
-                    if (tap := moved(at, y.values())) is not None:
-                        yield f"{call.op} left out: {name} is the result", tap
+            usable = name not in ("weight", "bias", "ids") and y.values().size == size
+            if usable and (tap := moved(at, y.values())) is not None:
+                yield f"{call.op} left out: {name} is the result", tap
 
 
 def exchanged(calls: Calls, moved: Moved) -> Named:

@@ -22,7 +22,6 @@ from refsd.engines.relocation import environment
 from refsd.engines.supervised import TAIL, Supervised, died, ending, last_lines, late
 from refsd.engines.work_folder import WorkFolder
 from refsd.golden.engine import EngineFailure
-from refsd.numerics.printable import printable
 
 _ANSWER = re.compile(rb'\{\s*"done"\s*:')
 _LONGEST_START = 1 << 10  # bytes of {"done":, with blanks
@@ -231,7 +230,7 @@ class _Process:
 
 
 def _unasked(answer: _Answer) -> EngineFailure:
-    return EngineFailure(f"it answered to {printable(answer.done, 40)!r}, which nobody asked")
+    return EngineFailure('the word of its line {"done": WORD} is not the "case" of the request')
 
 
 def _parsed(line: bytes) -> _Answer:

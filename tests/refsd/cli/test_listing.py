@@ -76,3 +76,16 @@ def test_the_list_imports_no_command_and_no_array_library():
     loaded = set(modules.split())
     assert "refsd.cli.listing" in loaded
     assert not loaded & {"numpy", "numba", "msgspec", "refsd.cli.conform", "refsd.cli.golden"}
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("fuzz", "exec:x", "--ops", "linear", "silu"), "repeat the option"),
+        (("profile", "exec:x", "--ops", "linear", "silu"), "repeat the option"),
+        (("conform", "exec:x", "--ops", "linear"), "--cases"),
+    ],
+)
+def test_several_values_and_another_option_are_told(words, hint):
+    result = CliRunner().invoke(app, [*words], terminal_width=10_000, env={"COLUMNS": "300"})
+    assert result.exit_code == 2 and hint in " ".join(result.output.split()) and "--taps" not in result.output

@@ -7,7 +7,7 @@ import pytest
 from damaged_files import save
 
 from refsd.cli import main
-from refsd.diagnosis.difference import compare
+from refsd.diagnosis.difference import compare, of_two_models
 from refsd.files.formats import open_weights
 from refsd.golden.case import ModelRecipe
 from refsd.kernels.quant import BLOCK_TYPES, convrot, int8_scaled
@@ -179,3 +179,22 @@ def test_the_command(model, tmp_path, monkeypatch, capsys):
     rows = json.loads(diff(monkeypatch, capsys, model, lacking, "--json")[1])
     assert [row["verdict"] for row in rows if row["name"] == "zimage: more"] == ["extra"]
     assert diff(monkeypatch, capsys, model, model)[0] == 0
+
+
+def test_the_same_bytes_under_another_type(model, tmp_path):
+    found = changed(model, tmp_path, OUT, lambda tensor: tensor._replace(type="bf16"))
+    (row,) = found.values()
+    assert row.verdict == "changed" and row.detail == "the same bytes, bf16 by the header and not f16"
+
+
+@pytest.mark.parametrize(("prefix", "says"), [("net.", 'their names begin with "net."'), ("", "")])
+def test_files_of_two_models_are_told_before_their_tensors(model, tmp_path, prefix, says):
+    renamed = {f"{prefix}{name}": tensor for name, tensor in tensors(model).items()}
+    other = save(tmp_path / "b.safetensors", renamed)
+    lines = of_two_models(model, other)
+    assert (lines and says in lines[1] and "Z-Image" in lines[0]) if says else not lines
+
+
+def test_two_families_are_told_by_their_titles(model, tmp_path):
+    other = recipes.make(ModelRecipe("sd15", "f16", True), tmp_path / "b.safetensors")
+    assert [line.rpartition(": ")[2] for line in of_two_models(model, other)] == ["Z-Image", "Stable Diffusion 1.x"]

@@ -154,7 +154,10 @@ FAULTS = {
         "a = json.dumps({'done': request['case']}); print(a + '\\n' + a, flush=True)",
         "it answered twice",
     ),
-    "another's answer": ('print(\'{"done": "me"}\', flush=True)', "it answered to 'me', which nobody asked"),
+    "another's answer": (
+        'print(\'{"done": "me"}\', flush=True)',
+        'the word of its line {"done": WORD} is not the "case" of the request',
+    ),
     "no word": ("print('{\"done\": 7}', flush=True)", ODD),
     "broken JSON": ("print('{\"done\": ', flush=True)", ODD),
     "a deep nest": ("print('{\"done\":' + '[' * 50000, flush=True)", ODD),

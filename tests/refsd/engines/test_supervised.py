@@ -301,3 +301,20 @@ def test_an_interrupt_while_a_supervisor_ends_is_no_traceback_of_a_finalizer():
     _dismiss(Ending(), ours)  # type: ignore[arg-type]
     assert ours.fileno() == -1 and theirs.recv(1) == b""
     theirs.close()
+
+
+NODE = """kernel assert failed: softmax.cu:42
+ 1: 0xe1be19 node::Abort() [node]
+10: onStreamRead (node:internal/stream_base_commons:191:23)
+----- JavaScript stack trace -----
+1: processTicksAndRejections (node:internal/process/task_queues:95:5)
+"""
+SANITIZER = (
+    "ERROR: heap-buffer-overflow on address 0x60\n    #0 0x4f in main engine.c:3\n    #1 0x7f (libc.so+0x29d8f)\n"
+)
+
+
+@pytest.mark.parametrize("printed", [NODE, SANITIZER, "half of 12 rows\n7 rows are lost\n"])
+def test_the_reason_stands_above_frames_with_numbers(printed):
+    lines = printed.splitlines()
+    assert last_words(printed.encode()) == lines[1 if printed.startswith("half") else 0]

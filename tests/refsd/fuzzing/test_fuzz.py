@@ -305,6 +305,7 @@ def test_the_time_ends_it(tmp_path):
     ("arguments", "says"),
     [
         (("--ops", "layer"), "--ops layer: no operation matches (did you mean"),
+        (("--ops", "silu,layer"), "--ops layer: no operation matches (did you mean"),
         (("--ops", "rope"), "takes no case of these operations"),
         (("--only", "layer_norm/f32/plain"), "expected fuzz/SEED/OPERATION/NUMBER"),
         (("--only", "fuzz/1/rope/0"), "numpy-example has no rope"),

@@ -79,6 +79,17 @@ def test_a_known_bug_that_does_not_fit_the_tensors_here_is_passed_over(error):
     assert _of_another_size(np.zeros((3, 6)), np.zeros((3, 2)), wrong) == ([], len(MUTANTS))
 
 
+@pytest.mark.parametrize("error", [ValueError, IndexError, TypeError, ZeroDivisionError])
+def test_a_wrong_result_that_the_next_operations_cannot_take_is_passed_over(error):
+    """A table [2, 6] added to [3, 1, 6]: a bug that keeps the shape of one gives nothing to split in two."""
+
+    def run(arithmetic, change):
+        raise error("index 1 is out of bounds for axis 1 with size 1")
+
+    place = Place("a", np.zeros((3, 6)), Segment(0, 2, ("add", "linear"), 1.0), run, None, {}, FLOAT32)  # type: ignore[arg-type]
+    assert place.moved(0, np.zeros((3, 1, 6))) is None
+
+
 def test_a_known_bug_that_changes_the_size_is_named():
     found = np.random.default_rng(1).standard_normal((3, 6))
     causes, runs = _of_another_size(found, np.zeros((3, 2)), lambda at: found if at < 2 else np.zeros(5))
