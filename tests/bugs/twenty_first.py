@@ -37,7 +37,7 @@ _TABLE = {
         "model",
         "vllm-project/vllm#48621, sgl-project/sglang#22711, kekzl/imp#880",
         _model(
-            Bug(params=lambda params: {**params, "attention_factor": _of_yarn(params["factor"])}),
+            wrong_operation(rope_halves=lambda a, right, x, angle: np.asarray(right(x, angle)) * _of_yarn(16)),
             "attn|attention|rope|layers|query|scale",
             "attention factor|YaRN|yarn|scale|log|ln",
             "ministral-3b/mistral/padded",
@@ -74,7 +74,7 @@ _TABLE = {
         _model(
             Bug(params=_windows_exchanged),
             "attn|attention|blocks",
-            "window|whole|block",
+            "exchang|swap|other blocks|windows? (in|where|of the)|not in|which blocks",
             "qwen2.5-vl-mmproj/qwen2_5_vision/wide",
         ),
     ),
@@ -106,7 +106,7 @@ _TABLE = {
         _model(
             wrong_operation(rms_norm=_heads_not_normed),
             "norm|attn|attention",
-            "norm.*(left out|missing|not|skipped|without|ignored|input)|without.*norm|no norm|not normed|passes",
+            "norm.*(left out|missing|not|skipped|without|ignored|input)|without.*norm|no norm|not normed|not normalised|passes",
             "zimage/zimage/whole",
             "zimage/zimage/quiet",
         ),

@@ -226,7 +226,7 @@ _TABLE = {
         wrong_method(
             "attention",
             "attention",
-            r"group|heads?.*(of keys|16|24|other|shar|block)|\b16\b",
+            r"group|heads?.*(of keys|16|24|other|shar|block)|\b16\b|each 32",
             "attention/f32/one-query-*",
             attention=_blocks_of_16_heads,
         ),
@@ -268,7 +268,7 @@ _TABLE = {
         wrong_method(
             "conv2d",
             "conv2d",
-            "group|first.*(channel|output)|channels?.*(0|zero|not (written|computed))",
+            "group|first.*(channel|output)|channels?.*(0|zero|not (written|computed))|zeros.*channels",
             "conv2d/f16/groups-*",
             "conv2d/f16/depthwise-n2-*",
             conv2d=_first_group_alone,
