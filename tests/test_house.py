@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_137,  # known bugs that causes named, masks subtracted; products in MX and in blocks
+    "golden": 15_186,  # scales of both factors of a product, made one or rounded early; heads as tokens
     "kernels": 11_400,  # operands transposed in registers, powers of two; values of recipes in one pass
     "numerics": 1_802,  # freed memory is kept
     "refsd": 1_150,

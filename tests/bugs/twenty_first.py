@@ -106,7 +106,7 @@ _TABLE = {
         _model(
             wrong_operation(rms_norm=_heads_not_normed),
             "norm|attn|attention",
-            "norm.*(left out|missing|not|skipped|without|ignored|input)|without.*norm|no norm|not normed|not normalised|passes",
+            "norm.*(left out|missing|not|skipped|without|ignored|input)|without.*norm|not normali[sz]ed|passes",
             "zimage/zimage/whole",
             "zimage/zimage/quiet",
         ),
