@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_530,  # causes' known bugs; products in MX, in blocks, of rotated codes, in 4 bits
+    "golden": 15_590,  # causes' known bugs; products in MX, in blocks, of rotated codes, in 4 bits
     "kernels": 11_411,  # operands transposed in registers, powers of two; scales in tiles
     "numerics": 1_814,  # freed memory is kept; codes behind a tensor's numbers
     "refsd": 1_150,
@@ -57,7 +57,7 @@ BUDGETS = {
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 2_265,  # an answer of which few elements are rounded the other way; NaN where a bug has it
-    "refsd/models": 21_000,
+    "refsd/models": 21_051,
     "refsd/networks": 1_516,  # norms of heads behind RoPE, of joined streams too
     "refsd/onnx": 3_988,  # results in 8 bits, codes made unsigned; groups of 4 bits
     "refsd/pipelines": 4_048,  # CFGNorm; the seed of noise between steps

@@ -70,29 +70,41 @@ def scaled_too(name: str) -> Wrong:
     return wrong
 
 
-def without_maximum(op, inputs, params):
-    """The exponentials of the scores themselves, in float32: the largest are infinite."""
-    q, k, v = (inputs[name].values().astype(np.float32) for name in "qkv")
-    if {"mask", "sinks"} & inputs.keys() or params["causal"] or q.shape[2] != k.shape[2]:
-        return None
-    scale = np.float32(params["scale"] or q.shape[-1] ** -0.5)
-    with np.errstate(over="ignore", invalid="ignore"):
-        e = np.exp(np.einsum("blhd,bjhd->bhlj", q, k) * scale)
-        return np.einsum("bhlj,bjhe->blhe", e / e.sum(axis=-1, keepdims=True), v)
+def softmax_by(weights: Callable[..., np.ndarray | None]) -> Wrong:
+    """Compute the softmax by hand. weights: scores [B, H, L, J], the mask or None -> weights; None: right"""
+
+    def wrong(op, inputs, params):
+        if "sinks" in inputs or params.get("causal"):
+            return None
+        q, k, v = (inputs[name].values().astype(np.float32) for name in "qkv")
+        k, v = (np.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
+        scale = np.float32(params["scale"] or q.shape[-1] ** -0.5)
+        with np.errstate(over="ignore", invalid="ignore"):
+            s = np.einsum("blhd,bjhd->bhlj", q, k) * scale
+            p = weights(s, inputs["mask"].values() if "mask" in inputs else None)
+            return None if p is None else np.einsum("bhlj,bjhe->blhe", p, v)
+
+    return wrong
 
 
-def scores_beyond_float16(op, inputs, params):
+def shares(e: np.ndarray) -> np.ndarray:
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def beyond_float16(s: np.ndarray, mask: np.ndarray | None) -> np.ndarray | None:
     """Scores are stored in float16, where those beyond 65504 are infinite."""
-    q, k, v = (inputs[name].values().astype(np.float32) for name in "qkv")
-    if {"mask", "sinks"} & inputs.keys() or params["causal"] or q.shape[2] != k.shape[2]:
-        return None
-    scale = np.float32(params["scale"] or q.shape[-1] ** -0.5)
-    s = to_float16(np.einsum("blhd,bjhd->bhlj", q, k) * scale)
-    if np.isfinite(s).all():
-        return None
-    with np.errstate(invalid="ignore"):
-        e = np.exp(s - s.max(axis=-1, keepdims=True))
-        return np.einsum("bhlj,bjhe->blhe", e / e.sum(axis=-1, keepdims=True), v)
+    small = to_float16(s)
+    lost = mask is None and not np.isfinite(small).all()
+    return shares(np.exp(small - small.max(axis=-1, keepdims=True))) if lost else None
+
+
+def masked_afterwards(change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Wrong:
+    """Apply the mask to the softmax of all scores. change: its weights [B, H, L, J], the mask -> weights"""
+
+    def weights(s, mask):
+        return None if mask is None else change(shares(np.exp(s - s.max(axis=-1, keepdims=True))), mask)
+
+    return softmax_by(weights)
 
 
 def maximum_from(start: float) -> Wrong:
@@ -155,22 +167,6 @@ def mask_of_the_first_query(op, inputs, params):
     wide = np.zeros((*mask.shape[:-2], L, mask.shape[-1]), mask.dtype)
     wide[..., :1, :] = mask
     return answer(op, {**inputs, "mask": stored(wide)}, params)
-
-
-def masked_afterwards(change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Wrong:
-    """Apply the mask to the softmax of all scores. change: its weights [B, H, L, J], the mask -> weights"""
-
-    def wrong(op, inputs, params):
-        if "mask" not in inputs or "sinks" in inputs or params["causal"]:
-            return None
-        q, k, v = (inputs[name].values().astype(np.float32) for name in "qkv")
-        k, v = (np.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
-        s = np.einsum("blhd,bjhd->bhlj", q, k) * np.float32(params["scale"] or q.shape[-1] ** -0.5)
-        e = np.exp(s - s.max(axis=-1, keepdims=True))
-        weights = change(e / e.sum(axis=-1, keepdims=True), inputs["mask"].values())
-        return np.einsum("bhlj,bjhe->blhe", weights, v)
-
-    return wrong
 
 
 def heads_of_padded_groups(op, inputs, params):
@@ -270,6 +266,14 @@ def tokens_for_heads(x: np.ndarray) -> np.ndarray | None:
     return x.swapaxes(1, 2) if x.shape[1] == x.shape[2] > 1 else None
 
 
+def over_the_heads(op, inputs, params):
+    """Read q, k and v [B, L, H, D] as [B, H, L, D]: each token's heads attend to each other."""
+    if len({inputs[name].shape[1:3] for name in "qkv"}) > 1 or inputs.keys() - set("qkv"):
+        return None
+    turned = {name: stored(np.ascontiguousarray(inputs[name].values().swapaxes(1, 2))) for name in "qkv"}
+    return answer(op, turned, params).swapaxes(1, 2)
+
+
 def hiding_nothing(mask: np.ndarray) -> np.ndarray | None:
     """Add 0 for -inf; None where this leaves no mask at all."""
     seen = np.where(np.isneginf(mask), 0, mask)
@@ -310,10 +314,13 @@ ATTENTION_BUGS = (
     Mutant("mask inverted, NaN where it hid none", inverted("NaN")),
     Mutant("mask inverted, by -1e30: all keys are seen where it hid none", inverted("all")),
     Mutant("mask added after the softmax", masked_afterwards(np.add)),
-    Mutant("mask applied after the softmax, whose sum has all keys", masked_afterwards(lambda p, m: p * np.exp(m))),
+    Mutant(
+        "mask applied after the softmax, whose sum has all keys",
+        masked_afterwards(lambda p, m: p * np.exp(m)),
+    ),
     Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -1e4))),
-    Mutant(NO_MAXIMUM, without_maximum),
-    Mutant("scores in float16: infinite beyond 65504", scores_beyond_float16),
+    Mutant(NO_MAXIMUM, softmax_by(lambda s, mask: shares(np.exp(s)) if mask is None else None)),
+    Mutant("scores in float16: infinite beyond 65504", softmax_by(beyond_float16)),
     Mutant("the maximum is sought from -50000 on, not from -inf", maximum_from(-5e4)),
     Mutant("NaN where nothing is seen", nan_where_nothing_is_seen),
     Mutant("exp(-inf) is NaN, and with it all that sees a hidden key", nan_where_any_key_is_hidden),
@@ -337,6 +344,7 @@ ATTENTION_BUGS = (
     *(Mutant(f"the softmax's sum without its tail after whole blocks of {n}", sum_without_tail(n)) for n in TAILS),
     Mutant("v not transposed: its channels read as tokens", other_input("v", values_by_channel)),
     *(Mutant(f"tokens and heads of {name} exchanged", other_input(name, tokens_for_heads)) for name in "qkv"),
+    Mutant("heads attend to each other, in each token, not tokens in each head", over_the_heads),
     Mutant("k not transposed: its channels read as tokens", other_input("k", values_by_channel)),
     Mutant("twice as many heads", other_heads(lambda heads: 2 * heads)),
     Mutant("half as many heads", other_heads(lambda heads: heads // 2)),

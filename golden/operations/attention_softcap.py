@@ -1,5 +1,7 @@
 """Attention whose scores are bent by tanh to stay within a limit, as Gemma 2's."""
 
+from functools import partial
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -12,6 +14,8 @@ from refsd.golden.operations.attention_bugs import (
     first_key_head,
     heads_interleaved,
     keys_of_whole_blocks,
+    shares,
+    softmax_by,
     transposed,
 )
 from refsd.golden.operations.softmax import NO_MAXIMUM
@@ -32,23 +36,13 @@ def _softmax(scores):
     return softmax_sinks(rows, np.full(1, -np.inf, np.float32)).reshape(scores.shape)
 
 
-def _softmax_without_maximum(scores):
-    e = np.exp(scores)
-    return e / e.sum(axis=-1, keepdims=True)
-
-
 def _bent_by(bend, weights=_softmax):
     """Replace cap tanh(s / cap) + mask by a function of s, cap and mask, and the softmax by another."""
 
-    def wrong(op, inputs, params):
-        q, k, v = (inputs[name].values().astype(np.float32).transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
-        k, v = (np.repeat(t, q.shape[1] // t.shape[1], axis=1) for t in (k, v))
-        scale = q.shape[-1] ** -0.5 if params["scale"] is None else params["scale"]
-        mask = inputs["mask"].values().astype(np.float32) if "mask" in inputs else np.float32(0)
-        scores = bend(np.float32(scale) * (q @ k.swapaxes(-1, -2)), np.float32(params["cap"]), mask)
-        return np.ascontiguousarray((weights(scores) @ v).transpose(0, 2, 1, 3))
+    def own(s, mask, cap):
+        return weights(bend(s, cap, np.float32(0) if mask is None else mask))
 
-    return wrong
+    return lambda op, inputs, params: softmax_by(partial(own, cap=np.float32(params["cap"])))(op, inputs, params)
 
 
 def _tanh_overflowing(s, cap, mask):
@@ -105,7 +99,9 @@ ATTENTION_SOFTCAP = Operation(
         Mutant("the mask is capped too", _bent_by(lambda s, cap, mask: cap * np.tanh((s + mask) / cap))),
         Mutant("scores are capped before they are scaled", _cap_before_scale),
         Mutant("NaN where exp(2 s / cap) overflows: the quotient of two infinities", _bent_by(_tanh_overflowing)),
-        Mutant(NO_MAXIMUM, _bent_by(lambda s, cap, mask: cap * np.tanh(s / cap) + mask, _softmax_without_maximum)),
+        Mutant(
+            NO_MAXIMUM, _bent_by(lambda s, cap, mask: cap * np.tanh(s / cap) + mask, lambda s: shares(np.exp(s)))
+        ),
         Mutant("the cap is twice as large", other_params(cap=lambda cap: 2 * cap)),
         Mutant("scale missing", lambda op, i, p: answer(op, i, {**p, "scale": 1.0})),
         Mutant("given scale ignored", lambda op, i, p: answer(op, i, {**p, "scale": None}) if p["scale"] else None),

@@ -111,17 +111,15 @@ def padding_repeated(op, inputs, params):
     return answer(op, {**inputs, "x": stored(x)}, {**params, "padding": (0,) * len(padding)})
 
 
-def padding_mirrored(op, inputs, params):
-    padding = tuple(params["padding"])
-    other = tuple(side for i in range(0, len(padding), 2) for side in (padding[i + 1], padding[i]))
-    return answer(op, inputs, {**params, "padding": other}) if other != padding else None
+def padding_of(order: Callable[[list[tuple[int, ...]]], list[tuple[int, ...]]]) -> Wrong:
+    """Take the numbers of the padding in another order. order: (before, behind) of each axis -> others"""
 
+    def wrong(op, inputs, params):
+        padding = tuple(params["padding"])
+        other = sum(order([padding[i : i + 2] for i in range(0, len(padding), 2)]), ())
+        return answer(op, inputs, {**params, "padding": other}) if other != padding else None
 
-def padding_transposed(op, inputs, params):
-    *frames, top, bottom, left, right = params["padding"]
-    if (top, bottom) == (left, right):
-        return None
-    return answer(op, inputs, {**params, "padding": (*frames, left, right, top, bottom)})
+    return wrong
 
 
 def dilation_ignored(op, inputs, params):
@@ -302,8 +300,8 @@ MUTANTS = (
     Mutant("filter read as channels-last", other_input("weight", channels_interleaved)),
     NO_BIAS,
     Mutant("border repeated", padding_repeated),
-    Mutant("padding on the other side", padding_mirrored),
-    Mutant("padding of rows and columns swapped", padding_transposed),
+    Mutant("padding on the other side", padding_of(lambda axes: [axis[::-1] for axis in axes])),
+    Mutant("padding of rows and columns swapped", padding_of(lambda axes: [*axes[:-2], axes[-1], axes[-2]])),
     Mutant("dilation ignored", dilation_ignored),
     Mutant("groups of interleaved channels", groups_interleaved),
     Mutant("filters dealt to the groups in turn", groups_in_turn),

@@ -98,12 +98,22 @@ def _divided_scale(parts: Parts) -> np.ndarray:
     return parts.finished(divided(parts.sums(q) * parts.scale, q.scale))
 
 
-def _scale_through(dtype) -> Callable[[Parts], np.ndarray]:
+def _scale_through(dtype, early: bool = False) -> Callable[[Parts], np.ndarray]:
+    """early: before activations are divided by it"""
+
     def change(parts: Parts) -> np.ndarray:
         q = parts.quantized()
-        return parts.result(q._replace(scale=q.scale.astype(dtype).astype(np.float32)))
+        scale = q.scale.astype(dtype).astype(np.float32)
+        return _under(parts, scale) if early else parts.result(q._replace(scale=scale))
 
     return change
+
+
+def _under(parts: Parts, scale: np.ndarray) -> np.ndarray:
+    """The activations' codes, and the product, under another scale."""
+    x = rotated(parts.x, parts.how.rotation) if parts.how.rotation else parts.x
+    v = quantize(divided(x, scale), replace(parts.how, rotation=0, scale="none"), lambda y: y)
+    return parts.result(Quantized(v.values, scale))
 
 
 def _scale_of_power(parts: Parts) -> np.ndarray | None:
@@ -132,9 +142,7 @@ def _of_other_largest(
         found = largest(x, -1 if parts.how.scale == "row" else None)
         if found is None:
             return None
-        scale = np.maximum(found, 1e-30) / parts.how.reach
-        v = quantize(divided(x, scale), replace(parts.how, rotation=0, scale="none"), lambda y: y)
-        return parts.result(Quantized(v.values, scale.astype(np.float32)))
+        return _under(parts, (np.maximum(found, 1e-30) / parts.how.reach).astype(np.float32))
 
     return change
 
@@ -245,8 +253,11 @@ def product_mutants(
     scaled: False where the only scales are powers of two, of blocks
     """
     of_scales = {
-        "activations' scale rounded to float16": _scale_through(np.float16),
-        "activations' scale rounded to bfloat16": _scale_through(ml_dtypes.bfloat16),
+        **{
+            f"activations' scale rounded to {name}{words}": _scale_through(dtype, early)
+            for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16))
+            for words, early in (("", False), (", before they are divided by it", True))
+        },
         "activations' scale rounded up to a power of two once they are divided by it": _scale_of_power,
         **({"activations' given scale ignored": _static_ignored} if given else {}),
         "bias added before the scales are multiplied in": _scaled_bias,

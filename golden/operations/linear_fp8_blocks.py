@@ -4,14 +4,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-from refsd.golden.mutations import other_input
+from refsd.golden.mutations import Wrong, other_input
 from refsd.golden.operation import Inputs, Mutant, Operation, Params
 from refsd.golden.operations.block_scales_of_weights import transposed
 from refsd.golden.operations.few_bits import product, product_bound, product_case
-from refsd.golden.operations.few_bits_bugs import product_mutants, read_on, with_block_scales, with_rule, wrong
+from refsd.golden.operations.few_bits_bugs import (
+    Parts,
+    product_mutants,
+    read_on,
+    with_block_scales,
+    with_rule,
+    wrong,
+)
 from refsd.golden.recipe import Recipe
-from refsd.kernels.quant.activation_codes import power_scale
-from refsd.numerics.quantization import Quantization
+from refsd.kernels.quant.activation_codes import divided, power_scale
+from refsd.numerics.quantization import Quantization, block_scales, in_blocks
+from refsd.numerics.tensor import stored
 
 _BLOCK = 128
 
@@ -32,6 +40,22 @@ def _next(axis: int) -> Callable[[np.ndarray], np.ndarray | None]:
 
 def _first(axis: int) -> Callable[[np.ndarray], np.ndarray | None]:
     return lambda scales: scales.take([0], axis) + 0 * scales if scales.shape[axis] > 1 else None
+
+
+def _of_both(change: Callable[[np.ndarray, int], np.ndarray]) -> Wrong:
+    """Multiply codes by other scales of blocks of columns, in both factors. change: scales [..., n], K -> scales"""
+
+    def result(parts: Parts) -> np.ndarray:
+        q, K = parts.quantized(), parts.x.shape[-1]
+        own = block_scales(in_blocks(parts.x, _BLOCK), parts.how, np.ones(1, np.float32))[..., 0]
+        times = np.repeat(divided(change(own, K), own), _BLOCK, axis=-1)[..., :K]
+        return parts.result(q._replace(values=q.values * times))
+
+    def weight(inputs: Inputs) -> np.ndarray:
+        scales = change(inputs["block_scale"].values(), inputs["x"].shape[-1])
+        return _weight({**inputs, "block_scale": stored(np.ascontiguousarray(scales, np.float32))})
+
+    return wrong(_rule, result, weight)
 
 
 def _case(label: str, x, out: int, **more):
@@ -62,6 +86,13 @@ _SCALES = {
     "weight's scales of the first block of columns for all": _first(1),
     "weight's scales of the first block of rows for all": _first(0),
 }
+_OF_BOTH = {
+    "both factors' scales of the first block of columns for all": lambda scales, K: scales[..., :1] + 0 * scales,
+    "both factors' scales of the next block of columns": lambda scales, K: np.roll(scales, -1, axis=-1),
+    "the last block of columns, which is not whole, without scales of both factors": lambda scales, K: np.where(
+        np.arange(scales.shape[-1]) < K // _BLOCK, scales, np.float32(1)
+    ),
+}
 
 LINEAR_FP8_BLOCKS = Operation(
     "linear_fp8_blocks",
@@ -76,6 +107,7 @@ LINEAR_FP8_BLOCKS = Operation(
         *read_on(_rule, _weight),
         *(Mutant(name, wrong(_rule, change, _weight)) for name, change in _CHANGES.items()),
         *(Mutant(name, other_input("block_scale", change)) for name, change in _SCALES.items()),
+        *(Mutant(name, _of_both(change)) for name, change in _OF_BOTH.items()),
         Mutant(
             "weight's scales of squares of 64",
             wrong(_rule, lambda parts: parts.result(parts.quantized()), lambda inputs: _weight(inputs, 64)),

@@ -207,6 +207,7 @@ LINEAR_MXFP4 = _operation(
     "[O, K/2]",
     _weight4,
     (
+        Mutant("activations' ties rounded away from zero", wrong(_rule, with_rule(rounding="away"), _weight4)),
         Mutant("codes of a byte in the other order", other_input("weight", swapped)),
         Mutant("codes read as integers of 4 bits", wrong(_rule, _as_it_is, _of_codes([*range(8), *range(-8, 0)]))),
         Mutant("sign of the codes lost", wrong(_rule, _as_it_is, _of_codes([*_E2M1[:8], *_E2M1[:8]]))),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from refsd.golden.mutations import Wrong, other_input
+from refsd.golden.mutations import Wrong, answer, other_input
 from refsd.golden.operation import Inputs, Mutant, Operation
 from refsd.golden.operations.block_scales_of_weights import codes_of_pairs, scale_mutants, scaled_blocks, swapped
 from refsd.golden.operations.few_bits import product, product_bound, product_case
@@ -17,10 +17,11 @@ from refsd.golden.operations.few_bits_bugs import (
     wrong,
 )
 from refsd.golden.recipe import Recipe
-from refsd.kernels.quant.activation_codes import divided, scale_of
+from refsd.kernels.quant.activation_codes import GRIDS, divided, scale_of, to_grid
 from refsd.kernels.quant.grouped import TABLES
 from refsd.numerics.profiles import NVFP4
 from refsd.numerics.quantization import Quantization, in_blocks
+from refsd.numerics.tensor import stored
 
 _GROUP = 16
 
@@ -63,6 +64,17 @@ def _blocks_alone(parts: Parts) -> np.ndarray | None:
     """The scales of blocks alone; the activations' are those of the numbers as they are."""
     parts.scale, parts.static = np.ones_like(parts.scale), None
     return with_rule(scale="none")(parts)
+
+
+def _one_scale(grid: str) -> Wrong:
+    """The tensor's scale is multiplied into those of the weight's blocks, which are rounded again."""
+
+    def change(op, inputs, params):
+        scale = to_grid(inputs["block_scale"].values() * inputs["weight_scale"].values(), GRIDS[grid])
+        ones = np.ones_like(inputs["weight_scale"].values())
+        return answer(op, {**inputs, "block_scale": stored(scale), "weight_scale": stored(ones)}, params)
+
+    return change
 
 
 def _case(label: str, x, out: int, scales: int = -10, **more):
@@ -108,6 +120,8 @@ LINEAR_NVFP4 = Operation(
             Mutant(f"NaN where a block's scale is beyond {n}, not limited", _changed(_nan_beyond(n)))
             for n in (448, 240)
         ),
+        Mutant("weight's scales of blocks times the tensor's, rounded to E4M3 again", _one_scale("f8_e4m3")),
+        Mutant("weight's scales of blocks times the tensor's, rounded to E5M2", _one_scale("f8_e5m2")),
         Mutant("-0 of the codes read as NaN", _other_codes(np.where(np.arange(16) == 8, np.nan, TABLES["nvfp4"]))),
     ),
     cases=(

@@ -306,6 +306,7 @@ RESIZE_NEAREST_EXACT = _resize(
     mutants=(
         Mutant("no half pixels: nearest, not nearest-exact", other_run(_run_nearest)),
         *(mutant for mutant in _NEAREST if mutant.name != "half-pixel centres"),
+        Mutant("at a tie the lower pixel", taken_at(lambda p, step: np.ceil((p + 0.5) * step - 1))),
         *_ENDS,
         SIDES_SWAPPED,
         BATCH,

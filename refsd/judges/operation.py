@@ -10,8 +10,7 @@ from refsd.causes.generic.description import describe
 from refsd.causes.generic.error_places import axis_name
 from refsd.causes.generic.fitted_causes import fitted_causes, is_gap
 from refsd.causes.generic.other_shapes import other_shape
-from refsd.causes.operation.declared_axes import letters
-from refsd.causes.operation.other_values import fits, other_values, plain
+from refsd.causes.operation.declared import fits, letters, other_values, plain
 from refsd.causes.operation.precisions import broken_requests, in_precisions
 from refsd.causes.operation.steps import stepwise
 from refsd.causes.operation.unlisted import explaining, never, unlisted

@@ -13,7 +13,7 @@ from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, St
 from refsd.stages.weight_cases import CASES, NESTED, PARTS, SCALES
 
 _JOINS = {"same": SAME, "rows": CONCAT, "pointwise": POINTWISE, "shift and scale": SWAP}
-_FOUR_BITS = "nf4", "fp4"
+_FOUR_BITS, _BYTES = ("nf4", "fp4"), np.arange(256)
 
 
 class Nested(NamedTuple):
@@ -259,6 +259,8 @@ _OF_FOUR_BITS = (
     param("4-bit codes: the scales' offset left out", offset=0.0),
     part("4-bit codes: the scales' own scales left out", absmax=_other_nested(np.ones_like)),
     part("4-bit codes: a scale of scales for 64, not 256", absmax=_other_nested(lambda s: np.tile(s, 4), 64)),
+    part("4-bit codes: codes of scales for the scales", absmax=lambda n, x: 1.0 * n.absmax),
+    part("4-bit codes: scales' codes not looked up", absmax=lambda n, x: _absmax(n._replace(values=_BYTES), x)),
     part("4-bit codes: the first scale of scales for all", absmax=_other_nested(lambda s: np.full_like(s, s[0]))),
 )
 _KNOWN = (

@@ -23,7 +23,7 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "generic.other_shapes": ("other_shape",),
     "generic.sequences": ("sequence_difference",),
     "generic.simple_relations": ("formula", "limited", "coarser"),
-    "model.rearranged": ("left_out", "exchanged", "parts_otherwise", "joined_otherwise"),
+    "model.rearranged": ("left_out", "parts_otherwise", "joined_otherwise"),
     "operation.block_parts": ("wrong_values",),
     "operation.code_values": ("code_values", "other_layouts", "grid_entries", "other_indices"),
     "operation.fitted_constants": ("fitted",),

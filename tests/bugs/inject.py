@@ -6,7 +6,7 @@
     uv run python tests/bugs/inject.py bugs.json --forget --splits 5 --seed 7
     uv run python tests/bugs/inject.py bugs.json --ablate [--lists]
     uv run python tests/bugs/inject.py --held-out
-    uv run python tests/bugs/inject.py --held-out fresh    # or: second, third, ... twentieth
+    uv run python tests/bugs/inject.py --held-out fresh    # or: second, third, ... twenty-first
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -72,6 +72,7 @@ from third_stages import THIRD_STAGES
 from thirteenth import THIRTEENTH
 from twelfth import TWELFTH
 from twentieth import TWENTIETH
+from twenty_first import TWENTY_FIRST
 
 from refsd.cases import CASES, select
 from refsd.engines.reference import Reference
@@ -121,6 +122,7 @@ HELD_OUT_SETS = {
     "eighteenth": with_cases(EIGHTEENTH, SINCE),
     "nineteenth": with_cases(NINETEENTH, SINCE),
     "twentieth": with_cases(TWENTIETH, SINCE),
+    "twenty-first": with_cases(TWENTY_FIRST, SINCE),
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,

@@ -18,7 +18,7 @@ from refsd.causes.generic.solved_numbers import is_plain, shown, solved
 from refsd.causes.model.following import Reached, Segment
 from refsd.causes.model.mutants import MUTANTS, Change
 from refsd.causes.model.observed import Call, Observed
-from refsd.causes.model.rearranged import MODULATED, UNFIT, exchanged, joined_otherwise, left_out, parts_otherwise
+from refsd.causes.model.rearranged import MODULATED, UNFIT, joined_otherwise, left_out, parts_otherwise
 from refsd.causes.operation.unlisted import KEPT, explaining
 from refsd.causes.stage.candidates import numbers
 from refsd.golden.explanation import Nearest, Scene
@@ -104,7 +104,7 @@ class Place(NamedTuple):
         if runs is None:
             right = self.run(Arithmetic(FLOAT64), Change())
             shape = "" if right is None else other_shape(self.actual, right)
-            return [*self._of_another_size(limit)] or ([shape] if shape else [])
+            return held([*self._of_another_size(limit)]) or ([shape] if shape else [])
         truth, honest = runs
         scene = self._scene(truth, honest)
         actual = scene.actual["y"]
@@ -185,7 +185,6 @@ class Place(NamedTuple):
         calls = [call for at, call in every if at == last]
         yield left_out([(at, call) for at, call in every if at < last], self.moved)
         yield self._unchanged(calls)
-        yield exchanged(every, self.moved)
         otherwise = functools.partial(parts_otherwise, self.run, every, {**self.unseen(), **self.earlier})
         modulated = not {*self.segment.ops}.isdisjoint(MODULATED)
         if modulated or not calls:

@@ -1,6 +1,5 @@
-"""Operations left out or exchanged, parts taken otherwise between two taps, or joined otherwise in any line."""
+"""Operations left out, parts taken otherwise between two taps, or joined otherwise in any line."""
 
-import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from refsd.causes.model.observed import Call
 from refsd.golden.judge import Mutant
 from refsd.models.catalogue import pages
 from refsd.networks.bugs import Change
-from refsd.networks.part_orders import PARTS, alike, apart, part_orders, roles
+from refsd.networks.part_orders import PARTS, apart, part_orders, roles
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 
@@ -38,17 +37,6 @@ def left_out(calls: Calls, moved: Moved) -> Named:
             usable = name not in ("weight", "bias", "ids") and y.values().size == size
             if usable and (tap := moved(at, y.values())) is not None:
                 yield f"{call.op} left out: {name} is the result", tap
-
-
-def exchanged(calls: Calls, moved: Moved) -> Named:
-    """Yield (bug, tap) where an operation runs behind the one that reads its result. calls: the last first"""
-    pairs = itertools.combinations([(at, call) for at, call in calls if "x" in call.inputs], 2)
-    for (behind, other), (_, call) in pairs:
-        with contextlib.suppress(*UNFIT):  # an operation that changes the width
-            if alike(call.answer(), other.inputs["x"].values()):
-                tap = moved(behind, call.answer(other.answer(call.inputs["x"].values())))
-                if tap is not None:
-                    yield f"{call.op} comes behind {other.op}, not before it", tap
 
 
 def parts_otherwise(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.causes.generic.solved_numbers import is_certain, is_plain
-from refsd.causes.operation.declared_axes import letters
+from refsd.causes.operation.declared import letters
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.numerics.errors import BadInput

@@ -15,7 +15,7 @@ import numpy as np
 
 from refsd.causes.generic.error_places import joined
 from refsd.causes.generic.orders import in_order, orders, tiles
-from refsd.causes.operation.declared_axes import axes_of, letters, with_changed
+from refsd.causes.operation.declared import axes_of, fits, letters, other_values, plain, with_changed
 from refsd.causes.operation.memory_layouts import (
     first_of_last,
     last_of_first,
@@ -28,7 +28,6 @@ from refsd.causes.operation.memory_layouts import (
     reread,
     restored,
 )
-from refsd.causes.operation.other_values import fits, other_values, plain
 from refsd.golden.cause_kinds import BLOCKS, tails, tails_of
 from refsd.golden.mutations import answer, widened
 from refsd.golden.operation import Inputs, Operation, Params

@@ -7,7 +7,7 @@ import numpy as np
 
 from refsd.causes.generic.error_places import joined
 from refsd.causes.generic.orders import rules
-from refsd.causes.operation.declared_axes import letters
+from refsd.causes.operation.declared import letters
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.numerics.tensor import StoredTensor, stored

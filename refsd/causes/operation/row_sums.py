@@ -14,6 +14,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
+from refsd.causes.generic.error_places import joined
 from refsd.causes.generic.orders import rules
 from refsd.golden.operation import Inputs, Operation, Params
 
@@ -28,7 +29,7 @@ _CANCELLING = 16.0
 ONE_PASS = "variance as E[x^2] - E[x]^2 in float32"
 _ROWS = 4
 _MOST = 1 << 22
-_FITTING = 6
+_FITTING, _NAMED = 6, 4
 # How sums are taken, beside E[(x - mean)^2].
 _ONCE, _MEAN = "as E[x^2] - E[x]^2", "the mean of the run, the variance of all"
 _SMALL = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -71,21 +72,26 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) 
     if n < 8 or len(rows) < 2:
         return
     y = ((actual - shift) / gain).reshape(rows.shape)
+
+    def made(mean, variance, seen=1.0):
+        z = (rows - mean[:, None]) / np.sqrt(variance + eps)[:, None] * seen
+        return (z.reshape(x.shape) * gain + shift).astype(np.float32)
+
+    for phrase, *known in _hidden(rows, y.reshape(x.shape), 1 if op.name == "group_norm" else -1, centred):
+        yield phrase, made(*known)
     lines = _lines(rows, y, centred)
     if lines is None:
         return
     mean, variance = lines[0], lines[1] - eps
     if centred and _is_one_pass(rows, mean, variance, eps):
-        wrong = (rows - mean[:, None]) / np.sqrt(variance + eps)[:, None]
-        yield ONE_PASS, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
+        yield ONE_PASS, made(mean, variance)
         return
     shape = (len(x), params["num_groups"]) if op.name == "group_norm" else x.shape[:-1]
     others = _other_statistics(rows, shape, mean, variance, eps, centred)
     own = _moments(rows, centred)
     for phrase, (centre, spread) in itertools.chain(others, _of_other_memory(x, rows.shape, centred)):
         if not _near(own, centre, spread) and _near((centre, spread), mean, variance):
-            wrong = (rows - centre[:, None]) / np.sqrt(spread + eps)[:, None]
-            yield phrase, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
+            yield phrase, made(centre, spread)
             return
     flat = rows.ravel()
     sums = [np.concatenate([[0.0], np.cumsum(flat**k)]) for k in (1, 2)]
@@ -94,14 +100,13 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) 
         for count, how in _ways(run, n, centred):
             own = _statistics(run, n, np.arange(len(rows)), sums, centred, len(flat), count, how)
             if _near(own, mean, variance):
-                wrong = (rows - own[0][:, None]) / np.sqrt(own[1] + eps)[:, None]
                 phrase = _phrase(run, n) + (f", divided by {n}" if count == n else "")
                 if how == _MEAN:
                     phrase = phrase.replace(f"{STATISTICS} are those", "the mean alone is that")
                     phrase = phrase.replace(STATISTICS, "the mean alone")
-                fits.append((np.abs(wrong - y).max(), phrase, wrong))
-    for _, phrase, wrong in sorted(fits, key=lambda fit: fit[0])[:1]:
-        yield phrase, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
+                fits.append((np.abs(made(*own) - actual).max(), phrase, own))
+    for _, phrase, own in sorted(fits, key=lambda fit: fit[0])[:1]:
+        yield phrase, made(*own)
 
 
 def softmax_sums(
@@ -183,6 +188,22 @@ def _lines(rows: np.ndarray, y: np.ndarray, centred: bool) -> tuple[np.ndarray, 
     if np.abs(rest).max() > _NEAR * np.abs(y).max():
         return None
     return (m - k / slope)[:, 0], (1 / slope**2)[:, 0]
+
+
+def _hidden(rows, y, axis: int, centred) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield (phrase, means, variances, what is not hidden) where a mask hides slices, in sums, too."""
+    last = np.moveaxis(y == 0, axis, -1)
+    gone = last.reshape(-1, last.shape[-1]).all(axis=0)
+    if not gone.any() or gone.all():
+        return
+    seen = ~np.moveaxis(np.broadcast_to(gone, last.shape), -1, axis).reshape(rows.shape)
+    at = np.flatnonzero(gone)
+    runs = np.split(at, np.flatnonzero(np.diff(at) > 1) + 1)[:_NAMED]
+    where = joined([f"{i[0]}" + f" to {i[-1]}" * (i.size > 1) for i in runs], "and")
+    for count, words in ((rows.shape[1], "all"), (np.maximum(seen.sum(axis=1), 1), "the others")):
+        mean = (rows * seen).sum(axis=1) / count * centred
+        phrase = f"indices {where} along axis {axis} are hidden, in sums, too, divided by the number of {words}"
+        yield phrase, mean, ((rows - mean[:, None]) ** 2 * seen).sum(axis=1) / count, seen
 
 
 def _is_one_pass(rows: np.ndarray, mean: np.ndarray, variance: np.ndarray, eps: float) -> bool:

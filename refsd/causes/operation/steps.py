@@ -6,6 +6,7 @@ axis, scores rounded early.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import ml_dtypes
 import numpy as np
@@ -229,6 +230,11 @@ def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         yield f"softmax over the {label}, not over the keys", made(softmax=lambda s, axis=axis: _softmax(s, axis))
     for label, weights in _weights(_with_sinks(scale * (q @ k.swapaxes(-1, -2)) + mask, values), int(sinks)):
         yield label, (weights @ v).transpose(0, 2, 1, 3)
+    again = {"log2(e)": np.log2(np.e), "1 / sqrt(D)": q.shape[3] ** -0.5}
+    for n, words in product((n for n in _TILES if n < k.shape[2]), again):
+        own = scale * again[words] ** (np.arange(k.shape[2]) // n)
+        label = f"scores are multiplied by {words} once more at each {n} keys"
+        yield label, made(masked=lambda s, t=own: t * s + mask)
     unseen = np.isneginf(mask)
     yield "what is hidden has the score 0", made(masked=lambda s: np.where(unseen, 0.0, scale * s + mask))
     none = np.isneginf(mask).all(-1, keepdims=True)

@@ -52,13 +52,8 @@ def other_draws(scene: Scene) -> list[str]:
         ]
         more = f" and {len(pairs) - _LISTED} more" if len(pairs) > _LISTED else ""
         return [f"{name}: {', '.join(pairs[:_LISTED])}{more}"]
-    return [f"{_where(scene)}: {_OTHERS}"] if normals(rows[wrong], right[wrong]) else []
-
-
-_OTHERS = (
-    "other numbers of the same kind, of no generator, seed or draw that was tried: drawn with another seed, or "
-    "without one"
-)
+    others = "other numbers of the same kind, of no draw that was tried: drawn with another seed, or without one"
+    return [f"{_where(scene)}: {others}"] if normals(rows[wrong], right[wrong]) else []
 
 
 def redrawn(scene: Scene, known: Mapping[str, Answer]) -> list[str]:

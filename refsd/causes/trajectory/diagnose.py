@@ -133,9 +133,7 @@ def _other_calls(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.n
 
 def _of_the_model(case: Case, form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> list[str]:
     """Blame the model's first answer, where every step of the solver is right."""
-    expected, limits = forced(form, y, noise, u, slopes)
-    steps = np.abs(np.concatenate([y.x, y.latent[None]]) - expected) <= 4 * limits
-    if not steps.all() or _answers_agree(case, form, y, u, Change(), 1):
+    if not _steps_agree(form, y, noise, u, slopes) or _answers_agree(case, form, y, u, Change(), 1):
         return []
     return ["the model's formula, not the solver: its first answer is wrong, where x and sigma are right"]
 
@@ -179,23 +177,20 @@ def _at_the_end(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.nd
 
 
 def _near(case: Case, sigmas: np.ndarray, others: np.ndarray, u: float) -> bool:
-    if len(sigmas) != len(others):
-        return False
-    return bool(np.all(np.abs(sigmas - others) <= sigma_limits(case, others, u)))
+    return len(sigmas) == len(others) and bool(np.all(np.abs(sigmas - others) <= sigma_limits(case, others, u)))
 
 
 def _explains(
     case: Case, form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray, change: Change
 ) -> bool:
     wrong = wrong_forms(change, case, form, y.sigmas)
-    if wrong is None:
-        return False
-    form = wrong
+    stepped = wrong is not None and _steps_agree(wrong, y, noise, u, slopes)
+    return wrong is not None and stepped and _answers_agree(case, wrong, y, u, change)
+
+
+def _steps_agree(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> bool:
     expected, limits = forced(form, y, noise, u, slopes)
-    shown = np.concatenate([y.x, y.latent[None]])
-    if not (np.abs(shown - expected) <= 4 * limits).all():
-        return False
-    return _answers_agree(case, form, y, u, change)
+    return bool((np.abs(np.concatenate([y.x, y.latent[None]]) - expected) <= 4 * limits).all())
 
 
 def _answers_agree(case: Case, form: Forms, y: Dump, u: float, change: Change, calls: int | None = None) -> bool:

@@ -15,10 +15,10 @@ def simulate(case: Case, noise: np.ndarray, sigmas: np.ndarray, change: Change |
 
     change: None gives the trajectory of an honest engine that adds in another order than the sampler.
     """
-    solver = solver_of(case)
-    if change is not None and not change.of(solver):
+    solver, change = solver_of(case), change or Change()
+    if not change.of(solver):
         return None
-    if change is not None and change.sigmas is not None:
+    if change.sigmas is not None:
         other = change.sigmas(case)
         if other is None or np.allclose(other, sigmas, rtol=1e-3, atol=0):
             return None
@@ -26,23 +26,22 @@ def simulate(case: Case, noise: np.ndarray, sigmas: np.ndarray, change: Change |
     form = forms(solver, sigmas)
     if form.draws >= len(noise):
         return None
-    if change is not None:
-        wrong = wrong_forms(change, case, form, sigmas)
-        if wrong is None:
-            return None
-        form = wrong
-    calls = iter(range(form.calls))
-    return by_forms(form, sigmas, lambda x, sigma: answer(case, form, sigmas, next(calls), x, sigma, change), noise)
+    wrong = wrong_forms(change, case, form, sigmas)
+    if wrong is None:
+        return None
+    calls = iter(range(wrong.calls))
+    answers = lambda x, sigma: answer(case, wrong, sigmas, next(calls), x, sigma, change)
+    return by_forms(wrong, sigmas, answers, noise)
 
 
 def answer(
-    case: Case, form: Forms, sigmas: np.ndarray, k: int, x: np.ndarray, sigma: float, change: Change | None
+    case: Case, form: Forms, sigmas: np.ndarray, k: int, x: np.ndarray, sigma: float, change: Change
 ) -> tuple[np.ndarray, ...]:
     """Compute the model outputs at call k, with the bug if it changes the model or its sigma."""
-    if change is not None and change.steps_on is not None:
+    if change.steps_on is not None:
         sigmas = change.steps_on
         sigma = float(forms(solver_of(case), sigmas).sigmas[k])
     to, guidance = float(sigmas[form.steps[k] + 1]), float(case.params["guidance"])
     call = ModelCall(x, float(sigma), to, guidance, signal_of(solver_of(case), float(sigma)), k)
-    answers = guided_by(lambda g: g) if change is None or change.answers is None else change.answers
+    answers = change.answers or guided_by(lambda g: g)
     return answers(call)[: form.answers]

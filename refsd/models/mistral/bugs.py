@@ -1,11 +1,14 @@
 """Functions of Ministral 3's rotation with bugs that a port may have."""
 
+import math
 from functools import partial
 
 import numpy as np
 
+from refsd.golden.judge import Mutant
 from refsd.models import mistral
-from refsd.networks.bugs import replacing, with_arguments, with_result
+from refsd.networks.bugs import Change, replacing, with_arguments, with_result
+from refsd.numerics.arithmetic import Arithmetic
 
 _STRETCH, _scale = mistral.stretch, partial(with_arguments, mistral.query_scale)
 
@@ -35,7 +38,49 @@ def _scaled_smoothly(place, attention_factor, trained_length, beta):
     return attention_factor**2 * (1 + beta * np.log1p(place / trained_length))
 
 
-BUGS = replacing(
+def _of_factor(factor: float) -> float:
+    return 0.1 * math.log(factor) + 1
+
+
+def _with_attention_factor(other) -> Change:
+    """other: what the file has, and what YaRN's authors give for its factor -> what is taken"""
+
+    def params(right):
+        if "attention_factor" not in right:
+            return right
+        return {**right, "attention_factor": other(right["attention_factor"], _of_factor(right["factor"]))}
+
+    return Change(params=params)
+
+
+def _turned_by_factor() -> Change:
+    """Cosines and sines are multiplied by the factor that YaRN's authors give, and the file's is not seen."""
+    last = [1.0]
+
+    def noted(head_dim, theta, factor, *more):
+        last[0] = _of_factor(factor)
+        return _STRETCH(head_dim, theta, factor, *more)
+
+    class Longer(Arithmetic):
+        def rope_halves(self, x, angle):
+            return self.multiply(super().rope_halves(x, angle), last[0])
+
+    alone = _scale(attention_factor=lambda n: 1.0)
+    return Change(Longer, replaced=((mistral, "stretch", noted), (mistral, "query_scale", alone)))
+
+
+_FACTORS = (
+    Mutant(
+        "YaRN's attention factor is 0.1 ln(factor) + 1, whatever the file has",
+        _with_attention_factor(lambda own, usual: usual),
+    ),
+    Mutant(
+        "YaRN's attention factor is multiplied by 0.1 ln(factor) + 1 once more",
+        _with_attention_factor(lambda own, usual: own * usual),
+    ),
+    Mutant("cosines and sines are multiplied by YaRN's 0.1 ln(factor) + 1, not the file's", _turned_by_factor()),
+)
+BUGS = _FACTORS + replacing(
     mistral,
     ("Ministral's frequencies are not stretched", "stretch", _not_stretched),
     ("Ministral's frequencies are all slowed", "stretch", _all_slowed),

@@ -30,6 +30,11 @@ BUGS = replacing(
     ("tokens are left in the order of the windows", "row_by_row", lambda y, o: y),
     ("every block attends within windows", "runs_of", lambda i, whole, sizes: sizes),
     ("every block attends to the whole picture", "runs_of", lambda i, whole, sizes: [sum(sizes)]),
+    (
+        "blocks within windows and blocks that attend to the whole picture are exchanged",
+        "runs_of",
+        lambda i, whole, sizes: sizes if i in whole else [sum(sizes)],
+    ),
     ("windows are half as wide", "windows", _HALF_A_WINDOW),
     ("a picture has one frame, the other is black", "patches", _one_frame),
     ("patches are turned row by row, not token by token", "places", _row_by_row),

@@ -13,7 +13,7 @@ from refsd.causes.model.place import Place
 from refsd.golden.judge import Standard
 from refsd.judges.model import ModelJudge
 from refsd.kernels.attention_softcap import attention_softcap
-from refsd.models import lumina2
+from refsd.models import lumina2, qwen_vision
 from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
@@ -177,3 +177,20 @@ def test_a_bug_of_whole_models_that_the_outputs_contradict_is_one_of_this_place(
         found = dict(judge.tapped(case, inputs, Arithmetic(FLOAT32), taps))
     causes = judge.explain(standard, {**taps, **found}, "noise_refiner.0.attention.rope").causes
     assert causes[0] == "the mask is not read, here but not in all of the model", causes
+
+
+def test_a_bug_of_another_size_that_the_outputs_contradict_is_one_of_this_place(monkeypatch):
+    """The first block alone attends to the whole picture, and the second within windows: the reverse of right."""
+    case, judge = CASES["qwen2.5-vl-mmproj/qwen2_5_vision/wide"], ModelJudge(model_files)
+    inputs = case.realize()
+    truth, honest = (judge.answer(case, inputs, Arithmetic(numerics)) for numerics in (FLOAT64, FLOAT32))
+    standard = Standard(case, inputs, truth, honest, FLOAT32)
+    with monkeypatch.context() as changed:
+        changed.setattr(qwen_vision, "runs_of", lambda i, whole, sizes: [sum(sizes)] if i == 0 else sizes)
+        taps = Taps(ops=True)
+        found = dict(judge.tapped(case, inputs, Arithmetic(FLOAT32), taps))
+    causes = judge.explain(standard, {**taps, **found}, "blocks.0.attn.attention").causes
+    assert causes == [
+        "blocks within windows and blocks that attend to the whole picture are exchanged",
+        "every block attends to the whole picture, here but not in all of the model",
+    ]

@@ -9,7 +9,7 @@ from naming import named
 
 from refsd.cases import CASES, select
 from refsd.causes.operation.block_parts import parts_of
-from refsd.causes.operation.declared_axes import letters
+from refsd.causes.operation.declared import letters
 from refsd.causes.operation.generated_mutants import generated
 from refsd.causes.operation.steps import stepwise
 from refsd.causes.operation.unlisted import _all, _finders, explaining, most_bugs, unlisted

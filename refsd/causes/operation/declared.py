@@ -1,12 +1,41 @@
-"""Values that an engine may use for an operation's parameter by mistake."""
+"""What an operation declares: its axes, by their letters, and other values for its parameters."""
 
+import re
 from collections.abc import Callable, Iterator
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
 
-from refsd.golden.operation import Inputs
+from refsd.golden.mutations import answer
+from refsd.golden.operation import Inputs, Operation
+from refsd.numerics.tensor import StoredTensor, stored
+
+
+def with_changed(op, inputs, params, changed: dict[str, np.ndarray]) -> np.ndarray:
+    return answer(op, {**inputs, **{name: _tensor(x, inputs[name]) for name, x in changed.items()}}, params)
+
+
+def _tensor(x: np.ndarray, like: StoredTensor) -> StoredTensor:
+    kind = like.values().dtype
+    return stored(np.ascontiguousarray(x, kind if kind.kind in "iu" else np.float32))
+
+
+def axes_of(shape: str) -> list[str]:
+    """Return the axes of a declared shape."""
+    found = re.search(r"\[([^\]]*)\]", shape)
+    return [part.strip() for part in found[1].split(",")] if found else []
+
+
+def letters(op: Operation, name: str, ndim: int) -> list[str]:
+    """Return the page's names of an input's axes, or of the output's (""): "H" of [N, C, H, W]; "" for no name."""
+    declared = next((shape for key, shape in {**op.inputs, "": op.output}.items() if key.rstrip("?") == name), "")
+    parts = axes_of(declared)
+    if "..." in parts:
+        parts = parts[parts.index("...") + 1 :]
+    parts = [""] * (ndim - len(parts)) + parts[max(0, len(parts) - ndim) :]
+    return [part if re.fullmatch(r"[A-Z]\w*", part) else "" for part in parts]
+
 
 # Kernels do not check their parameters, so try only values that fit the inputs.
 _FITS: dict[str, Callable[[Any, Any, Inputs], bool]] = {
@@ -45,7 +74,9 @@ def _other_tuples(value: tuple) -> Iterator[tuple]:
     yield value[::-1]
     for i, j in combinations(range(n), 2):
         yield tuple(value[{i: j, j: i}.get(k, k)] for k in range(n))
-    for order in ((2, 3, 0, 1), (0, 0, 2, 2), (1, 1, 3, 3), (1, 0, 3, 2)) if n == 4 else ():
+    for pairs in permutations(range(n // 2)) if n in (4, 6) else ():
+        yield tuple(value[2 * i + side] for i in pairs for side in (0, 1))
+    for order in ((0, 0, 2, 2), (1, 1, 3, 3), (1, 0, 3, 2)) if n == 4 else ():
         yield tuple(value[i] for i in order)
     for i in range(n):
         yield (value[i],) * n
