@@ -258,11 +258,6 @@ def _by_clipped(logvar: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return wanted / np.exp(np.clip(logvar, -30, 20) / 2)
 
 
-def _plain(other: LatentScale):
-    """Scale all channels alike, also those of a family without a scale."""
-    return lambda scale, mean, spread: other
-
-
 # Families whose scales are taken for others'.
 _FAMILIES = "sd1", "sdxl", "sd3", "flux"
 
@@ -285,7 +280,10 @@ _KNOWN = (
         if family in _FAMILIES
     ),
     *(
-        part(f"scale and shift of {family}, not the channels' statistics", channels=_plain(LATENT_SCALES[family]))
+        part(
+            f"scale and shift of {family}, not the channels' statistics",
+            channels=lambda scale, mean, spread, other=LATENT_SCALES[family]: other,
+        )
         for family in _FAMILIES
     ),
     part("a tiny autoencoder's latents scaled", scale=lambda family, kind: LATENT_SCALES.get(family)),
