@@ -73,7 +73,7 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) 
         return
     y = ((actual - shift) / gain).reshape(rows.shape)
 
-    def made(mean, variance, seen=1.0):
+    def made(mean, variance, seen: np.ndarray | float = 1.0):
         z = (rows - mean[:, None]) / np.sqrt(variance + eps)[:, None] * seen
         return (z.reshape(x.shape) * gain + shift).astype(np.float32)
 
