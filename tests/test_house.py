@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_137,  # known bugs that causes named, masks subtracted; products in MX and in blocks
+    "golden": 15_147,  # known bugs that causes named, GELU's cube, masks subtracted; products in MX and in blocks
     "kernels": 11_400,  # operands transposed in registers, powers of two; values of recipes in one pass
     "numerics": 1_802,  # freed memory is kept
     "refsd": 1_150,
@@ -54,7 +54,7 @@ BUDGETS = {
     "refsd/export": 350,
     "refsd/families": 2_385,  # five more models as ComfyUI draws them
     "refsd/files": 4_025,
-    "refsd/fuzzing": 900,
+    "refsd/fuzzing": 882,
     "refsd/goldens": 250,
     "refsd/judges": 2_265,  # an answer of which few elements are rounded the other way; NaN where a bug has it
     "refsd/models": 21_396,
@@ -63,7 +63,7 @@ BUDGETS = {
     "refsd/pipelines": 4_048,  # CFGNorm; the seed of noise between steps
     "refsd/profiling": 1_915,  # quotients, fewest rows, outliers, truncated codes
     "refsd/progress": 297,  # searches beside the estimate, a text beside the bar
-    "refsd/reports": 2_070,
+    "refsd/reports": 2_078,  # another bug in a known failure
     "refsd/requests": 210,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_740,
