@@ -1,4 +1,9 @@
-"""Resampling to any size: nearest, bilinear and bicubic."""
+"""Resampling to any size: nearest, bilinear and bicubic.
+
+`factors` (down, across) are the numbers that height and width were rounded down from, as torch's scale_factor with
+recompute_scale_factor off: the step between pixels is 1 / factor. None: it is old / new. `align_corners` and
+`antialias` are torch's; half pixels hold without the first.
+"""
 
 from collections.abc import Callable
 from functools import partial
