@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_147,  # known bugs that causes named, GELU's cube, masks subtracted; products in MX and in blocks
+    "golden": 15_150,  # known bugs that causes named, GELU's cube, masks subtracted; products in MX and in blocks
     "kernels": 11_400,  # operands transposed in registers, powers of two; values of recipes in one pass
     "numerics": 1_802,  # freed memory is kept
     "refsd": 1_150,
@@ -54,7 +54,7 @@ BUDGETS = {
     "refsd/export": 350,
     "refsd/families": 2_385,  # five more models as ComfyUI draws them
     "refsd/files": 4_025,
-    "refsd/fuzzing": 882,
+    "refsd/fuzzing": 879,
     "refsd/goldens": 250,
     "refsd/judges": 2_265,  # an answer of which few elements are rounded the other way; NaN where a bug has it
     "refsd/models": 21_396,

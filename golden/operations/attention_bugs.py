@@ -71,14 +71,17 @@ def scaled_too(name: str) -> Wrong:
 
 
 def without_maximum(op, inputs, params):
-    """The exponentials of the scores themselves, in float32: the largest are infinite."""
+    """The exponentials of the scores themselves, in float32: the largest are infinite, or all of a row are 0."""
     q, k, v = (inputs[name].values().astype(np.float32) for name in "qkv")
-    if {"mask", "sinks"} & inputs.keys() or params["causal"] or q.shape[2] != k.shape[2]:
+    if "sinks" in inputs or params["causal"] or q.shape[2] != k.shape[2]:
         return None
     scale = np.float32(params["scale"] or q.shape[-1] ** -0.5)
+    s = np.einsum("blhd,bjhd->bhlj", q, k) * scale
+    s = s + inputs["mask"].values().astype(np.float32) if "mask" in inputs else s
     with np.errstate(over="ignore", invalid="ignore"):
-        e = np.exp(np.einsum("blhd,bjhd->bhlj", q, k) * scale)
-        return np.einsum("bhlj,bjhe->blhe", e / e.sum(axis=-1, keepdims=True), v)
+        e = np.exp(s)
+        p = e / e.sum(axis=-1, keepdims=True)
+        return np.einsum("bhlj,bjhe->blhe", np.where(np.isneginf(s).all(-1, keepdims=True), 0, p), v)
 
 
 def scores_beyond_float16(op, inputs, params):
