@@ -331,7 +331,7 @@ RESIZE_BILINEAR = _resize(
         {(False, False): taps.linear, (True, False): taps.linear_corners, (False, True): taps.triangle}, _LINEAR
     ),
     mutants=(
-        Mutant("the other corners", toggled("align_corners")),
+        Mutant("align_corners of the other value: corners or half pixels", toggled("align_corners")),
         Mutant("the other antialias", toggled("antialias")),
         _BY_THE_SIZES,
         Mutant("no half pixels", linear_at(lambda p, step: p * step)),
@@ -358,7 +358,7 @@ RESIZE_BICUBIC = _resize(
         {(False, False): taps.cubic, (True, False): taps.cubic_corners, (False, True): taps.wide_cubic}, _CUBIC
     ),
     mutants=(
-        Mutant("the other corners", toggled("align_corners")),
+        Mutant("align_corners of the other value: corners or half pixels", toggled("align_corners")),
         Mutant("the other antialias", toggled("antialias")),
         _BY_THE_SIZES,
         Mutant("a is -1/2", weighted_by(_steep, _steep)),
