@@ -107,7 +107,7 @@ class Baseline(msgspec.Struct, frozen=True):
     """An earlier report to compare with, whose failures are known.
 
     file:     its name
-    new:      fails now, and passed or was missing in the baseline
+    new:      fails now, and passed or was missing in the baseline, or failed by another bug and by less
     known:    fails in both
     fixed:    failed in the baseline and conforms now
     unseen:   failed in the baseline and is not judged now

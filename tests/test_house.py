@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_590,  # causes' known bugs; products in MX, in blocks, of rotated codes, in 4 bits
+    "golden": 15_618,  # causes' known bugs; products in MX, in blocks, of rotated codes, in 4 bits
     "kernels": 11_411,  # operands transposed in registers, powers of two; scales in tiles
     "numerics": 1_814,  # freed memory is kept; codes behind a tensor's numbers
     "refsd": 1_150,
@@ -41,7 +41,7 @@ BUDGETS = {
     "refsd/bench": 1_960,
     "refsd/caches": 750,
     "refsd/cases": 577,  # a glob that lacks a part between
-    "refsd/causes": 9_249,  # what named no bug of the known sets is gone (docs/generalisation.md)
+    "refsd/causes": 9_259,  # what named no bug of the known sets is gone (docs/generalisation.md)
     "refsd/cli": 4_697,  # conform --twice, --no-causes, golden show of several
     "refsd/cluster": 1_300,
     "refsd/commands": 1_450,  # waivers that are not needed, sums more precise than declared
@@ -53,7 +53,7 @@ BUDGETS = {
     "refsd/engines": 11_701,  # SDNQ; W4A4, W4A16; what an exec program did wrong, by parts
     "refsd/export": 350,
     "refsd/families": 2_385,  # five more models as ComfyUI draws them
-    "refsd/files": 4_372,  # matrices as ComfyUI keeps them, W4A4; how they may be kept (from diagnosis)
+    "refsd/files": 4_375,  # matrices as ComfyUI keeps them, W4A4; how they may be kept (from diagnosis)
     "refsd/fuzzing": 900,
     "refsd/goldens": 250,
     "refsd/judges": 2_265,  # an answer of which few elements are rounded the other way; NaN where a bug has it
@@ -63,7 +63,7 @@ BUDGETS = {
     "refsd/pipelines": 4_048,  # CFGNorm; the seed of noise between steps
     "refsd/profiling": 1_915,  # quotients, fewest rows, outliers, truncated codes
     "refsd/progress": 297,  # searches beside the estimate, a text beside the bar
-    "refsd/reports": 2_070,
+    "refsd/reports": 2_078,  # another bug in a known failure
     "refsd/requests": 210,
     "refsd/scoreboard": 700,
     "refsd/shrinking": 1_740,

@@ -28,6 +28,11 @@ def _gelu(a, inputs, params):
     return a.gelu(values(a, inputs["x"]))
 
 
+def _gelu_tanh_of(cube, a, inputs, params):
+    x = values(a, inputs["x"]).astype(np.float64)
+    return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + cube * x**3)))
+
+
 def _gelu_tanh(a, inputs, params):
     return a.gelu(values(a, inputs["x"]), "tanh")
 
@@ -275,6 +280,10 @@ GELU_TANH = _activation(
     mutants=(
         Mutant("erf for tanh", other_run(_gelu)),
         Mutant("quick GELU for tanh", other_run(_quick_gelu)),
+        *(
+            Mutant(f"the cube's factor is {of}, not 0.044715", other_run(partial(_gelu_tanh_of, of)))
+            for of in (0.44715, 0.0044715)
+        ),
         *overflowing(
             lambda x, e: x / 2 * (1 + (e - 1) / (e + 1)),
             lambda x: np.float32(math.sqrt(8 / math.pi)) * (x + np.float32(0.044715) * x**3),

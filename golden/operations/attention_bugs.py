@@ -98,6 +98,12 @@ def beyond_float16(s: np.ndarray, mask: np.ndarray | None) -> np.ndarray | None:
     return shares(np.exp(small - small.max(axis=-1, keepdims=True))) if lost else None
 
 
+def without_maximum(s: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """The exponentials of the scores themselves, in float32: the largest are infinite, or all of a row are 0."""
+    s = s if mask is None else s + mask.astype(np.float32)
+    return np.where(np.isneginf(s).all(axis=-1, keepdims=True), np.float32(0), shares(np.exp(s)))
+
+
 def masked_afterwards(change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Wrong:
     """Apply the mask to the softmax of all scores. change: its weights [B, H, L, J], the mask -> weights"""
 
@@ -319,7 +325,7 @@ ATTENTION_BUGS = (
         masked_afterwards(lambda p, m: p * np.exp(m)),
     ),
     Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -1e4))),
-    Mutant(NO_MAXIMUM, softmax_by(lambda s, mask: shares(np.exp(s)) if mask is None else None)),
+    Mutant(NO_MAXIMUM, softmax_by(without_maximum)),
     Mutant("scores in float16: infinite beyond 65504", softmax_by(beyond_float16)),
     Mutant("the maximum is sought from -50000 on, not from -inf", maximum_from(-5e4)),
     Mutant("NaN where nothing is seen", nan_where_nothing_is_seen),

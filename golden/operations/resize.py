@@ -1,4 +1,9 @@
-"""Resampling to any size: nearest, bilinear and bicubic."""
+"""Resampling to any size: nearest, bilinear and bicubic.
+
+`factors` (down, across) are the numbers that height and width were rounded down from, as torch's scale_factor with
+recompute_scale_factor off: the step between pixels is 1 / factor. None: it is old / new. `align_corners` and
+`antialias` are torch's; half pixels hold without the first.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -327,7 +332,7 @@ RESIZE_BILINEAR = _resize(
         {(False, False): taps.linear, (True, False): taps.linear_corners, (False, True): taps.triangle}, _LINEAR
     ),
     mutants=(
-        Mutant("the other corners", toggled("align_corners")),
+        Mutant("align_corners of the other value: corners or half pixels", toggled("align_corners")),
         Mutant("the other antialias", toggled("antialias")),
         _BY_THE_SIZES,
         Mutant("no half pixels", linear_at(lambda p, step: p * step)),
@@ -354,7 +359,7 @@ RESIZE_BICUBIC = _resize(
         {(False, False): taps.cubic, (True, False): taps.cubic_corners, (False, True): taps.wide_cubic}, _CUBIC
     ),
     mutants=(
-        Mutant("the other corners", toggled("align_corners")),
+        Mutant("align_corners of the other value: corners or half pixels", toggled("align_corners")),
         Mutant("the other antialias", toggled("antialias")),
         _BY_THE_SIZES,
         Mutant("a is -1/2", weighted_by(_steep, _steep)),

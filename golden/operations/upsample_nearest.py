@@ -22,6 +22,13 @@ def rows_a_height_apart(x):
     return flat[H * np.arange(x.size // W)[:, None] + np.arange(W)].reshape(x.shape)
 
 
+def rounded(op, inputs, params):
+    """Take the pixel whose corner is nearest, as of row 1 at factor 2 the second."""
+    x, factor = inputs["x"].values(), params["factor"]
+    at = [np.minimum((2 * np.arange(n * factor) + factor) // (2 * factor), n - 1) for n in x.shape[2:]]
+    return x[:, :, at[0][:, None], at[1]]
+
+
 def tiled(op, inputs, params):
     x, factor = inputs["x"].values(), params["factor"]
     return np.tile(x, (1, 1, factor, factor))
@@ -42,6 +49,7 @@ UPSAMPLE_NEAREST = Operation(
         BATCH,
         Mutant("the picture side by side, not each pixel", tiled),
         Mutant("rows read H numbers apart, not W", other_input("x", rows_a_height_apart)),
+        Mutant("coordinates rounded to the nearest pixel, not down", rounded),
         Mutant("shifted by a pixel", other_output(lambda y: np.roll(y, 1, axis=3))),
         Mutant("averaged with the neighbour", bilinear),
     ),

@@ -1,5 +1,6 @@
 """Open a weight file or its shards, in the format that its content shows."""
 
+import os
 from pathlib import Path
 
 from refsd.files.gguf import open_gguf
@@ -50,6 +51,8 @@ def _open_shards(path: Path, mapped: bool) -> Shards:
     for file in files:
         if Path(file).name != file or not file.endswith(SHARDS):
             raise BadInput(f"{path}: shard {shown(file)}: a .safetensors or .bin file in the same folder expected")
+        if not os.path.exists(path.parent / file):
+            raise BadInput(f"{path}: shard {shown(file)}, one of {len(files)}, is not there: download it, too")
         opened[file] = open_weights(path.parent / file, mapped)
     where = {
         opened[file].renamed.get(name, name): file

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from refsd.golden import verdict
+from refsd.golden.cause_kinds import kinds
 from refsd.golden.report import Baseline, Pair, Report, Result
 from refsd.numerics.errors import BadInput
 
@@ -73,7 +74,8 @@ def failing(report: Report) -> list[Pair]:
 
 def against(old: Report, new: Report, name: str) -> Baseline:
     """Divide the failures into those new, known and fixed since a baseline. name: the baseline's file name"""
-    then, after = {*failing(old)}, _by_pair(new)
+    before, after = _by_pair(old), _by_pair(new)
+    then = {pair for pair in failing(old) if pair not in after or not _another_bug(before[pair], after[pair])}
     judged = {pair for pair, r in after.items() if r.status != verdict.REFUSED}
     now = failing(new)
     return Baseline(
@@ -84,6 +86,12 @@ def against(old: Report, new: Report, name: str) -> Baseline:
         unseen=[pair for pair in failing(old) if pair not in judged],
         shortage=[line for line in new.shortage if line not in old.shortage],
     )
+
+
+def _another_bug(old: Result, new: Result) -> bool:
+    """Return True if a failing case has another cause than before, and a margin that grew by 2."""
+    then, now = ({kind for text in r.causes for kind in kinds(text)} for r in (old, new))
+    return bool(then) and bool(now) and then.isdisjoint(now) and new.margin > 2 * old.margin
 
 
 def _by_pair(report: Report) -> Mapping[Pair, Result]:

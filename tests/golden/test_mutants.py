@@ -53,6 +53,15 @@ def test_every_mutant_runs_without_the_optional_inputs(op):
             with_bug(mutant, OPERATIONS[op], inputs, case.params)
 
 
+@pytest.mark.parametrize(("case", "lost"), [("low-b1-l20-j33-h2-d64", 1.0), ("unseen-b2-l20-j77-h2-d40", 0.0)])
+def test_a_missing_maximum_counts_the_mask(case, lost):
+    """Where every exponential is 0 all is 0 / 0; a query that sees no key gives zeros as ever."""
+    op, named = OPERATIONS["attention"], CASES[f"attention/f32/{case}"]
+    (mutant,) = (mutant for mutant in op.mutants if "maximum is not subtracted" in mutant.name)
+    y = with_bug(mutant, op, named.realize(), named.params)
+    assert y is not None and np.isnan(y).mean() == lost
+
+
 def test_the_table_counts_the_dead():
     table = kill_table(_trials("silu"))
     assert "| cases that fail it under float32 |" in table

@@ -5,7 +5,7 @@ the answer comes nearest to the engine's, and report it, and the usual constants
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -44,6 +44,7 @@ class Knob(NamedTuple):
     turned: value -> the operation's answer
     grid:   values at which the search starts
     usual:  value -> its name: constants that engines are likely to have there
+    roots:  value, its name: formulas of sizes, of which several cases may tell the one
     """
 
     phrase: str
@@ -51,6 +52,7 @@ class Knob(NamedTuple):
     turned: Callable[[float], np.ndarray]
     grid: np.ndarray
     usual: dict[float, str]
+    roots: Sequence[tuple[float, str]] = ()
 
 
 def fitted(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -69,7 +71,7 @@ def fitted_through(
     through: the operation's answer -> what they make of it; actual: the engine's result of them, in that shape
     """
     knobs = _parameters(op, inputs, params)
-    yield from _turned((k._replace(turned=lambda v, k=k: through(k.turned(v))) for k in knobs), actual)
+    yield from _turned((k._replace(turned=lambda v, k=k: through(k.turned(v)), roots=()) for k in knobs), actual)
 
 
 def _turned(knobs: Iterable[Knob], actual: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -86,12 +88,17 @@ def _turned(knobs: Iterable[Knob], actual: np.ndarray) -> Iterator[tuple[str, np
         near = [value for value in near if error(value) <= 2 * error(best) + _NOTHING * error(knob.own)]
         unsure = _apart(knob.own, best) * error(best) / (error(knob.own) or 1.0)
         for value in _distinct([value for value in (*near, best) if value != knob.own], knob.usual):
-            called = knob.usual.get(value) or _told_apart(value, knob.own)
-            if "sqrt" in called and not is_certain(len(knob.usual), unsure):
+            called, certain = (
+                knob.usual.get(value) or _told_apart(value, knob.own),
+                is_certain(len(knob.usual), unsure),
+            )
+            if "sqrt" in called and not certain:
                 called = _told_apart(value, knob.own)
             y = knob.turned(value)
             if y.shape == actual.shape:
                 fits.append((value not in knob.usual and not is_plain(value), knob.phrase.format(called), y))
+                also = [text for of, text in knob.roots if certain and text != called and _apart(value, of) < _SAME]
+                fits += [(True, knob.phrase.format(text), y) for text in also]
     yield from ((phrase, y) for _, phrase, y in sorted(fits, key=lambda fit: fit[0]))
 
 
@@ -124,19 +131,19 @@ def _parameters(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]
         own = _own(op, inputs, name, value)
         if own is None:
             continue
-        roots = _roots(sizes) if name == "scale" and op.name in ("attention", "softmax") else {}
-        usual = _usual(own) | {value: root for value, root in roots.items() if not is_plain(value)}
+        roots = _roots(sizes) if name == "scale" and op.name in ("attention", "softmax") else []
+        usual = _usual(own) | {value: root for value, root in reversed(roots) if not is_plain(value)}
 
         def turned(v, name=name):
             return answer(op, inputs, {**params, name: v})
 
-        yield Knob(f"{name} is {{}}, not {own:.4g}", own, turned, _around(own), usual)
+        yield Knob(f"{name} is {{}}, not {own:.4g}", own, turned, _around(own), usual, roots)
 
 
 def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
     yield from _parameters(op, inputs, params)
     right, around = answer(op, inputs, params), _around(1.0)
-    factors = {value: root for value, root in _roots(_sizes(op, inputs)).items() if not is_plain(value)}
+    factors = {value: root for value, root in reversed(_roots(_sizes(op, inputs))) if not is_plain(value)}
     factors = _usual(1.0) | factors | {-1.0: "-1 (its sign is the other)"}
     yield Knob("the result is multiplied by {}", 1.0, lambda k: (k * right).astype(np.float32), around, factors)
     for name, tensor in inputs.items():
@@ -162,27 +169,29 @@ def _own(op: Operation, inputs: Inputs, name: str, value: object) -> float | Non
 
 
 def _sizes(op: Operation, inputs: Inputs) -> dict[str, int]:
-    """Return letter -> length, for every axis longer than 1 that has a letter."""
+    """Return letter -> length, for every axis longer than 1 that has a letter, but for one as long in k as in q."""
     sizes: dict[str, int] = {}
+    axes: dict[tuple[int, int], str] = {}
     for name, tensor in inputs.items():
-        for letter, n in zip(letters(op, name, len(tensor.shape)), tensor.shape, strict=True):
-            if letter and n > 1:
+        for axis, (letter, n) in enumerate(zip(letters(op, name, len(tensor.shape)), tensor.shape, strict=True)):
+            if letter and n > 1 and (name not in ("k", "v") or axes.setdefault((axis, n), letter) == letter):
+                axes.setdefault((axis, n), letter)
                 sizes.setdefault(letter, n)
     return sizes
 
 
-def _roots(sizes: dict[str, int]) -> dict[float, str]:
-    """Return the powers of one axis's length, or of the product of two, such as 1/sqrt(H D), with their names.
+def _roots(sizes: dict[str, int]) -> list[tuple[float, str]]:
+    """List the powers of one axis's length, or of the product of two, such as 1/sqrt(H D), with their names.
 
     Of axes of one length the batch is the unlikelier.
     """
-    called: dict[float, str] = {}
+    called = []
     likely = sorted(sizes, key=lambda letter: letter in _BATCH)
     for count in (1, 2):
         for chosen in combinations(likely, count):
             n, text = math.prod(sizes[letter] for letter in chosen), " ".join(chosen)
             for how, power in _POWERS.items():
-                called.setdefault(float(n) ** power, f"{how.format(text)} = {float(n) ** power:.4g}")
+                called.append((float(n) ** power, f"{how.format(text)} = {float(n) ** power:.4g}"))
     return called
 
 

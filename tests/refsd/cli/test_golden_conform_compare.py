@@ -228,6 +228,8 @@ def test_a_program_without_its_prefix_is_suggested(tmp_path, monkeypatch):
     for argument in ("./engine", "exec:engine"):
         said = str(_call("conform", argument, "--cases", _CASE).exception)
         assert '(did you mean "exec:./engine"?)' in said
+    said = str(_call("conform", "exec:./engine", "--cases", _CASE, "rope/*").exception)
+    assert "Each needs its flag: --cases 'rope/*'" in said
 
 
 def test_the_terminal_says_why_cases_are_refused():

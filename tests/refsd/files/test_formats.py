@@ -116,6 +116,14 @@ def test_shards_of_impossible_names(tmp_path, name):
     assert str(error.value).isprintable()
 
 
+def test_a_shard_that_is_missing(tmp_path):
+    index = tmp_path / "a.safetensors.index.json"
+    index.write_text('{"weight_map": {"v": "a-1-of-2.safetensors", "w": "a-2-of-2.safetensors"}}')
+    save_file({"v": np.ones(3, np.float32)}, tmp_path / "a-1-of-2.safetensors")
+    with pytest.raises(BadInput, match=r"a-2-of-2[^ ]*, one of 2, is not there"):
+        open_weights(index)
+
+
 @pytest.mark.parametrize("format", ["safetensors", "gguf", "ckpt"])
 def test_weights_in_memory_are_the_same(tmp_path, as_gguf, format):
     arrays = {"a": np.arange(64, dtype=np.float32).reshape(2, 32), "b": np.ones(5, np.float16)}

@@ -12,6 +12,7 @@ from refsd.causes.model.following import nearest_order
 from refsd.cli import app
 from refsd.engines.reference import Reference
 from refsd.golden.examination import Examination
+from refsd.golden.explanation import Explanation
 from refsd.golden.judge import Trace
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge, judge_output
@@ -238,6 +239,21 @@ def test_each_of_several_bugs_has_its_place_and_its_cause(model_files, golden):
         CASE, {"model.layers.0.mlp.silu": taps["model.layers.0.mlp.silu"]}, golden, FLOAT32, model_files
     )
     assert not one_bug.others
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"), [("b is multiplied by 0.999989305", False), ("b is multiplied by 0.5", True)]
+)
+def test_a_number_of_many_digits_is_no_bug_of_a_later_layer(model_files, golden, monkeypatch, cause, told):
+    """It is what the first bug leaves of a right layer: nobody writes such a number."""
+
+    def explain(kind, standard, actual, taps, examined, at=""):
+        return Explanation((cause if at else "gelu",))
+
+    monkeypatch.setattr("refsd.judges.comparison.explain", explain)
+    taps, outputs = tapped(model_files, CASE, Wrong(TORCH_F32))
+    compared = with_case(CASE, {**outputs, **taps}, golden, FLOAT32, model_files)
+    assert compared.causes == ["gelu"] and ({*compared.others.values()} == {cause}) == told
 
 
 def test_layers_of_other_operations_come_first():

@@ -78,6 +78,23 @@ def test_a_baseline_makes_known_failures_count_no_more():
     assert new.baseline.new == [("ggml", "a/3")] and not new.conforms
 
 
+@pytest.mark.parametrize(
+    ("then", "now", "margin", "known"),
+    [
+        ("eps missing", "1 is added to weight", 90.0, False),
+        ("eps missing", "1 is added to weight", 9.0, True),  # what fits best may change with the processor
+        ("eps missing", "eps missing", 90.0, True),
+        ("scale is 1/sqrt(L) = 0.2236, not 0.1768", "scale is 1/sqrt(L) = 0.3, not 0.1768", 90.0, True),
+        ("eps missing", "", 90.0, True),
+    ],
+)
+def test_a_known_failure_of_another_cause_and_a_larger_margin_is_new(then, now, margin, known):
+    old = report(fails("a/1", then, margin=8.0))
+    new = report(fails("a/1", *filter(None, [now]), margin=margin))
+    new.baseline = against(old, new, "old.json")
+    assert new.conforms == known and len(new.baseline.known) == known
+
+
 def test_a_known_shortage_counts_no_more_and_a_partial_report_never_conforms():
     short = report(result("a/1"), shortage=["ggml ran 1 case, expected at least 2"])
     assert not short.conforms

@@ -103,7 +103,19 @@ def test_a_root_that_is_a_plain_number_is_told_as_that_and_each_number_once():
     causes = named("attention/f32/wide-b1-l16-j132-h1-d128", other(scale=0.25))
     # Whether the same factor in q or k explains as much is a matter of last bits.
     assert causes[0] == "scale is 0.25, not 0.08839" and len(causes) == len(set(causes))
-    assert set(causes[1:]) <= {"q is multiplied by 2.828", "k is multiplied by 2.828"}
+    root = "scale is 1/sqrt(L) = 0.25, not 0.08839"
+    assert root in causes and {*causes[1:]} <= {root, "q is multiplied by 2.828", "k is multiplied by 2.828"}
+
+
+@pytest.mark.parametrize(
+    "case", ["attention/f32/causal-b1-l128-j128-h2-d32", "attention/f16/sums-b1-l20-j320-h2-d40"]
+)
+def test_all_formulas_that_give_the_number_are_told_so_that_cases_can_agree(case):
+    """1/sqrt(H D) is 1/8 in one case, and the root of the root of L J in another."""
+    D = CASES[case].inputs["q"].shape[-1]
+    causes = named(case, other(scale=(2 * D) ** -0.5))
+    assert any("1/sqrt(H D) = " in cause for cause in causes) and len(causes) == len({*causes})
+    assert not [cause for cause in causes if " E)" in cause or "G" in cause]
 
 
 def _zero_keys(op, inputs, params):
