@@ -30,13 +30,15 @@ def run(answer, numerics=FLOAT64, weights=None, taps=None, rows=slice(None), **c
     model, _, given = answer.partition("/")
     m = Module(weights or WEIGHTS[model], Arithmetic(numerics), taps=taps)
     values = {
-        name: x[rows] for name, x in INPUTS[model].items() if name not in ("mask", "reference") or name == given
+        name: x[rows]
+        for name, x in INPUTS[model].items()
+        if name not in ("context_mask", "reference") or (given and name.endswith(given))
     }
     values |= changed
     for name, x in values.items():
         if name in ("timesteps", "guidance") and x is not None:
             values[name] = x.astype(numerics.compute_dtype)
-        elif name not in ("mask", "guidance"):
+        elif name not in ("context_mask", "guidance"):
             values[name] = m.store(x)
     return MODELS[model](m, **values, axes_dim=tiny_flux.AXES)
 
@@ -142,7 +144,7 @@ def test_what_chroma_does_not_see_does_not_matter():
     changed, plain = run("chroma/mask", context=context), run("chroma/mask")
     np.testing.assert_allclose(changed, plain, rtol=0, atol=1e-14 * np.abs(plain).max())
     assert distance(run("chroma", context=context)[1], run("chroma")[1]) > 1e-3
-    np.testing.assert_array_equal(run("chroma/mask", mask=mask.astype(np.float32)), plain)
+    np.testing.assert_array_equal(run("chroma/mask", context_mask=mask.astype(np.float32)), plain)
 
 
 def test_chroma_sees_the_first_pad():
