@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_150,  # known bugs that causes named, GELU's cube, masks subtracted; products in MX and in blocks
+    "golden": 15_155,  # known bugs that causes named, GELU's cube, masks subtracted; products in MX and in blocks
     "kernels": 11_400,  # operands transposed in registers, powers of two; values of recipes in one pass
     "numerics": 1_802,  # freed memory is kept
     "refsd": 1_150,
@@ -46,7 +46,7 @@ BUDGETS = {
     "refsd/cluster": 1_300,
     "refsd/commands": 1_450,  # waivers that are not needed, sums more precise than declared
     "refsd/components": 526,  # blocks' outputs in the legend of taps
-    "refsd/conventions": 1_150,
+    "refsd/conventions": 1_145,
     "refsd/corpus": 350,
     "refsd/diagnosis": 2_342,  # holes of zeros, types told wrongly, an autoencoder of another model
     "refsd/disagreement": 1_130,
