@@ -16,6 +16,8 @@ _TAIL = re.compile(
 # The last slice of one axis, or of several: where each is 2 long, "items from 1 on" are it.
 _PART = r"(?:items from 1 on of|the last 1 of \d+ along) axis \d+(?: \(\w+\))?"
 _LAST = re.compile(rf"(?=.*the last 1 of ){_PART}(?:(?:, | and ){_PART})*(?:, after the last whole block .*)?$")
+# A whole number that is one off: of the diagonals of two cases both may be.
+_ONE_OFF = re.compile(r"(\w+) is (-?\d+), not (-?\d+)")
 # Numbers of a cause that are measured in the case: "1.56 roundings", "a factor of its own, 1.0048 to 1.1529".
 _MEASURED = re.compile(r"\d\.\d|\de[+-]?\d| roundings")
 
@@ -60,6 +62,9 @@ def kinds(cause: str) -> list[str]:
     last = [_LAST.sub("the last slice of an axis", cause)] if _LAST.search(cause) else []
     if tail is None:
         plain = IN_A_CASE.sub(r"\1", cause)
+        one = _ONE_OFF.fullmatch(cause)
+        off = int(one[2]) - int(one[3]) if one else 0
+        last += [f"{one[1]} is 1 too {'large' if off > 0 else 'small'}"] if one and abs(off) == 1 else []
         return [NUMBER.sub("#", plain) if measures(cause) else plain, *last]
     of = "the slices of an axis" if tail[1].startswith("axis") else tail[1]
     return [_TAIL.sub(f"{of} after the last whole block of {b}", cause) for b in NUMBER.findall(tail[2])] + last

@@ -152,7 +152,7 @@ def _halves(k: np.ndarray) -> np.ndarray:
     return np.concatenate([k[::2], k[1::2]])
 
 
-def _eights(k: np.ndarray) -> np.ndarray | slice:
+def _eights(k: np.ndarray) -> np.ndarray:
     """AWQ's order of eight columns, 0 2 4 6 1 3 5 7, left in place."""
     return k.reshape(-1, 8)[:, [0, 2, 4, 6, 1, 3, 5, 7]].ravel() if len(k) % 8 == 0 else k
 

@@ -175,7 +175,7 @@ class Listing(TyperGroup):
 
                 error.message = error.message.rstrip(".") + did_you_mean(match[1], match[2].split("', '"))
             raise
-        except typer.BadParameter.__base__ as error:
+        except typer.BadParameter.__base__ as error:  # type: ignore[misc]  # every other error of usage
             for words, hint in _HINTS:
                 if words in error.message:
                     error.message, error.possibilities = error.message + hint, []

@@ -103,15 +103,17 @@ def _confirmed(checkpoint: Checkpoint, read: list[Read]) -> dict[str, Statistics
 def _autoencoder(checkpoint: Checkpoint) -> list[Finding]:
     """Find an autoencoder whose latents have more or fewer channels than the denoiser's."""
     held, arithmetic = checkpoint.components, Arithmetic(FLOAT32)
-    names = [next((name for name in some if name in held), None) for some in (DENOISERS, KINDS)]
+    network, autoencoder = (next((name for name in some if name in held), "") for some in (DENOISERS, KINDS))
     variant = VARIANTS.get(checkpoint.family.name) if checkpoint.family else None
-    if None in names or variant is None or variant.pixel_space or not variant.draws:
+    if not network or not autoencoder or variant is None or variant.pixel_space or not variant.draws:
         return []
-    denoiser = load_component(checkpoint, names[0], arithmetic)
+    denoiser = load_component(checkpoint, network, arithmetic)
     try:
         open_autoencoder(checkpoint, arithmetic, denoiser.latent_channels)
     except BadInput as error:
-        return [Finding("foreign", str(error).removeprefix(f"{checkpoint.path}: "), tuple(held[names[1]].weights))]
+        return [
+            Finding("foreign", str(error).removeprefix(f"{checkpoint.path}: "), tuple(held[autoencoder].weights))
+        ]
     return []
 
 

@@ -156,8 +156,9 @@ def suffix(type: str) -> str:
 def comfy_layout(name: str, shape: Shape, type: str) -> comfy_writer.Layout | None:
     """Return how ComfyUI keeps a matrix of a model of `type`; None for what stays one tensor."""
     layout = comfy_writer.LAYOUTS.get(type)
-    packed = layout and name.endswith("weight") and is_matrix(name, shape, layout.columns)
-    return layout if packed and shape[0] % layout.rows == 0 else None
+    if layout is None or not name.endswith("weight") or not is_matrix(name, shape, layout.columns):
+        return None
+    return layout if shape[0] % layout.rows == 0 else None
 
 
 def is_matrix(name: str, shape: Shape, block: int) -> bool:

@@ -86,6 +86,18 @@ def test_a_formula_is_one_cause_whatever_it_comes_to_in_each_case():
     assert len(_titles(answers[0], fails("a/2", "scale is 1/(L) = 0.1, not 0.1581"))) == 2
 
 
+def test_a_whole_number_that_is_one_off_is_one_cause_whatever_it_is_in_each_case():
+    off = [
+        fails("pad/1", "left is 4, not 3"),
+        fails("pad/2", "left is 1, not 0"),
+        fails("pad/3", "left is 9, not 3"),
+    ]
+    assert [g.title for g in groups(report(*off))] == ["left is 1 too large", "left is 9, not 3"]
+    assert [g.title for g in groups(report(off[0]))] == ["left is 4, not 3"]
+    alike = [fails(f"pad/{n}", "left is 4, not 3") for n in (1, 2)]
+    assert [g.title for g in groups(report(*alike))] == ["left is 4, not 3"]
+
+
 def test_what_is_measured_in_each_case_is_one_cause_told_as_a_range():
     grid = "computed in a smaller type: its values are all {} numbers, {} roundings (RMS) from the truth"
     answers = [fails(f"a/{n}", grid.format("float16", n)) for n in ("1.56", "12", "3.2")]
