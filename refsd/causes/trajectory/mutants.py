@@ -119,10 +119,8 @@ def _with_eta(of: Callable[[float], float], direction: bool = True, noise: bool 
         rows = np.zeros_like(form.rows)
         width = min(other.rows.shape[1], rows.shape[1])
         rows[:, :width] = other.rows[:, :width]
-        for changed, columns in ((direction, slice(form.known)), (noise, slice(form.known, None))):
-            if not changed:
-                rows[:, columns] = form.rows[:, columns]
-        return rows
+        changed = np.where(np.arange(rows.shape[1]) < form.known, direction, noise)
+        return np.where(changed, rows, form.rows)
 
     return Change(wrong)
 
