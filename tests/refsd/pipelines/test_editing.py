@@ -8,12 +8,12 @@ import small_pictures
 from PIL import Image
 from small_pictures import VOCAB, call, files, pipeline
 
+from refsd.components import COMPONENTS
 from refsd.conventions import CONVENTIONS
 from refsd.families import editing
 from refsd.families.editing import EDIT, EDIT_PLUS, SDCPP, nearest, of_area, resized, whole_tokens
 from refsd.models.flux2.network import FLUX2
 from refsd.models.qwen_vision.network import QwenVisionSize
-from refsd.models.qwen_vl import qwen2_5_vl
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import ConditioningImages
@@ -87,20 +87,21 @@ def test_what_both_encoders_see(rule, latent, seen):
 @pytest.mark.parametrize("like", ["diffusers", "sdcpp"])
 def test_the_prompt_holds_the_pictures(qwen, monkeypatch, like):
     """Their tokens, in their places; only diffusers gives them rows and columns."""
-    given = []
-    monkeypatch.setattr(
-        "refsd.models.qwen_vl.component.qwen2_5_vl",
-        lambda m, ids, mask, positions, **more: (
-            given.append((ids, positions, more)) or qwen2_5_vl(m, ids, mask, positions, **more)
-        ),
-    )
+    given, own = [], COMPONENTS["qwen2_5_vl"]
+
+    def run(m, **inputs):
+        given.append(inputs)
+        return own.run(m, **inputs)
+
+    monkeypatch.setitem(COMPONENTS, "qwen2_5_vl", own._replace(run=run))
     plan = resolve(qwen, SETTINGS._replace(like=like), ConditioningImages(reference=ONE, more_references=(OTHER,)))
     encoded = txt2img.encode(qwen, plan)
     rule = SDCPP if like == "sdcpp" else EDIT_PLUS
     tokens = [np.prod(rule.seen(picture, 8).shape[2:]) // 64 for picture in (ONE, OTHER)]
     assert len(given) == 2
-    for ids, positions, more in given:
-        assert (ids == PAD).sum() == len(more["pictures"]) == sum(tokens)
+    for inputs in given:
+        ids, positions = inputs["input_ids"], inputs.get("positions")
+        assert (ids == PAD).sum() == len(inputs["pictures"]) == sum(tokens)
         assert (positions is None) == (like == "sdcpp")
         if positions is not None:
             rows, columns = (rule.seen(ONE, 8).shape[2:])[0] // 8, (rule.seen(ONE, 8).shape[2:])[1] // 8

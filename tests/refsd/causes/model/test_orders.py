@@ -158,7 +158,7 @@ def test_a_mask_that_is_padded_on_the_other_side_is_told(monkeypatch):
     def pictures_first(right, context_mask, pictures):
         return np.roll(right(context_mask, pictures), pictures, axis=-1)
 
-    causes = _causes(monkeypatch, KREA2, krea2, "seen", pictures_first)
+    causes = _causes(monkeypatch, KREA2, krea2, "text_mask", pictures_first)
     assert [*causes] and causes[0].startswith("the mask's parts joined along axis 1 stand in another order")
 
 
