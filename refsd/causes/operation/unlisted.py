@@ -76,6 +76,7 @@ def most_bugs(op: Operation, inputs: Inputs, params: Params) -> int:
         # Attention multiplies by D, then by E: the larger stands for both.
         sizes["D"] = max(sizes.get("D", 1), sizes.pop("E", 1))
         sizes.pop("R", 1)  # a low-rank product is added, and smaller
+        sizes.pop("G" if "group_scale" in inputs else "", 1)
         work = math.prod(sizes.values())
     except BadInput:  # a call with other shapes than its page declares
         work = max(map(math.prod, shapes.values()), default=1)
