@@ -224,7 +224,9 @@ def _lines(printed: bytes) -> list[str]:
 
 
 # A line of a stack: "at Engine.main(Engine.java:134)", "... 3 more", "7: 0xe1 node::Abort() [node]", "#2 0xe1".
-_STACK = re.compile(r"(?:at .*\(.*\)|at \S+:\d+:\d+|\.\.\. \d+ more|-+ \w+ stack trace -+|#?\d+:? .*[\])0-9])$")
+_STACK = re.compile(
+    r"(?:at .*\(.*\)|at \S+:\d+:\d+|\.\.\. \d+ more|-+ \w+ stack trace -+|(?:#\d+|\d+:) .*[\])0-9])$"
+)
 # Go, Rust, C++: the line that begins with the reason, however long the stack below it is.
 _REASONS = ("^panic: ", "^fatal error: ", "panicked at", r"what\(\):", "terminate called")
 

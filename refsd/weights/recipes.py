@@ -236,8 +236,9 @@ def _realized(model: ModelRecipe, named: Mapping[str, Recipe]) -> Iterator[Store
 
 def _make_folder(model: ModelRecipe, path: Path, advance: Advance) -> Path:
     if model.type not in FLOAT_TYPES:
+        kept = "one file of ComfyUI's" if model.type in COMFY_TYPES else "GGUF"
         raise BadInput(
-            f"{path}: a diffusers folder holds {', '.join(FLOAT_TYPES)}; {model.type} is kept in one file"
+            f"{path}: a diffusers folder holds {', '.join(FLOAT_TYPES)}; {model.type} is kept in {kept} only"
         )
     if path.exists() and not path.is_dir():
         raise BadInput(f"{path}: a file; --layout diffusers writes a folder")

@@ -53,8 +53,8 @@ def test_help_is_wrapped_by_the_terminal(name):
 
 
 def test_an_unknown_choice_is_refused_with_the_nearest():
-    result = CliRunner().invoke(app, ["weights", "make", "sd15", "--type", "q4k", "-o", "x.gguf"])
-    assert result.exit_code == 2 and "did you mean" in result.output and '"q4_k"' in result.output
+    result = CliRunner().invoke(app, ["weights", "make", "sd15", "--layout", "difusers", "-o", "x"])
+    assert result.exit_code == 2 and "did you mean" in result.output and '"diffusers"' in result.output
 
 
 def test_an_unknown_command_is_refused_with_the_nearest():

@@ -92,7 +92,7 @@ def test_where_such_a_model_cannot_be_written(tmp_path):
     nvfp4 = model("nvfp4-w4a4")
     with pytest.raises(BadInput, match=r"a\.gguf: ComfyUI keeps nvfp4-w4a4 in safetensors only"):
         recipes.make(nvfp4, tmp_path / "a.gguf")
-    with pytest.raises(BadInput, match="nvfp4-w4a4 is kept in one file"):
+    with pytest.raises(BadInput, match="nvfp4-w4a4 is kept in one file of ComfyUI's only"):
         recipes.make(nvfp4, tmp_path / "a", "diffusers")
 
 
