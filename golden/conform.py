@@ -245,6 +245,7 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
             with remembering(runner.memory(engine.name, case.op)):
                 causes = _causes(judge, standard, actual, taps, examined)
             again = [wrong_alone(engine, judge, standard, taps), wrong_fusion(engine, judge, standard, tapped)]
+            again += [engine.gap] if isinstance(engine, PartialEngine) else []
             causes["reason"] = "; ".join(filter(None, [causes["reason"], *again]))
         outcome = result(verdict.FAIL, **rest, **causes)
     return outcome if outcome.conforms else runner.keep(outcome, answered)

@@ -2,8 +2,18 @@
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from refsd.cases import CASES
+from refsd.engines import registry
+from refsd.engines.dump.engine import give_names
 from refsd.engines.dump.matching import match
+from refsd.golden import conform
+from refsd.judges import judges
+from refsd.judges.model import ModelJudge
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
+from refsd.weights.model_files import model_files
 
 DRAW = np.random.default_rng(1).standard_normal
 REFERENCE = {
@@ -56,3 +66,26 @@ def test_two_taps_that_are_nearly_alike_are_not_told_apart_nor_is_one_given_twic
 
 def test_what_is_not_finite_or_empty_is_no_tap():
     assert match({"a": np.full((2, 7, 6), np.nan), "b": np.zeros((0, 6))}, REFERENCE) == []
+
+
+@pytest.mark.jitted
+def test_a_named_tensor_may_have_its_axes_in_another_order(tmp_path):
+    """As `refsd compare` reads it: a convolution's result with its channels last. A wrong one has its place."""
+    case = CASES["wan/wan/frames"]
+    judge, inputs = ModelJudge(model_files), case.realize()
+    patches = judge.reference_taps(case, inputs)["patch_embedding"]
+    out = judge.answer(case, inputs, Arithmetic(FLOAT64))
+    runner = conform.Runner(judges(model_files), lambda case: out)._replace(explains=False)
+
+    def result(given, names):
+        path = tmp_path / "mine.safetensors"
+        save_file({name: np.ascontiguousarray(y, np.float32) for name, y in ({"mine": given} | out).items()}, path)
+        (found,) = registry.find(f"dump:{path}", model_files=model_files)
+        if names:
+            give_names([found.engine], names)
+        (told,) = conform.run(runner, [found.engine], [case])
+        return told
+
+    assert result(np.moveaxis(patches, 1, -1), ["mine=patch_embedding"]).status == "pass"
+    wrong = result(np.moveaxis(patches * 2, 1, -1), ["mine=patch_embedding"])
+    assert wrong.status == "fail" and wrong.place.startswith("patch_embedding")
