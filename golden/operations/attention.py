@@ -111,11 +111,13 @@ ATTENTION = Operation(
         # Whole tiles of queries and keys.
         _case("causal", 1, 128, 128, 2, 32, causal=True),
         _case("masked", 2, 33, 33, 3, 32, mask=_BELL),
+        _case("causal-masked", 2, 20, 20, 2, 32, mask=_BELL, causal=True),
         _case("hidden", 2, 33, 33, 3, 32, mask=_HIDDEN),
         _case("unseen", 2, 20, 77, 2, 40, mask=_UNSEEN),
         _case("first-corner", 1, 20, 77, 2, 32, causal=True),
         _case("last-corner", 1, 20, 77, 2, 32, causal=True, diagonal=57),
         _case("grouped", 2, 20, 33, 6, 32, G=2),
+        _case("grouped", 3, 9, 20, 4, 32, G=2),
         _case("multi-query", 1, 20, 33, 4, 64, G=1, mask=_HIDDEN),
         _case("wide-values", 2, 20, 33, 2, 32, E=96),
         _case("narrow-values", 1, 33, 20, 2, 96, E=32),
@@ -143,6 +145,8 @@ ATTENTION = Operation(
         # SD 1.5's widest heads; more keys and queries than a block has threads.
         _case("wide-heads", 2, 9, 33, 2, 160),
         _case("many-keys", 1, 5, 1100, 1, 40),
+        # More keys than a picture of 64 by 64 latents has tokens.
+        _case("many-keys", 1, 3, 4100, 2, 32),
         _case("many-queries", 1, 1100, 9, 2, 32),
         # One query of more heads to a head of keys than a tile of 16 has rows.
         _case("one-query", 2, 1, 77, 48, 32, G=2),

@@ -63,6 +63,9 @@ _UNEVEN = (
     Geometry("uneven-padding", (1, 7, 9, 11), 5, (3, 3), 1, (2, 2, 1, 1)),
 )
 
+# More channels and more filters than a block of threads takes at once.
+_MANY = Geometry("many", (1, 352, 5, 6), 80, (3, 3), 1, (1, 1, 1, 1))
+
 CONV2D = Operation(
     "conv2d",
     "Cross-correlate an image with filters; padding is (top, bottom, left, right), stride and dilation are a "
@@ -92,7 +95,7 @@ CONV2D = Operation(
     ),
     cases=(
         *(convolution_case("conv2d", s, t) for t in ("f32", "f16") for s in _SHAPES),
-        *(convolution_case("conv2d", s, "f32") for s in _UNEVEN),
+        *(convolution_case("conv2d", s, "f32") for s in (*_UNEVEN, _MANY)),
         Case(
             "conv2d/f32/integers-n2-c5-k7-h6-w9",
             "conv2d",

@@ -42,6 +42,7 @@ LAYER_NORM = Operation(
         # Numbers in float16's range, whose sum is not.
         _case("summed", (7, 132), exponent=-10, offset=2000.0),
         _case("large", (3, 2080)),
+        _case("large", (3, 5120)),
     ),
 )
 

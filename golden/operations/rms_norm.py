@@ -44,6 +44,7 @@ RMS_NORM = Operation(
         # Squares beyond float16's range.
         _case("loud", (5, 260), exponent=-8),
         _case("large", (3, 2080)),
+        _case("large", (3, 5120)),
         # More rows than 16 bits can count, as the heads of a video's tokens.
         _case("rows", (32800, 2, 2)),
         Case("rms_norm/f32/bare-x2x10x132", "rms_norm", {"x": Recipe((2, 10, 132), data="tiny")}),

@@ -365,7 +365,7 @@ def test_what_failing_cases_share_is_said_in_terminal_and_report(tmp_path, capsy
     results = run(_runner(), [Grouped(FLOAT32)], cases)
     shared = shared_traits(results, {case.name: case for case in cases})
     line = (
-        f"grouped attention: all 5 failing cases, and none of {len(cases) - 5} passing, have H / G > 1 "
+        f"grouped attention: all 6 failing cases, and none of {len(cases) - 6} passing, have H / G > 1 "
         "(q is [B, L, H, D], k is [B, J, G, D])"
     )
     assert shared == [line]
