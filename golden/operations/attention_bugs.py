@@ -104,6 +104,22 @@ def without_maximum(s: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     return np.where(np.isneginf(s).all(axis=-1, keepdims=True), np.float32(0), shares(np.exp(s)))
 
 
+def divided_at_the_end(op, inputs, params):
+    """Exponentials without a maximum, added up beside their products with v; 0 where the sum is."""
+    added: list[np.ndarray] = []
+
+    def weights(s, mask):
+        added.append(np.exp(s if mask is None else s + mask.astype(np.float32)))
+        return added[0]
+
+    y = softmax_by(weights)(op, inputs, params)
+    if y is None:
+        return None
+    total = np.moveaxis(added[0].sum(axis=-1, keepdims=True), 1, 2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(total > 0, y / total, np.float32(0))
+
+
 def masked_afterwards(change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Wrong:
     """Apply the mask to the softmax of all scores. change: its weights [B, H, L, J], the mask -> weights"""
 
@@ -325,6 +341,7 @@ ATTENTION_BUGS = (
         masked_afterwards(lambda p, m: p * np.exp(m)),
     ),
     Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -1e4))),
+    Mutant("the scores' maximum is not subtracted, the sums are divided at the end", divided_at_the_end),
     Mutant(NO_MAXIMUM, softmax_by(without_maximum)),
     Mutant("scores in float16: infinite beyond 65504", softmax_by(beyond_float16)),
     Mutant("the maximum is sought from -50000 on, not from -inf", maximum_from(-5e4)),
