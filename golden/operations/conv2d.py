@@ -1,4 +1,4 @@
-"""Convolution of pictures."""
+"""Convolution of pictures; how far an engine may be off: `convolution_bound` in convolution.py."""
 
 from refsd.golden.case import Case
 from refsd.golden.mutations import SIDES_SWAPPED, other_input

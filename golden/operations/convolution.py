@@ -54,7 +54,12 @@ _WINOGRAD = 64.0
 
 
 def convolution_bound(run: Run) -> Bound:
-    """Bound as for linear, with patches for rows; an engine may use Winograd for a 3x3 filter of stride 1."""
+    """Bound y = w * x + b by convolutions of absolute values.
+
+    |w| * dx + dw * (|x| + dx) + db, gamma(n + 1) (|w| + dw) * (|x| + dx) for the sum of n = C R S products, and the
+    rounding of y. dx and dw are what storage and the type of products lose: in float16 half a step of each number.
+    A 3x3 filter of stride 1 may go by Winograd: 8 _WINOGRAD u times the channel's largest root of squares more.
+    """
     how = (run.params["stride"], tuple(run.params["padding"]), run.params["dilation"], run.params["groups"])
     weight = run.inputs["weight"]
     if run.numerics.convolution == "winograd-f16" and weight.ndim == 4 and applies(weight.shape, *how):
