@@ -131,7 +131,14 @@ BATCH = Mutant("second item of the batch reads the first", other_input("x", firs
 NO_BIAS = Mutant("bias missing", without("bias"))
 ZERO_BIAS = Mutant("bias missing", other_input("bias", np.zeros_like))
 NO_WEIGHT = Mutant("weight missing", other_input("weight", np.ones_like))
+
+
+def _usual_eps(op, inputs, params):
+    return None if params["eps"] == 1e-5 else answer(op, inputs, {**params, "eps": 1e-5})
+
+
 EPS = (
+    Mutant("eps is 1e-5, whatever is asked", _usual_eps),
     Mutant("eps ten times too large", other_params(eps=lambda eps: 10 * eps)),
     Mutant("eps ten times too small", other_params(eps=lambda eps: eps / 10)),
     Mutant("eps missing", other_params(eps=lambda eps: 0.0)),

@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_655,  # causes' known bugs; products in MX, in blocks, of rotated codes, in 4 bits
+    "golden": 15_662,  # causes' known bugs; products in MX, in blocks, of rotated codes, in 4 bits
     "kernels": 11_411,  # operands transposed in registers, powers of two; scales in tiles
     "numerics": 1_814,  # freed memory is kept; codes behind a tensor's numbers
     "refsd": 1_150,

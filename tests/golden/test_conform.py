@@ -376,6 +376,28 @@ def test_what_failing_cases_share_is_said_in_terminal_and_report(tmp_path, capsy
     assert decode(encode(outcome)) == outcome
 
 
+@pytest.mark.parametrize(
+    ("eps", "cause"),
+    [
+        (lambda requested: 1e-5, "eps is 1e-5, whatever is asked"),
+        (lambda requested: 10 * requested, "eps ten times too large"),
+    ],
+)
+def test_a_constant_eps_and_a_wrong_factor_are_one_cause_each(eps, cause):
+    class Wrong(Reference):
+        name = "wrong"
+
+        def run(self, case, inputs):
+            params = {**case.params, "eps": eps(case.params.get("eps", 1e-6))}
+            return super().run(msgspec.structs.replace(case, params=params), inputs)
+
+    results = run(_runner(), [Wrong(FLOAT32)], select("rms_norm/*"))
+    failed = [r for r in results if not r.conforms]
+    assert len(failed) == 7 and all(cause in r.causes for r in failed)
+    first, *others = groups(Report("0", {"wrong": "1"}, [], failed))
+    assert first.title == cause and not others
+
+
 def test_a_refused_case_is_no_failure():
     case = Case("silu/f16/x", "silu", {"x": Recipe((2, 2))})
     result = _judge(Engine(), case)
