@@ -229,7 +229,8 @@ def _other_statistics(
     """
     own = _moments(rows, centred)
     for name, dtype in _SMALL.items():
-        small = [t.astype(dtype).astype(np.float64) for t in (*own, 1 / np.sqrt(own[1] + eps))]
+        with np.errstate(over="ignore"):
+            small = [t.astype(dtype).astype(np.float64) for t in (*own, 1 / np.sqrt(own[1] + eps))]
         yield f"{STATISTICS if centred else 'mean square'} stored in {name}", (small[0], small[1])
         yield f"1/sqrt(variance + eps) stored in {name}", (own[0], small[2] ** -2 - eps)
     axes = ["all items", "all tokens", "all heads"][: len(shape)] if len(shape) != 2 else ["all items", "axis 1"]

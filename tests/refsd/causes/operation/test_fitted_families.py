@@ -86,6 +86,12 @@ def test_statistics_that_are_read_on_into_the_next_row():
     assert told[0][0] == "mean and variance are read on into the next row, 128 numbers for 77, divided by 77"
 
 
+def test_variances_beyond_float16_print_no_warning():
+    loud = _call("layer_norm", x=1000 * ROWS[1]["x"].values(), weight=1 + _normal(77) / 4, bias=_normal(77))
+    found = _normed(loud, *_of(loud[1]["x"].values().astype(np.float64)[:, :64], 64))
+    assert _named(row_sums, loud, found)[0][0].startswith("mean and variance are those of the first 64 of 77")
+
+
 def test_right_rows_and_noise_have_no_other_statistics():
     right = answer(*ROWS)
     assert not _named(row_sums, ROWS, right)
