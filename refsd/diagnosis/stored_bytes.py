@@ -23,7 +23,7 @@ _FAR, _CLOSE, _ONE_VALUE, _LEAST = 7.0, 0.5, 0.05, 0x34CD
 def holes(read: Iterable[Read]) -> Iterator[Finding]:
     """Find zero bytes of two rows or more that begin or end inside a row: a part of a download that is missing."""
     for r in read:
-        row = r.nbytes // r.shape[0] if len(r.shape) > 1 else 0
+        row = r.nbytes // r.shape[0] if len(r.shape) > 1 and r.shape[0] else 0
         if r.file is None or row <= 2 * _EDGE or r.of.zeros < _FEWEST:
             continue
         first, last = _longest_zeros(np.frombuffer(r.file.content, np.uint8, r.nbytes, r.start))

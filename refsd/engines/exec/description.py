@@ -157,7 +157,11 @@ def _with_operation(data: bytes, error: str) -> str:
     """Name the operation that msgspec writes as "$.ops[...]"."""
     if "$.ops[...]" not in error:
         return error
-    for op, offer in msgspec.json.decode(data)["ops"].items():
+    try:
+        ops = msgspec.json.decode(data)["ops"]
+    except (msgspec.DecodeError, RecursionError):  # what comes behind is not JSON
+        return error
+    for op, offer in ops.items():
         try:
             msgspec.convert(offer, Offer)
         except msgspec.ValidationError:

@@ -36,6 +36,11 @@ def test_zero_bytes_that_end_inside_a_row_are_a_hole(path, tmp_path, first, leng
     assert any("in the middle of" in text and CONV in text and "download" in text for text in found) == seen
 
 
+def test_a_matrix_without_rows_has_no_hole(path, tmp_path):
+    tensors = {**open_weights(path), "empty.weight": stored(np.zeros((0, 8), np.float16))}
+    assert not any("in the middle of" in text for text in said(save(tmp_path / "b.safetensors", tensors)))
+
+
 @pytest.mark.parametrize("types", [("F16", "BF16"), ("BF16", "F16")])
 @pytest.mark.parametrize("count", [1, 400])
 def test_bytes_of_another_type_than_the_header_says(path, tmp_path, types, count):

@@ -527,6 +527,7 @@ def test_a_wrong_description_is_one_line(program, tmp_path, description, said):
         b"null",
         b'{"name": "x", "version": "1", "ops": {}, "numerics": ' + b"[" * 100_000,
         b'{"name": "without a protocol", "version": "1", "ops": {}}',
+        b'{"name": "x", "version": "1", "protocol": 1, "ops": {"silu": 5}, "numerics"',
     ],
 )
 def test_garbage_for_a_description(text):
