@@ -138,10 +138,10 @@ def _usual_eps(op, inputs, params):
 
 
 EPS = (
-    Mutant("eps is 1e-5, whatever is asked", _usual_eps),
     Mutant("eps ten times too large", other_params(eps=lambda eps: 10 * eps)),
     Mutant("eps ten times too small", other_params(eps=lambda eps: eps / 10)),
     Mutant("eps missing", other_params(eps=lambda eps: 0.0)),
+    Mutant("eps is 1e-5, whatever is asked", _usual_eps),
 )
 
 
