@@ -137,7 +137,7 @@ class StoredTensor(NamedTuple):
 
     @property
     def product_type(self) -> str:
-        """The type as products see it: "i8/256" or, of 4 bits, "i4/256" if ConvRot has rotated groups of 256."""
+        """The type as products see it: "i8/256" ("i4/256": 4 bits) if groups of 256 are rotated; else the type."""
         rotation = self.scaling.rotation if isinstance(self.scaling, Scaling) else 0
         kind = "i4" if self.type == "i8" and self.coded == (4, 0) else self.type
         return f"{kind}/{rotation}" if rotation else kind

@@ -6,18 +6,16 @@ comfy-kitchen rounds them (0.2.40, eager).
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from refsd.files.storage import in_groups
+from refsd.files.storage import in_groups, storage_of
 from refsd.files.writers import Spec
 from refsd.kernels.quant import convrot, grouped, w4a8
-from refsd.numerics.profiles import FP8_TENSOR, INT4_ROWS, INT8_ROWS, MXFP8, NVFP4
-from refsd.numerics.quantization import Quantization, quantize
-from refsd.numerics.tensor import StoredTensor, stored
+from refsd.numerics.profiles import MXFP8, NVFP4
+from refsd.numerics.tensor import Scaling, StoredTensor, stored
 
 
 class Layout(NamedTuple):
@@ -60,10 +58,13 @@ def _text(layout: Layout) -> np.ndarray:
     return np.frombuffer(json.dumps(layout.settings).encode(), np.uint8)
 
 
-def _scaled(how: Quantization, dtype: np.dtype) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
+def _scaled(name: str) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
+    """Codes and scales as `storage_of(name)` keeps them."""
+
     def encode(w: np.ndarray) -> tuple[np.ndarray, ...]:
-        q = quantize(w, how, lambda y: y)
-        return q.values.astype(dtype), q.scale
+        kept = storage_of(name).keep(w, None)
+        assert isinstance(kept.scaling, Scaling)
+        return kept.data, kept.scaling.scale
 
     return encode
 
@@ -87,9 +88,8 @@ def _w4a8(w: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _w4a4(w: np.ndarray) -> tuple[np.ndarray, ...]:
-    q = quantize(w, replace(INT4_ROWS, rotation=convrot.GROUP), lambda y: y)
-    codes = q.values.astype(np.int8)
-    return (codes[:, ::2] & np.int8(15)) | codes[:, 1::2] << np.int8(4), q.scale
+    codes, scale = _scaled("convrot-w4a4")(w)
+    return (codes[:, ::2] & np.int8(15)) | codes[:, 1::2] << np.int8(4), scale
 
 
 def _tiled(rows: int, groups: int) -> tuple[int, int]:
@@ -101,20 +101,18 @@ def _of_rows(rows: int, columns: int) -> dict[str, Spec]:
 
 
 _ROTATED = {"convrot": True, "convrot_groupsize": convrot.GROUP}
-_INT8, _E4M3 = np.dtype(np.int8), np.dtype(ml_dtypes.float8_e4m3fn)
-_TURNED = replace(INT8_ROWS, rotation=convrot.GROUP)
 # Names as of `refsd quality --types`.
 LAYOUTS = {
-    "comfy-int8": Layout({"format": "int8_tensorwise"}, 1, 1, _of_rows, _scaled(INT8_ROWS, _INT8)),
+    "comfy-int8": Layout({"format": "int8_tensorwise"}, 1, 1, _of_rows, _scaled("comfy-int8")),
     "comfy-int8-convrot": Layout(
-        {"format": "int8_tensorwise"} | _ROTATED, 1, convrot.GROUP, _of_rows, _scaled(_TURNED, _INT8)
+        {"format": "int8_tensorwise"} | _ROTATED, 1, convrot.GROUP, _of_rows, _scaled("comfy-int8-convrot")
     ),
     "comfy-fp8": Layout(
         {"format": "float8_e4m3fn"},
         1,
         1,
         lambda rows, columns: {"": Spec("f8_e4m3", (rows, columns)), "_scale": Spec("f32", ())},
-        _scaled(FP8_TENSOR, _E4M3),
+        _scaled("comfy-fp8"),
     ),
     "convrot-w4a4": Layout(
         {"format": "convrot_w4a4", "convrot_groupsize": convrot.GROUP},

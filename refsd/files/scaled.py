@@ -136,7 +136,8 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
             joined = scaled_groups.join(at, name, named, headers, read)
         elif named in PACKED_FORMATS:
             joined = comfy_packed.join(at, name, config or {}, headers, read)
-            found.expanded[name] = f"in ComfyUI's {named}"
+            if joined is not None:
+                found.expanded[name] = f"in ComfyUI's {named}"
         if joined is not None:
             found.add(name, joined)
             found.helpers.update(n for part in UNUSED if (n := f"{layer}{dot}{part}") in headers)

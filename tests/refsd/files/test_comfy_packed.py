@@ -118,6 +118,12 @@ def test_w4a4(opened):
     assert COMFY_INT8.input_of("i4/64") == replace(INT4_ROWS, rotation=64)
 
 
+def test_a_layer_that_cannot_be_expanded_is_not_called_expanded(opened):
+    weights = opened(awq(weight_zeros=None))
+    assert set(weights.unexpanded) == {"a.weight"} and not weights.expanded
+    assert set(opened(awq()).expanded) == {"a.weight"}
+
+
 @pytest.mark.parametrize("parts", [w4a8(), w4a4(), awq(), svdquant()], ids=["w4a8", "w4a4", "awq", "svdquant"])
 def test_what_the_codes_cost_is_no_damage(opened, parts):
     """A good copy differs by half a step at most; what differs by whole steps in some rows is changed."""

@@ -60,6 +60,8 @@ def test_a_layer_has_the_tool_s_values(case, tmp_path):
     rows = np.array([3, 30])
     if len(want.shape) == 2:
         assert np.array_equal(tensor.rows(rows).values(), tensor.values()[rows])
+    if tensor.type == "f32":  # whose codes `refsd diff` counts as what they cost
+        assert tensor.coded is not None and 1 <= tensor.coded[0] <= 16
 
 
 @pytest.mark.parametrize("bits", BITS)
