@@ -10,6 +10,11 @@ from refsd.kernels.microkernel import ROWS, lanes, product_from
 from refsd.kernels.scratch import aligned, scratch
 from refsd.kernels.transpose import transpose_panel
 
+# Terms of one pass. Beyond 8192 panels leave the second-level cache (2 MB were measured): cut, 12,288 terms take
+# 6 to 12 % less time; 5,120 or 8,960 would gain nothing. Multiples of a partial sum's, on which bits depend.
+_WHOLE = 8192
+_BLOCK = 4096
+
 
 class Panels(NamedTuple):
     """A weight, packed once for a model and used in every step.
@@ -68,13 +73,18 @@ def multiply(a, b, bias, y):
     bias: [ROWS, O], its rows alike
     y:    [panels of rows * ROWS, O]; the result is written here
 
-    A panel of the weight stays in the second-level cache while all rows pass by it.
+    A panel of the weight, or a block of its terms, stays in the second-level cache while all rows pass by it.
     """
-    outputs, _, width = b.shape
+    outputs, K, width = b.shape
     for o in prange(outputs):
         columns = slice(o * width, (o + 1) * width)
+        first = K if K <= _WHOLE else _BLOCK
         for p in range(len(a)):
-            product_from(a[p], b[o], y[p * ROWS : (p + 1) * ROWS, columns], bias[:, columns])
+            product_from(a[p, :first], b[o, :first], y[p * ROWS : (p + 1) * ROWS, columns], bias[:, columns])
+        for k in range(first, K, _BLOCK):
+            for p in range(len(a)):
+                block = y[p * ROWS : (p + 1) * ROWS, columns]
+                product_from(a[p, k : k + _BLOCK], b[o, k : k + _BLOCK], block, block)
 
 
 def linear_packed(x, weight, bias=None):

@@ -140,6 +140,10 @@ def _generator(kinds, rows, fetch_right=False):
             place = builder.add(builder.mul(stride, index(i)), index(j * count))
             return builder.load(at(more[0], place), align=size)
 
+        # The result is fetched, to be written, while the sums are made.
+        for place in block:
+            builder.call(prefetch, [builder.bitcast(of_y[place], byte), small(1), small(3), small(1)])
+
         def add_sums(total):
             for i, j in block:
                 builder.store(builder.fadd(total(i, j), builder.load(sums[i, j])), totals[i, j])

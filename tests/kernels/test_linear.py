@@ -36,6 +36,7 @@ def test_shapes(lead, K, O):
     turned=st.booleans(),
 )
 @example(lead=(2, 77), K=320, panels=2, dtype=np.float32, turned=True)
+@example(lead=(2, 7), K=8200, panels=2, dtype=np.float32, turned=False)
 def test_packed_weights(lead, K, panels, dtype, turned):
     """Integers make every sum exact; x may be a transposed view."""
     rng = np.random.default_rng(K)
