@@ -12,7 +12,7 @@ from refsd.kernels.convolution_geometry import each, positions
 from refsd.kernels.microkernel import ROWS, lanes, product_from
 from refsd.kernels.scratch import aligned, aligned_like, scratch
 
-_BUDGET = 16 << 20  # bytes of columns in memory
+_BUDGET = 4 << 20  # numbers of columns in memory
 _BLOCK = 1 << 20  # bytes of a strip of columns, which stays in the second-level cache while filters pass by
 _TERMS = 1024  # of the sum at a time: of the filters 48 KB a panel, of the columns 128 KB
 
@@ -79,12 +79,13 @@ def multiply(filters, columns, bias, width, side, splits, y):
         for block in range(blocks):
             first = block * terms
             there = min(terms, n - first)
-            for t in range((end - begin + width - 1) // width):
-                left = begin + t * width
-                wide = min(width, end - left)
-                for i in range(there):
-                    for lane in range(wide):
-                        b[t, i, lane] = columns[first + i, left + lane]
+            for i in range(there):
+                row = columns[first + i, begin:end]
+                for t in range(len(row) // width):
+                    for lane in range(width):
+                        b[t, i, lane] = row[t * width + lane]
+                for column in range(len(row) // width * width, len(row)):
+                    b[column // width, i, column % width] = row[column]
             for p in range(panels * share // splits, panels * (share + 1) // splits):
                 top = p * rows
                 high = min(rows, K - top)
@@ -129,7 +130,7 @@ def conv2d_packed(x, filters, bias, stride, padding, dilation=1):
     -> y:    [N, K, P, Q], dtype of x
 
     Sums accumulate in the dtype of x, 64 terms at a time, onto the bias. No bit depends on the number of threads.
-    Output rows are processed in blocks whose columns take 16 MB at most (or one row).
+    Output rows are processed in blocks of at most 4 Mi numbers of columns (or one row).
     Error (float32): measured 2.4e-7 relative L2 on 640 channels, 3.1e-7 on 1280.
     Source: Chellapilla, Puri & Simard 2006, section 2; Goto & van de Geijn 2008, section 4.
     """
@@ -140,7 +141,7 @@ def conv2d_packed(x, filters, bias, stride, padding, dilation=1):
     n, terms = C * R * S, filters.a.shape[2]
     y = aligned((N, K, P * Q), x.dtype)
     itself = R == S == 1 and stride == (1, 1) and not any(padding)
-    step = P if itself else min(P, max(1, _BUDGET // (n * Q * x.itemsize)))
+    step = P if itself else min(P, max(1, _BUDGET // (n * Q)))
     for image in range(N):
         for first in range(0, P, step):
             rows = min(step, P - first)

@@ -23,11 +23,12 @@ from refsd.kernels.attention_online_f16 import attention_online_f16
 from refsd.kernels.conv2d import conv2d
 from refsd.kernels.conv2d_fast import Choice, choose, conv2d_fast, prepare
 from refsd.kernels.conv2d_im2col import conv2d_im2col
-from refsd.kernels.conv2d_packed import PackedFilters
+from refsd.kernels.conv2d_packed import PackedFilters, conv2d_packed, pack_filters
 from refsd.kernels.conv2d_winograd import Filters
 from refsd.kernels.conv2d_winograd_f16 import applies, conv2d_winograd_f16
 from refsd.kernels.conv3d import conv3d
 from refsd.kernels.conv3d_frames import conv3d_frames
+from refsd.kernels.convolution_geometry import each, positions
 from refsd.kernels.embedding import embedding
 from refsd.kernels.group_norm import group_norm
 from refsd.kernels.group_norm_silu import group_norm_silu
@@ -44,6 +45,7 @@ from refsd.kernels.sigmoid import sigmoid
 from refsd.kernels.softmax import softmax, softmax_sinks
 from refsd.numerics.errors import BadInput
 from refsd.numerics.one_pass_norms import group_norm_one_pass, layer_norm_one_pass
+from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.quantization import Quantization, quantize
 from refsd.numerics.rounding import Rounding
 from refsd.numerics.running_angles import ANGLES
@@ -55,6 +57,9 @@ _CONVOLUTIONS: dict[str, Callable[..., np.ndarray]] = {
     "fast": conv2d_fast,
     "winograd-f16": conv2d_im2col,  # for layers to which Winograd does not apply
 }
+# From so many multiply-adds on, float64 goes by the microkernel, too: on every core, with bits that do not tell how
+# many there are. BLAS takes the rest on one core; where few rows share a weight, packing it would cost more.
+_LARGE, _ROWS = 1 << 27, 256
 _SHRINKS = {"nearest": resample.resize_nearest, "bilinear": resize_bilinear}
 _ATTENTIONS: dict[str, Callable[..., np.ndarray]] = {"three-pass": attention, "online": attention_online}
 
@@ -90,9 +95,14 @@ class Arithmetic(Rounding):
         if isinstance(weight, Panels):
             return self._round(linear_packed(self._widen(x), weight, bias))
         through = self.numerics.input_of(weight_type)
-        x = self.round_as(self._widen(x), through)
-        matmul = self.matmul("linear", through)
-        return self._round(linear(x, self.round_as(weight, self.numerics.products), bias, matmul))
+        x, weight = self.round_as(self._widen(x), through), self.round_as(weight, self.numerics.products)
+        if self._large(x.size // x.shape[-1], weight.size) and packs(x.shape, weight.shape, weight.dtype):
+            return self._round(linear_packed(x, pack(weight), bias))
+        return self._round(linear(x, weight, bias, self.matmul("linear", through)))
+
+    def _large(self, rows: int, weights: int) -> bool:
+        """True if a product of float64 goes by the microkernel."""
+        return rows >= _ROWS and rows * weights >= _LARGE and self.numerics == FLOAT64
 
     def linear_quantized(self, x, weight, scale, bias, how: Quantization, static=None, zero=None):
         """x [..., K], weight [O, K], scale [O] or [1], bias [O] or None -> [..., O]: both factors in few bits
@@ -109,7 +119,8 @@ class Arithmetic(Rounding):
 
     def packs(self, x_shape, weight_shape) -> bool:
         """True if a linear layer multiplies by packed weights where they can be cached."""
-        return self.numerics.packed and packs(x_shape, weight_shape, self.numerics.compute_dtype)
+        wanted = self.numerics.packed or self._large(math.prod(x_shape[:-1]), math.prod(weight_shape))
+        return wanted and packs(x_shape, weight_shape, self.numerics.compute_dtype)
 
     def panels(self, weight: StoredTensor) -> Panels:
         """Pack a linear layer's weight, to be cached."""
@@ -128,16 +139,24 @@ class Arithmetic(Rounding):
         x, weight = self.round_as(self._widen(x), n.conv), self.round_as(weight, n.conv)
         return self._round(self._convolve(x, weight, bias, stride, padding, dilation, groups))
 
-    @property
-    def _convolve(self) -> Callable[..., np.ndarray]:
+    def _convolve(self, x, weight, bias, stride, padding, dilation, groups) -> np.ndarray:
         if "conv" in self.numerics.sums:
-            return partial(conv2d_im2col, matmul=self.matmul("conv"))
-        return _CONVOLUTIONS[self.numerics.convolution]
+            matmul = self.matmul("conv")
+            return conv2d_im2col(x, weight, bias, stride, padding, dilation, groups, matmul)
+        if groups == 1 and self._packs_filters(x.shape, weight.shape, stride, padding, dilation):
+            return conv2d_packed(x, pack_filters(weight), bias, stride, padding, dilation)
+        return _CONVOLUTIONS[self.numerics.convolution](x, weight, bias, stride, padding, dilation, groups)
+
+    def _packs_filters(self, x_shape, weight_shape, stride, padding, dilation=1) -> bool:
+        places = positions(x_shape[2:], padding, weight_shape[2:], each(stride, 2), each(dilation, 2))
+        return self._large(x_shape[0] * math.prod(places), math.prod(weight_shape))
 
     def choose(self, x_shape, weight_shape, stride=1, padding=(0, 0, 0, 0)) -> Choice:
         """Return the algorithm that conv2d uses if transformed filters can be cached."""
         if self.numerics.convolution == "fast":
             return choose(x_shape, weight_shape, stride, padding)
+        if x_shape[1] == weight_shape[1] and self._packs_filters(x_shape, weight_shape, stride, padding):
+            return Choice("packed", "large")
         return Choice(self.numerics.convolution, f"as {self.numerics.name} has it")
 
     def filters(self, weight: StoredTensor, choice: Choice) -> np.ndarray | Filters | PackedFilters:
@@ -293,7 +312,8 @@ class Arithmetic(Rounding):
             q, k, v = self._widen(q), self._widen(k), self.round_as(self._widen(v), "f16")
             return self._round(attention_int8(q, k, v, scale, *blocks, False, self.matmul("attention")))
         if numerics.flash is None:
-            attend = _ATTENTIONS[numerics.attention]
+            online = self._large(q.size // q.shape[-1], k[0, :, 0].size)
+            attend = attention_online if online else _ATTENTIONS[numerics.attention]
             if "attention" in numerics.sums:
                 attend = partial(attention, matmul=self.matmul("attention"))
             q, k, v = (self.round_as(self._widen(t), numerics.products) for t in (q, k, v))
