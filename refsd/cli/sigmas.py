@@ -170,7 +170,7 @@ def _of_model(
 
     def levels_of(steps: int):
         shift = convention.row(flow.shift)(tokens, steps) if flow_shift is None else flow.from_flag(flow_shift)
-        return flow.of_engine.get(convention.name, flow.levels)(shift)
+        return flow.levels_of(convention.name, flow_shift is not None)(shift)
 
     values = truncated(
         name,

@@ -110,8 +110,8 @@ SAMPLERS = {name: name for name in _SAME} | {
 # SetLatentNoiseMask. Sources: ComfyUI nodes.py; comfy/sample.py; comfy/samplers.py; comfy/sdxl_clip.py;
 # comfy/model_base.py, SDXL.encode_adm; comfy/ldm/models/autoencoder.py, DiagonalGaussianRegularizer;
 # comfy/k_diffusion/sampling.py, default_noise_sampler, on a GPU. Of transformers the workflows with
-# EmptySD3LatentImage, without ModelSampling nodes; of FLUX.2 that with Flux2Scheduler. Qwen-Image 2.1 is younger
-# than the code that was run: of it comfy/text_encoders/qwen_image21.py and comfy/supported_models.py were read.
+# EmptySD3LatentImage, without ModelSampling nodes but for Chroma's; of FLUX.2 that with Flux2Scheduler. Qwen-Image
+# 2.1 is younger than the code that was run: of it text_encoders/qwen_image21.py, supported_models.py were read.
 # Fields that are not named concern models that it does not draw here.
 PICTURES = replace(
     sdcpp.PICTURES,

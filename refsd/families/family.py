@@ -26,6 +26,7 @@ class TextEncoder(NamedTuple):
     weigh:            (output, weights of the tokens) -> output, in place of the engine's rule; None: the engine's
     optional:         True if the denoiser runs without it
     projected:        True if its pooled text is multiplied by text_projection (in conventions that do so)
+    params:           engine -> params that it computes with, where engines differ
     short_in_folders: True if diffusers' folders hold it without its last layer, which the denoiser does not use
     """
 
@@ -38,6 +39,7 @@ class TextEncoder(NamedTuple):
     layers: tuple[int, ...] = ()
     reads: str = ""
     weigh: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    params: Mapping[str, Mapping[str, Any]] = {engine: {} for engine in ENGINES}
 
 
 class Encoded(NamedTuple):
@@ -135,7 +137,8 @@ class Variant(NamedTuple):
     other_engines:    conventions besides sd-cli's and diffusers' that have rows for it in these tables
     draws_hint:       True if diffusers samples a control picture's latent from its posterior; False: it is the mean
     params:           engine -> params of the denoiser that this engine computes with, where engines differ
-    decoding:         params of the autoencoder that are the pipeline's, whatever its config says
+    decoding:         engine -> params of the autoencoder that are the pipeline's, whatever its config
+                      says; each row has the same ones
     """
 
     name: str
@@ -167,7 +170,7 @@ class Variant(NamedTuple):
     other_engines: tuple[str, ...] = ()
     draws_hint: bool = False
     params: Mapping[str, Mapping[str, Any]] = {engine: {} for engine in ENGINES}
-    decoding: Mapping[str, Any] = {}
+    decoding: Mapping[str, Mapping[str, Any]] = {engine: {} for engine in ENGINES}
 
     def known_to(self, convention: Convention) -> bool:
         """True if refsd knows the convention's rules for it."""

@@ -77,7 +77,7 @@ IDEOGRAM4 = Variant(
     cfg_scale=7.0,
     guidance_schedule=(7.0,) * 45 + (3.0,) * 3,
     latent_format="flux2",
-    decoding={"squares_first": True},
+    decoding={engine: {"squares_first": True} for engine in ENGINES},
 )
 _TINY = SIZE._replace(hidden=512, layers=2, mlp=384, channels=16, knobs=64, context_dim=128)
 FAMILIES = (

@@ -63,7 +63,7 @@ def noise_levels(
 
     def levels_of(steps: int) -> Levels:
         if flow is not None:
-            of = flow.of_engine.get(convention.name, flow.levels)
+            of = flow.levels_of(convention.name, settings.flow_shift is not None)
             return of(_shift(pipe, convention, settings, rule.scheduler, latent_shape, steps))
         return unet_levels(convention, rule.scheduler, rule.prediction or "eps")
 
