@@ -179,7 +179,7 @@ def _of_model(
         convention.flow_truncation,
         lambda n: scheduled(name, n, levels_of(n), variant.title, schedules),
     )
-    first = 1.0 if flow.of_pipeline and strength == 1 else float(values[0])
+    first = 1.0 if convention.family_rows in flow.of_pipeline and strength == 1 else float(values[0])
     return name, values, levels_of(steps), first, tokens
 
 

@@ -14,7 +14,7 @@ from refsd.samplers.levels import NearestLevels, shift_snr
 from refsd.samplers.noise import TorchAvx2
 from refsd.samplers.sa_solver import tau_between
 from refsd.samplers.schedules import timesteps
-from refsd.samplers.schedules.flow import FLOW_SCHEDULES
+from refsd.samplers.schedules.flow import FLOW_SCHEDULES, flow_logit_normal
 from refsd.tokenizers.chunking import by_parts
 from refsd.tokenizers.comfyui_prompt import parse_weights
 from refsd.tokenizers.emphasis import from_the_empty_prompt
@@ -46,6 +46,7 @@ def flow_options(shift: float) -> dict[str, Any]:
 FLOWS = {
     "normal": FLOW_SCHEDULES["flow_linspace"],
     "sgm_uniform": FLOW_SCHEDULES["flow_sgm_uniform"],
+    "flow_logit_normal": lambda n, levels: flow_logit_normal(n, levels.shift, 1.5 if n == 48 else 1.75),  # presets
 }
 SAMPLING = Card(
     "comfyui",

@@ -25,8 +25,8 @@ class Flow(NamedTuple):
     side:       latent positions along a token's side, for the shift; None: as the sides of latents are multiples of
     of_engine:  engine -> its `levels`, where they differ
     of_flag:    the same where --flow-shift gives the shift
-    of_pipeline: True if diffusers' pipeline computes the levels: a folder's scheduler does not shift them, and the
-                first noise is whole, although the first level is below 1
+    of_pipeline: engines whose pipeline computes the levels: a folder's scheduler does not shift them, and the first
+                noise is whole, although the first level is below 1
     """
 
     shift: Mapping[str, Shift]
@@ -34,7 +34,7 @@ class Flow(NamedTuple):
     levels: Callable[[float], FlowLevels] = FlowLevels
     prediction: Prediction = FLOW
     side: int | None = None
-    of_pipeline: bool = False
+    of_pipeline: tuple[str, ...] = ()
     of_engine: Mapping[str, Callable[[float], FlowLevels]] = {}
     of_flag: Mapping[str, Callable[[float], FlowLevels]] = {}
 

@@ -28,8 +28,6 @@ def _rules(rule):
     return {"diffusers": rule, "sdcpp": rule, "comfyui": COMFYUI}
 
 
-# Limits no score that attention has.
-_FAR = {"cap": 1e18}
 # Gemma's padding is left out on either side, as Z-Image's: diffusers masks it, behind the prompt.
 LUMINA2 = Variant(
     "lumina2",
@@ -39,7 +37,7 @@ LUMINA2 = Variant(
             _rules(GEMMA2),
             "penultimate",
             negative_rules=_rules(GEMMA2_NEGATIVE),
-            params={"sdcpp": {}, "comfyui": _FAR},
+            params={"sdcpp": {}, "comfyui": {"cap": 1e18}},  # limits no score
         )
     },
     join,

@@ -89,7 +89,8 @@ def noise_levels(
         schedule, unit_noise = folder.name, folder.unit_noise
         last_scale = 1 / math.sqrt(1 + float(sigmas[-1]) ** 2)
         levels = ScheduledLevels(levels.sigmas, folder)
-    first_noise = 1.0 if flow is not None and flow.of_pipeline and not from_image else float(sigmas[0])
+    whole = flow is not None and convention.family_rows in flow.of_pipeline and not from_image
+    first_noise = 1.0 if whole else float(sigmas[0])
     if flow is None and unit_noise and (not from_image or convention.first_noise_on_image):
         first_noise = convention.first_noise(first_noise, float(levels.sigmas[-1]))
     return NoiseLevels(from_image, method, schedule, levels, sigmas, first_noise, last_scale)
