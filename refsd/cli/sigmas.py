@@ -170,7 +170,7 @@ def _of_model(
 
     def levels_of(steps: int):
         shift = convention.row(flow.shift)(tokens, steps) if flow_shift is None else flow.from_flag(flow_shift)
-        return flow.of_engine.get(convention.name, flow.levels)(shift)
+        return flow.levels_of(convention.name, flow_shift is not None)(shift)
 
     values = truncated(
         name,
@@ -179,7 +179,7 @@ def _of_model(
         convention.flow_truncation,
         lambda n: scheduled(name, n, levels_of(n), variant.title, schedules),
     )
-    first = 1.0 if flow.of_pipeline and strength == 1 else float(values[0])
+    first = 1.0 if convention.family_rows in flow.of_pipeline and strength == 1 else float(values[0])
     return name, values, levels_of(steps), first, tokens
 
 

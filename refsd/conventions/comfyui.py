@@ -14,7 +14,7 @@ from refsd.samplers.levels import NearestLevels, shift_snr
 from refsd.samplers.noise import TorchAvx2
 from refsd.samplers.sa_solver import tau_between
 from refsd.samplers.schedules import timesteps
-from refsd.samplers.schedules.flow import FLOW_SCHEDULES
+from refsd.samplers.schedules.flow import FLOW_SCHEDULES, flow_logit_normal
 from refsd.tokenizers.chunking import by_parts
 from refsd.tokenizers.comfyui_prompt import parse_weights
 from refsd.tokenizers.emphasis import from_the_empty_prompt
@@ -46,6 +46,7 @@ def flow_options(shift: float) -> dict[str, Any]:
 FLOWS = {
     "normal": FLOW_SCHEDULES["flow_linspace"],
     "sgm_uniform": FLOW_SCHEDULES["flow_sgm_uniform"],
+    "flow_logit_normal": lambda n, levels: flow_logit_normal(n, levels.shift, 1.5 if n == 48 else 1.75),  # presets
 }
 SAMPLING = Card(
     "comfyui",
@@ -110,8 +111,8 @@ SAMPLERS = {name: name for name in _SAME} | {
 # SetLatentNoiseMask. Sources: ComfyUI nodes.py; comfy/sample.py; comfy/samplers.py; comfy/sdxl_clip.py;
 # comfy/model_base.py, SDXL.encode_adm; comfy/ldm/models/autoencoder.py, DiagonalGaussianRegularizer;
 # comfy/k_diffusion/sampling.py, default_noise_sampler, on a GPU. Of transformers the workflows with
-# EmptySD3LatentImage, without ModelSampling nodes; of FLUX.2 that with Flux2Scheduler. Qwen-Image 2.1 is younger
-# than the code that was run: of it comfy/text_encoders/qwen_image21.py and comfy/supported_models.py were read.
+# EmptySD3LatentImage, without ModelSampling nodes but for Chroma's; of FLUX.2 that with Flux2Scheduler. Qwen-Image
+# 2.1 is younger than the code that was run: of it text_encoders/qwen_image21.py, supported_models.py were read.
 # Fields that are not named concern models that it does not draw here.
 PICTURES = replace(
     sdcpp.PICTURES,

@@ -61,6 +61,7 @@ def run_picture(
     conditioning, start: replace those of the plan
     """
     tensors: Tensors = {}
+    pipe = pipe.decoding_as(plan.convention)
     if conditioning is None:
         conditioning, tensors = encode(pipe, plan)
     start = initial_latent(pipe, plan, plan.seeds[0]) if start is None else start

@@ -43,7 +43,8 @@ def join(prompt: EncodedPrompt) -> Condition:
     return Condition(prompt.encoders["anima-conditioner"].hidden)
 
 
-# The shift is stable-diffusion.cpp's default; diffusers reads that of the folder's scheduler.
+# The shift is stable-diffusion.cpp's default and ComfyUI's, whose prompt rules are the same; diffusers reads that
+# of the folder's scheduler.
 ANIMA = Variant(
     "anima",
     "Anima",
@@ -52,11 +53,12 @@ ANIMA = Variant(
         "anima-conditioner": TextEncoder({"diffusers": T5, "sdcpp": T5_SDCPP}, reads="qwen3", weigh=multiplied),
     },
     join,
-    {"sdcpp": "discrete", "diffusers": "flow_uniform"},
+    {"sdcpp": "discrete", "diffusers": "flow_uniform", "comfyui": "simple"},
     Flow(constant_shift(3.0), levels=unit_time),
     steps=50,
     cfg_scale=4.0,
     params={"sdcpp": {}, "diffusers": {"qk_eps": 1e-5}},  # of diffusers' Attention; no config.json changes it
+    other_engines=("comfyui",),
 )
 _TINY = SIZE._replace(hidden=256, layers=2, mlp=512, rank=32, context_dim=128)
 FAMILIES = (

@@ -8,7 +8,7 @@ from refsd.models.t5.network import T5_XXL
 from refsd.networks.recipe import alone
 
 RADIANCE = CHROMA._replace(
-    name="chroma-radiance", title="Chroma-Radiance", pixel_space=True, rounds_size_down=False
+    name="chroma-radiance", title="Chroma-Radiance", pixel_space=True, rounds_size_down=False, other_engines=()
 )
 _TINY = RadianceSize(TINY, patch=8, field=16, depth=2)
 _SIZES = {

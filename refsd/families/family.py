@@ -26,6 +26,7 @@ class TextEncoder(NamedTuple):
     weigh:            (output, weights of the tokens) -> output, in place of the engine's rule; None: the engine's
     optional:         True if the denoiser runs without it
     projected:        True if its pooled text is multiplied by text_projection (in conventions that do so)
+    params:           engine -> params that it computes with, where engines differ
     short_in_folders: True if diffusers' folders hold it without its last layer, which the denoiser does not use
     """
 
@@ -38,6 +39,7 @@ class TextEncoder(NamedTuple):
     layers: tuple[int, ...] = ()
     reads: str = ""
     weigh: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    params: Mapping[str, Mapping[str, Any]] = {engine: {} for engine in ENGINES}
 
 
 class Encoded(NamedTuple):
@@ -118,7 +120,7 @@ class Variant(NamedTuple):
     clip_layer:       layer of CLIP whose hidden states are used, counted from the last
     final_norm:       True if CLIP's final norm follows that layer
     steps, cfg_scale, guidance, sampler: defaults of the original or diffusers; guidance: if the network embeds it
-    guidance_schedule: guidance scales of the steps, if there are as many and the user gives no scale
+    guidance_schedule: engine -> the steps' levels -> their guidance scales, if the user gives none; (): one for all
     extra_channels:   input channels after x: a key of pipelines.initial_latent.EXTRA_CHANNELS
     weighted_together: True if a prompt's weights are applied to CLIP-L and bigG as one
     may_predict_v:    True if some checkpoints predict v without declaring it; a trial run of the network finds out
@@ -132,10 +134,12 @@ class Variant(NamedTuple):
     editing_rule:     how a prompt with such pictures becomes tokens; None: the text encoder sees none of them
     layers:           default number of layers that it takes the picture to edit apart into; 0: it draws a picture
     draws:            False if txt2img does not support it
+    zeroed:           engine -> True if the call without the prompt has zeros in place of the prompt's hidden states
     other_engines:    conventions besides sd-cli's and diffusers' that have rows for it in these tables
     draws_hint:       True if diffusers samples a control picture's latent from its posterior; False: it is the mean
     params:           engine -> params of the denoiser that this engine computes with, where engines differ
-    decoding:         params of the autoencoder that are the pipeline's, whatever its config says
+    decoding:         engine -> params of the autoencoder that are the pipeline's, whatever its config
+                      says; each row has the same ones
     """
 
     name: str
@@ -150,7 +154,7 @@ class Variant(NamedTuple):
     steps: int = 20
     cfg_scale: float = 7.0
     guidance: float = 3.5
-    guidance_schedule: tuple[float, ...] = ()
+    guidance_schedule: Mapping[str, Callable[[np.ndarray], tuple[float, ...]]] = {"sdcpp": lambda sigmas: ()}
     sampler: str = "euler"
     extra_channels: str | None = None
     weighted_together: bool = False
@@ -164,10 +168,11 @@ class Variant(NamedTuple):
     editing_rule: TextRule | None = None
     layers: int = 0
     draws: bool = True
+    zeroed: Mapping[str, bool] = dict.fromkeys(ENGINES, False)
     other_engines: tuple[str, ...] = ()
     draws_hint: bool = False
     params: Mapping[str, Mapping[str, Any]] = {engine: {} for engine in ENGINES}
-    decoding: Mapping[str, Any] = {}
+    decoding: Mapping[str, Mapping[str, Any]] = {engine: {} for engine in ENGINES}
 
     def known_to(self, convention: Convention) -> bool:
         """True if refsd knows the convention's rules for it."""

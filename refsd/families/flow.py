@@ -24,8 +24,9 @@ class Flow(NamedTuple):
     prediction: what the network predicts
     side:       latent positions along a token's side, for the shift; None: as the sides of latents are multiples of
     of_engine:  engine -> its `levels`, where they differ
-    of_pipeline: True if diffusers' pipeline computes the levels: a folder's scheduler does not shift them, and the
-                first noise is whole, although the first level is below 1
+    of_flag:    the same where --flow-shift gives the shift
+    of_pipeline: engines whose pipeline computes the levels: a folder's scheduler does not shift them, and the first
+                noise is whole, although the first level is below 1
     """
 
     shift: Mapping[str, Shift]
@@ -33,8 +34,14 @@ class Flow(NamedTuple):
     levels: Callable[[float], FlowLevels] = FlowLevels
     prediction: Prediction = FLOW
     side: int | None = None
-    of_pipeline: bool = False
+    of_pipeline: tuple[str, ...] = ()
     of_engine: Mapping[str, Callable[[float], FlowLevels]] = {}
+    of_flag: Mapping[str, Callable[[float], FlowLevels]] = {}
+
+    def levels_of(self, engine: str, flagged: bool) -> Callable[[float], FlowLevels]:
+        """Return an engine's `levels`. flagged: True if --flow-shift is given"""
+        of = self.of_engine.get(engine, self.levels)
+        return self.of_flag.get(engine, of) if flagged else of
 
 
 def constant_shift(shift: float) -> dict[str, Shift]:

@@ -51,7 +51,6 @@ FLOW = Flow(
     of_engine={"comfyui": ten_thousand_levels},
 )
 # schnell and Chroma were trained without a shift, but stable-diffusion.cpp's schedule `flux` shifts their times.
-# ComfyUI shifts Chroma, too, which is not drawn as ComfyUI draws it.
 UNSHIFTED = Flow({"sdcpp": shift_by_tokens, "diffusers": no_shift, "comfyui": no_shift}, math.exp, unit_time)
 
 DEV = Variant(

@@ -16,7 +16,7 @@ from refsd.models.ideogram4 import CONTEXT_LAYERS, UNCONDITIONAL
 from refsd.models.ideogram4.network import IDEOGRAM4 as SIZE
 from refsd.networks.recipe import RecipeModel, RecipePart, alone
 from refsd.numerics.errors import BadInput
-from refsd.tokenizers.text_rules import Rows, TextRule
+from refsd.tokenizers.text_rules import Rows, TextRule, as_long_as_it_is
 
 LENGTH = 2048
 
@@ -37,6 +37,13 @@ RULE = TextRule(
     final_norm=False,
     source="diffusers pipelines/ideogram4, encode_prompt",
 )
+COMFYUI = RULE._replace(length=None, over=as_long_as_it_is, plain=True, source="ComfyUI text_encoders/ideogram4.py")
+RULES = {**dict.fromkeys(ENGINES, RULE), "comfyui": COMFYUI}
+# 7, and 3 in the last 3 of 48 steps; ComfyUI's template has CFGOverride from the level 0.3 down.
+SCALES = {
+    "sdcpp": lambda sigmas: (7.0,) * 45 + (3.0,) * 3 if len(sigmas) == 48 else (),
+    "comfyui": lambda sigmas: tuple(3.0 if sigma <= 1 - 0.7 else 7.0 for sigma in sigmas),
+}
 
 
 def join(prompt: EncodedPrompt) -> Condition:
@@ -69,15 +76,18 @@ def shift_by_tokens(tokens: int, steps: int) -> float:
 IDEOGRAM4 = Variant(
     "ideogram4",
     "Ideogram 4",
-    {"qwen3_vl": TextEncoder(dict.fromkeys(ENGINES, RULE), "hidden_states", layers=CONTEXT_LAYERS)},
+    {"qwen3_vl": TextEncoder(RULES, "hidden_states", layers=CONTEXT_LAYERS)},
     join,
     dict.fromkeys(ENGINES, "flow_logit_normal"),
-    Flow(dict.fromkeys(ENGINES, shift_by_tokens), levels=TimeFromNoise, prediction=TO_DATA, of_pipeline=True),
+    Flow(dict.fromkeys(ENGINES, shift_by_tokens), levels=TimeFromNoise, prediction=TO_DATA, of_pipeline=ENGINES),
     steps=48,
     cfg_scale=7.0,
-    guidance_schedule=(7.0,) * 45 + (3.0,) * 3,
+    guidance_schedule=SCALES,
     latent_format="flux2",
-    decoding={"squares_first": True},
+    zeroed={"sdcpp": False, "comfyui": True},  # its template's ConditioningZeroOut
+    other_engines=("comfyui",),
+    params={"sdcpp": {}, "comfyui": {"squares_first": False}},
+    decoding={"sdcpp": {"squares_first": True}, "comfyui": {"squares_first": False}},
 )
 _TINY = SIZE._replace(hidden=512, layers=2, mlp=384, channels=16, knobs=64, context_dim=128)
 FAMILIES = (

@@ -50,6 +50,7 @@ KREA2 = Variant(
         {"diffusers": shift_by_tokens, "sdcpp": shift_by_tokens, "comfyui": shift_of_comfyui},
         levels=unit_time,
         of_engine={"comfyui": ten_thousand_levels},
+        of_flag={"comfyui": unit_time},  # ModelSamplingAuraFlow
     ),
     steps=28,
     cfg_scale=5.5,

@@ -9,6 +9,7 @@ from refsd.families.zimage import TO_DATA, TimeFromNoise, join
 from refsd.models.lumina2.network import LUMINA2 as SIZE
 from refsd.networks.recipe import alone
 from refsd.samplers.guidance import guide, rescale_rows
+from refsd.tokenizers.text_rules import as_long_as_it_is
 
 
 def guide_rows(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:
@@ -16,23 +17,37 @@ def guide_rows(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray
     return rescale_rows(guide(cond, uncond, scale), cond)
 
 
-def _either(rule):
+# In ComfyUI the user writes the system prompt, if any, in front of the prompt.
+COMFYUI = GEMMA2_NEGATIVE._replace(
+    length=None, over=as_long_as_it_is, source="ComfyUI comfy/text_encoders/lumina2.py, LuminaTokenizer"
+)
+
+
+def _rules(rule):
     """stable-diffusion.cpp has no Lumina 2; its command line's conventions take diffusers' text."""
-    return {"diffusers": rule, "sdcpp": rule}
+    return {"diffusers": rule, "sdcpp": rule, "comfyui": COMFYUI}
 
 
 # Gemma's padding is left out on either side, as Z-Image's: diffusers masks it, behind the prompt.
 LUMINA2 = Variant(
     "lumina2",
     "Lumina 2",
-    {"gemma2": TextEncoder(_either(GEMMA2), "penultimate", negative_rules=_either(GEMMA2_NEGATIVE))},
+    {
+        "gemma2": TextEncoder(
+            _rules(GEMMA2),
+            "penultimate",
+            negative_rules=_rules(GEMMA2_NEGATIVE),
+            params={"sdcpp": {}, "comfyui": {"cap": 1e18}},  # limits no score
+        )
+    },
     join,
-    {"sdcpp": "discrete", "diffusers": "flow_uniform"},
+    {"sdcpp": "discrete", "diffusers": "flow_uniform", "comfyui": "simple"},
     Flow(constant_shift(6.0), levels=TimeFromNoise, prediction=TO_DATA),
     guide={"sdcpp": guide, "diffusers": guide_rows},
     steps=30,
     cfg_scale=4.0,
     latent_format="flux",
+    other_engines=("comfyui",),
 )
 # The time is embedded as wide as the stream, up to 1024 channels.
 _TINY = SIZE._replace(hidden=384, layers=2, keys=192, mlp=1024, context_dim=128, time_dim=384)

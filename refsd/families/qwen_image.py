@@ -71,6 +71,7 @@ QWEN = Variant(
         {"sdcpp": lambda tokens, steps: 3.0, "diffusers": shift_by_tokens, "comfyui": shift_of_comfyui},
         levels=unit_time,
         of_engine={"comfyui": ten_thousand_levels},
+        of_flag={"comfyui": unit_time},  # ModelSamplingAuraFlow
     ),
     guide={"sdcpp": guide, "diffusers": guide_tokens},
     params={"sdcpp": {}, "diffusers": {}, "comfyui": {"middle_at_0": True}},

@@ -59,6 +59,7 @@ QWEN21 = Variant(
         levels=unit_time,
         side=1,
         of_engine={"comfyui": ten_thousand_levels},
+        of_flag={"comfyui": unit_time},  # ModelSamplingAuraFlow
     ),
     steps=40,
     cfg_scale=1.0,

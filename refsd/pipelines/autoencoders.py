@@ -47,8 +47,8 @@ class Autoencoder(NamedTuple):
         return self.decoder is not None and self.decoder.name == "tae-decoder"
 
     def with_params(self, params: Mapping[str, Any]) -> "Autoencoder":
-        """Return the autoencoder with params in place of those of its config."""
-        if self.encoder is None or self.decoder is None:
+        """Return the autoencoder with params in place of those of its config; a tiny one has none."""
+        if self.encoder is None or self.decoder is None or self.tiny:
             return self
         encoder, decoder = (
             half._replace(params={**half.params, **params}) for half in (self.encoder, self.decoder)

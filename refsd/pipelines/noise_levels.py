@@ -63,7 +63,7 @@ def noise_levels(
 
     def levels_of(steps: int) -> Levels:
         if flow is not None:
-            of = flow.of_engine.get(convention.name, flow.levels)
+            of = flow.levels_of(convention.name, settings.flow_shift is not None)
             return of(_shift(pipe, convention, settings, rule.scheduler, latent_shape, steps))
         return unet_levels(convention, rule.scheduler, rule.prediction or "eps")
 
@@ -89,7 +89,8 @@ def noise_levels(
         schedule, unit_noise = folder.name, folder.unit_noise
         last_scale = 1 / math.sqrt(1 + float(sigmas[-1]) ** 2)
         levels = ScheduledLevels(levels.sigmas, folder)
-    first_noise = 1.0 if flow is not None and flow.of_pipeline and not from_image else float(sigmas[0])
+    whole = flow is not None and convention.family_rows in flow.of_pipeline and not from_image
+    first_noise = 1.0 if whole else float(sigmas[0])
     if flow is None and unit_noise and (not from_image or convention.first_noise_on_image):
         first_noise = convention.first_noise(first_noise, float(levels.sigmas[-1]))
     return NoiseLevels(from_image, method, schedule, levels, sigmas, first_noise, last_scale)

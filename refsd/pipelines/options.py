@@ -90,7 +90,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "like", str, "sdcpp",
         "sdcpp, diffusers, comfyui, a1111 or forge: the engine to imitate in prompts, schedule, noise and img2img; "
-        "the last two for SD 1.x, SD 2.x and SDXL, comfyui also for SD 3, FLUX.1, Qwen-Image and Z-Image.",
+        "the last two for SD 1.x, SD 2.x and SDXL, comfyui also for most flows (docs/pictures.md).",
         field="Settings.like",
     ),
     Option(

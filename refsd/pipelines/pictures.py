@@ -95,7 +95,7 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
     second = None if hires is None else resolve_hires(pipe, settings, plan, hires, arithmetic)
     for notice in [*plan.notices, *(second.plan.notices if second else ())]:
         report.say(notice)
-    layers = plan.qwen_image_layers or 1
+    pipe, layers = pipe.decoding_as(plan.convention), plan.qwen_image_layers or 1
     paths = _checked_paths(files, layers * len(plan.seeds))
     report.detail(f"vocabulary: {', '.join(vocabularies)}")
 

@@ -52,6 +52,10 @@ class Pipeline(NamedTuple):
         params = {**self.denoiser.params, **convention.row(self.variant.params)}
         return self.denoiser._replace(params=params)
 
+    def decoding_as(self, convention: Convention) -> "Pipeline":
+        """Return the pipeline with the autoencoder's params of the convention's engine."""
+        return self._replace(autoencoder=self.autoencoder.with_params(convention.row(self.variant.decoding)))
+
     def editing(self, convention: Convention) -> Editing | None:
         """Return how pictures to edit are shown to the text encoder; None if they are not."""
         if self.variant.editing is None:
@@ -93,10 +97,9 @@ def open_pipeline(
     present = [name for name in variant.encoders if name in checkpoint.components]
     encoders = {name: load_component(checkpoint, name, arithmetic, loras) for name in present}
     vae = PIXELS if variant.pixel_space else open_autoencoder(checkpoint, arithmetic, denoiser.latent_channels)
-    vae = vae if vae.tiny else vae.with_params(variant.decoding)
-    return Pipeline(
-        variant, encoders, denoiser, vae, tokenizers, checkpoint, _image_encoders(checkpoint, arithmetic, name)
-    )
+    images = _image_encoders(checkpoint, arithmetic, name)
+    vae = vae.with_params(variant.decoding["sdcpp"])
+    return Pipeline(variant, encoders, denoiser, vae, tokenizers, checkpoint, images)
 
 
 def _image_encoders(checkpoint: Checkpoint, arithmetic: Arithmetic, denoiser: str) -> dict[str, LoadedComponent]:

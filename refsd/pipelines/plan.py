@@ -148,8 +148,8 @@ def resolve(
     rule = _sampling_rule(pipe, convention, settings)
     noise = noise_levels(pipe, convention, settings, images, rule, latent_shape, second_pass)
     guidance = _guidance(pipe, convention, settings, noise.method)
-    scales, guidance_rule = own.guidance_schedule, settings.guidance_rule
-    if len(scales) == rule.steps and settings.cfg_scale is None and not guidance_rule.guidance_schedule:
+    scales, guidance_rule = convention.row(own.guidance_schedule)(noise.sigmas[:-1]), settings.guidance_rule
+    if settings.cfg_scale is None and not guidance_rule.guidance_schedule:
         guidance_rule = guidance_rule._replace(guidance_schedule=scales)
     if settings.cache is not None:
         check_cache(pipe.denoiser, settings, images, noise, pipe.variant.title)

@@ -108,7 +108,7 @@ def encode(
             rule = shown.rule if shown is not None else convention.row(_rules(own, negative))
             tokenizer = tokenizers.of(encoder)
             read = encoded.get(own.reads)
-            encoded[name] = _language(encoder, tokenizer, rule, convention.prompt, own, prompt, shown, read)
+            encoded[name] = _language(encoder, tokenizer, rule, convention, own, prompt, shown, read)
     return encoded
 
 
@@ -171,14 +171,14 @@ def _language(
     encoder: LoadedComponent,
     tokenizer: TextTokenizer,
     rule: TextRule,
-    card: PromptCard,
+    convention: Convention,
     own: TextEncoder,
     prompt: str,
     shown: ShownPictures | None = None,
     read: Encoded | None = None,
 ) -> Encoded:
     """Encode a prompt with T5, a language model, or what reads another encoder's output; BREAKs are dropped."""
-    text = rule.text(prompt)
+    text, card = rule.text(prompt), convention.prompt
     parts = [(text, 1.0)] if rule.plain else [pair for pair in card.parse(text) if pair]
     before, after = rule.around
     joins = card.joins or rule.plain
@@ -197,7 +197,8 @@ def _language(
         inputs = {"input_ids": row[None]} | ({"attention_mask": seen[None]} if rule.mask else {})
         inputs |= {"positions": rule.positions(seen[None])} if rule.positions else {}
         inputs |= {"context": read.hidden, "context_mask": read.mask} if read is not None else {}
-        params: dict[str, Any] = {"layers": [*own.layers]} if own.layers else {}
+        params: dict[str, Any] = {**convention.row(own.params)}
+        params |= {"layers": [*own.layers]} if own.layers else {}
         params |= {} if rule.final_norm else {"final_norm": False}
         if shown is not None:
             params["image_token"] = pad_of(tokenizer)
@@ -208,7 +209,7 @@ def _language(
         return outputs[own.output]
 
     if card.weigh is from_the_empty_prompt and (all_weights != 1).any():
-        alone = rule._replace(length=rows.shape[1], fill=True)
+        alone = rule._replace(length=rows.shape[1], fill=True, eos=rule.eos and rule.empty_ends)
         (nothing,), (seen,) = token_rows(lambda _: [], tokenizer.ends, [""], alone, source)
         card = card._replace(weigh=partial(from_the_empty_prompt, empty=state(nothing, seen)))
     answers = [

@@ -23,8 +23,10 @@ def encode(pipe: Pipeline, plan: Plan) -> Conditioning:
     """Encode the prompt, and the negative prompt if the plan is guided; each with its image prompt."""
     shown = _shown(pipe, plan)
     uncond = encode_prompt(pipe, plan, negative=True, shown=shown) if plan.guided else None
-    conditioning = Conditioning(encode_prompt(pipe, plan, shown=shown), uncond)
-    return with_image_prompt(pipe, conditioning, plan.images.ip)
+    cond = encode_prompt(pipe, plan, shown=shown)
+    if uncond is not None and plan.convention.row(pipe.variant.zeroed):
+        uncond = cond._replace(context=np.zeros_like(cond.context))
+    return with_image_prompt(pipe, Conditioning(cond, uncond), plan.images.ip)
 
 
 def _shown(pipe: Pipeline, plan: Plan) -> ShownPictures | None:

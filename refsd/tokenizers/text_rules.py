@@ -45,6 +45,7 @@ class TextRule(NamedTuple):
     positions: mask [N, L] -> the positions that the encoder receives, [N, L, 3]; None: none, a token's place counts
     drop:   tokens at the start, of the template, whose hidden states the denoiser does not take
     empty:  text in the place of an empty prompt
+    empty_ends: False if the empty prompt that weights count from is padding alone, without EOS
     plain:  True if brackets are plain text in the encoder's prompts, whatever weights the engine reads elsewhere
     final_norm: False if the denoiser takes the output of the encoder's last layer before its norm
     source: code that this rule follows
@@ -61,6 +62,7 @@ class TextRule(NamedTuple):
     kept: int = 0
     drop: int = 0
     empty: str = ""
+    empty_ends: bool = True
     final_norm: bool = True
     fill: bool = True
     least: int = 1

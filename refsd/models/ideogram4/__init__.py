@@ -9,6 +9,7 @@ import numpy as np
 from refsd.kernels.attention import boolean_mask
 from refsd.kernels.tanh import tanh
 from refsd.models.qwen_vl import mrope_angles
+from refsd.models.vae_flux2 import squares_inside, squares_outside
 from refsd.module import Module, block
 
 SECTIONS = 24, 20, 20  # of the time, row and column; only those of row and column count
@@ -17,36 +18,27 @@ EPS = 1e-5  # of the blocks' norms
 QK_EPS, CONTEXT_EPS, LAST_EPS = 1e-5, 1e-6, 1e-6
 NORM = "layers.0.attention.norm_q.weight"
 PICTURE_START = 65536  # position of the picture's first token, on each axis
-CONTEXT_LAYERS = (
-    1,
-    4,
-    7,
-    10,
-    13,
-    16,
-    19,
-    22,
-    25,
-    28,
-    31,
-    34,
-    36,
-)  # hidden states of Qwen3-VL that make up the context
+# Hidden states of Qwen3-VL that make up the context.
+CONTEXT_LAYERS = 1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31, 34, 36
 UNCONDITIONAL = "unconditional_transformer"  # prefix of the second network's weights
 
 
 @block
-def ideogram4(m: Module, x, timesteps, context, context_mask=None, sections=SECTIONS, theta=THETA, eps=EPS):
+def ideogram4(
+    m: Module, x, timesteps, context, context_mask=None, sections=SECTIONS, theta=THETA, eps=EPS, squares_first=True
+):
     """Predict the velocity, picture minus noise, of a noisy latent.
 
     x:            [N, C, H, W], the latent of FLUX.2's autoencoder, packed: a pixel is a token
     timesteps:    [N], 0..1, the share of data in x
     context:      [N, J, E], states CONTEXT_LAYERS of Qwen3-VL: those of its first channel, of its second, ...
     context_mask: [N, J], 0 where a token is padding; None: no padding. Without any word the picture is alone: that
-                  is the call without a prompt, with the weights UNCONDITIONAL, where there are any
+                  is the call without a prompt, with the weights UNCONDITIONAL, where there are any; words of zeros
+                  are one, too
     sections:     frequencies of a head that turn by time, row and column
     theta:        base of the rotary frequencies
     eps:          of the blocks' norms
+    squares_first: False if x has FLUX.2's channels, whose inner ones are the places in a square
     -> v:         [N, C, H, W]
 
     Source: diffusers transformer_ideogram4.py.
@@ -54,7 +46,8 @@ def ideogram4(m: Module, x, timesteps, context, context_mask=None, sections=SECT
     N, C, H, W = x.shape
     J = context.shape[1]
     there = np.ones((N, J), np.int64) if context_mask is None else np.asarray(context_mask) != 0
-    m = network_of(m, there)
+    m = network_of(m, there, context)
+    x = x if squares_first else squares_outside(x)
     indicator = np.pad(np.zeros((N, J), np.int64), ((0, 0), (0, H * W)), constant_values=1)
     img = m.linear("input_proj", x.reshape(N, C, H * W).transpose(0, 2, 1))
     both = np.concatenate([words(m, context, there), img], axis=1)
@@ -65,12 +58,19 @@ def ideogram4(m: Module, x, timesteps, context, context_mask=None, sections=SECT
     for i in range(m.count("layers")):
         both = transformer_block(m["layers"][i], both, knobs, angle, mask, eps)
     y = final_layer(m["final_layer"], both, knobs)[:, J:]
-    return y.transpose(0, 2, 1).reshape(N, C, H, W)
+    y = y.transpose(0, 2, 1).reshape(N, C, H, W)
+    return y if squares_first else squares_inside(y)
 
 
-def network_of(m: Module, there) -> Module:
-    """Return the weights of a call: the second network's where no item has a word. there: [N, J], 0 for padding"""
-    return m[UNCONDITIONAL] if UNCONDITIONAL in m and not np.any(there) else m
+def network_of(m: Module, there, context) -> Module:
+    """Return the weights of a call: the second network's where no item has a word, or all are zeros.
+
+    there: [N, J], 0 for padding; context: [N, J, E]; a graph's, which has no values yet, is not zeros
+    """
+    if UNCONDITIONAL not in m:
+        return m
+    zeros = isinstance(context, np.ndarray) and not np.count_nonzero(context)
+    return m[UNCONDITIONAL] if zeros or not np.any(there) else m
 
 
 def words(m: Module, context, there):

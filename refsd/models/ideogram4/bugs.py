@@ -73,7 +73,7 @@ def _value_activated(m: Module, h):
 
 BUGS = replacing(
     ideogram4,
-    ("Ideogram 4's call without a prompt has the first network", "network_of", lambda m, there: m),
+    ("Ideogram 4's call without a prompt has the first network", "network_of", lambda m, there, context: m),
     ("Ideogram 4's rows and columns are swapped", "positions", _picture(lambda ids: ids[..., [0, 2, 1]])),
     ("Ideogram 4's picture starts at 0", "positions", _picture(lambda ids: ids - ideogram4.PICTURE_START)),
     ("Ideogram 4's picture has time 0", "positions", _picture(lambda ids: ids * np.array([0, 1, 1]))),

@@ -45,7 +45,7 @@ COMPONENTS = {
             "context_mask": Argument("N J", MASK, "0 where a token is padding", optional=True),
         },
         {"out": "N C H W"},
-        {"sections": [*SECTIONS], "theta": THETA, "eps": EPS},
+        {"sections": [*SECTIONS], "theta": THETA, "eps": EPS, "squares_first": True},
         _fits,
         beside={"ideogram4-unconditional": _second_network},
         stack=Stack(("layers",)),

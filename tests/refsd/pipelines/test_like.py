@@ -10,7 +10,8 @@ from pathlib import Path
 import like_settings as recorded
 import numpy as np
 import pytest
-from small_pictures import EOS, pipeline
+from safetensors.numpy import load_file
+from small_pictures import EOS, call, files, pipeline
 
 from refsd.conventions import CONVENTIONS
 from refsd.conventions.prompts import edited_or_combined
@@ -154,6 +155,37 @@ def test_comfyui_shifts_qwen_image_21_by_one_mu_and_has_no_space_for_an_empty_pr
     np.testing.assert_allclose(plan.sigmas, np.exp(0.69) * t / (1 + (np.exp(0.69) - 1) * t), atol=1e-15)
     rules = VARIANTS["qwen-image21"].encoders["qwen3_vl"].rules
     assert (rules["comfyui"].text(""), rules["diffusers"].text("")) == ("", " ")
+
+
+@pytest.mark.parametrize(("like", "eps"), [("diffusers", 1e-5), ("comfyui", 1e-4)])
+def test_ernie_image_s_latents_have_the_engine_s_eps(folder, tmp_path, like, eps):
+    given = [part for flag, file in files(folder / "ernie-image", "ernie-image").items() for part in (flag, file)]
+    size = "-W", 64, "-H", 32, "--steps", 1, "--cfg-scale", 1, "--numerics", "float64"
+    taps = tmp_path / "taps.safetensors"
+    result = call(*given, "-p", "a", *size, "--like", like, "--taps", taps, "-o", tmp_path / "a.png")
+    assert result.exit_code == 0, result.output
+    found = load_file(taps)
+    vae = pipeline(folder, "ernie-image").autoencoder.with_params({"eps": eps})
+    np.testing.assert_allclose(found["0.image"], vae.decode(found["0.latent"]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("family", "flag", "shift", "levels"),
+    [
+        ("qwen-image", None, np.exp(1.15), 10000),
+        ("qwen-image", 3.1, 3.1, 1000),
+        ("flux-dev", 0.7, np.exp(0.7), 10000),
+        ("chroma", None, 1.0, 1000),
+        ("chroma", 1.15, np.exp(1.15), 10000),
+        ("lumina2", 4.0, 4.0, 1000),
+    ],
+)
+def test_comfyui_s_nodes_that_shift_have_levels_of_their_own(folder, family, flag, shift, levels):
+    """From its source: `simple` takes whole numbers of ModelSamplingAuraFlow's or ModelSamplingFlux's levels."""
+    settings = Settings("a", width=64, height=64, steps=7, flow_shift=flag, schedule="simple", like="comfyui")
+    plan = resolve(opened(folder, family), settings)
+    t = np.array([(levels - int(i * levels / 7)) / levels for i in range(7)] + [0])
+    np.testing.assert_allclose(plan.sigmas, shift * t / (1 + (shift - 1) * t), atol=1e-15)
 
 
 def test_neighbouring_parts_of_one_weight_are_two_texts_for_comfyui():

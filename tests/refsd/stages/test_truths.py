@@ -15,7 +15,7 @@ from naive import vae_tiling as naive_tiling
 from naive.adapters import deltas as naive_adapters
 from prompt_words import Words
 
-from refsd.conventions import PROMPT_CARDS
+from refsd.conventions import CONVENTIONS
 from refsd.families import VARIANTS
 from refsd.golden.case import Case
 from refsd.judges.stage import StageJudge
@@ -425,8 +425,8 @@ def test_language_tokens_are_what_txt2img_shows_the_encoder(case):
     whole = _answer(asks("language_tokens", "whole", **{**p, "length": None}))[2]
     encoder, tokenizer = _Encoder(p["encoder"]), language_tokens._tokenizer(json.dumps(p["vocabulary"]))
     own = VARIANTS[p["variant"]].encoders[p["encoder"]]._replace(output="last_hidden_state", layers=())
-    rule, card = own.rules[p["engine"]], PROMPT_CARDS[p["engine"]]
-    prompts._language(encoder, tokenizer, rule, card, own, p["prompt"])  # type: ignore[arg-type]
+    rule, convention = own.rules[p["engine"]], CONVENTIONS[p["engine"]]
+    prompts._language(encoder, tokenizer, rule, convention, own, p["prompt"])  # type: ignore[arg-type]
     np.testing.assert_array_equal(np.concatenate([shown["input_ids"] for shown in encoder.shown]), whole["ids"])
     if "attention_mask" in encoder.shown[0]:
         seen = np.concatenate([shown["attention_mask"] for shown in encoder.shown])
