@@ -59,7 +59,7 @@ _CONVOLUTIONS: dict[str, Callable[..., np.ndarray]] = {
 }
 # From so many multiply-adds on, float64 goes by the microkernel, too: on every core, with bits that do not tell how
 # many there are. BLAS takes the rest on one core; where few rows share a weight, packing it would cost more.
-_LARGE, _ROWS = 1 << 27, 256
+_LARGE, _ROWS = 1 << 31, 256
 _SHRINKS = {"nearest": resample.resize_nearest, "bilinear": resize_bilinear}
 _ATTENTIONS: dict[str, Callable[..., np.ndarray]] = {"three-pass": attention, "online": attention_online}
 

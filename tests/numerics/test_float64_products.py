@@ -8,6 +8,7 @@ from refsd.kernels.attention import attention
 from refsd.kernels.conv2d_im2col import conv2d_im2col
 from refsd.kernels.linear import linear
 from refsd.module import Module, WeightCache
+from refsd.numerics import arithmetic
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import stored
@@ -26,10 +27,15 @@ def heads(length, count, size):
 
 # The simple kernel, and the arguments that it and the method take.
 PRODUCTS = {
-    "linear": (linear, (drawn(2, 150, 701), drawn(640, 701), drawn(640))),
-    "conv2d": (conv2d_im2col, (drawn(2, 50, 41, 47), drawn(78, 50, 3, 3), drawn(78), 1, (1, 0, 1, 2))),
-    "attention": (attention, (heads(300, 6, 72), heads(520, 3, 72), heads(520, 3, 40), 0.1)),
+    "linear": (linear, (drawn(2, 150, 71), drawn(64, 71), drawn(64))),
+    "conv2d": (conv2d_im2col, (drawn(2, 5, 21, 27), drawn(38, 5, 3, 3), drawn(38), 1, (1, 0, 1, 2))),
+    "attention": (attention, (heads(70, 6, 24), heads(130, 3, 24), heads(130, 3, 40), 0.1)),
 }
+
+
+@pytest.fixture(autouse=True)
+def smaller(monkeypatch):
+    monkeypatch.setattr(arithmetic, "_LARGE", 1 << 20)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
