@@ -51,9 +51,9 @@ def bordered(op: Operation, inputs: Inputs, params: Params) -> Named:
                 pairs = [(0, 0), (0, 0), *zip(sides[::2], sides[1::2], strict=True)]
                 wide = np.ascontiguousarray(np.pad(x, pairs, mode))  # type: ignore[call-overload]
                 yield phrase + where, answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": left})
-    for words, wide in _next_rows(x, *padding[-2:]) if any(padding[-2:]) else ():
-        y = answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": (*padding[:-2], 0, 0)})
-        text = "no border left and right: the rows before and behind are read there, as neighbouring memory"
+    for chosen, words, wide in _neighbours(x, *padding[-4:]) if any(padding[-4:]) else ():
+        y = answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": (*padding[:-4], 0, 0, 0, 0)})
+        text = f"no border {chosen}: the rows before and behind are read there, as neighbouring memory"
         yield f"{text}{words}", y
 
 
@@ -65,14 +65,41 @@ _BORDERS = {
 }
 
 
-def _next_rows(x: np.ndarray, left: int, right: int) -> Named:
-    """Yield rows with their neighbours' ends: of all items with channels last, of a plane alone, of all planes."""
-    W, C = x.shape[-1], x.shape[1]
-    for words, axes, lie in ((", channels last", (1, 0), C), ("", (0, 1), len(x) * C), (", all planes", (0, 1), 1)):
+# Sides on which an engine may not see that a picture ends, as slices of a padded one that are zeros then.
+_OPEN = {
+    "left and right": "tb",
+    "at the left": "tbr",
+    "at the right": "tbl",
+    "above": "blr",
+    "below": "tlr",
+    "at all": "",
+}
+
+
+def _neighbours(x: np.ndarray, *sides: int) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Yield (open sides, words, padded x) where memory beside the picture is read on some sides, zeros on others.
+
+    Of a plane alone, of all items with channels last, of all planes. sides: pixels above, below, left and right
+    """
+    (top, bottom, left, right), (H, W) = sides, x.shape[-2:]
+    at = np.arange(-top, H + bottom)[:, None] * W + np.arange(-left, W + right)
+    outside = {
+        "t": np.s_[..., :top, :],
+        "b": np.s_[..., top + H :, :],
+        "l": np.s_[..., :left],
+        "r": np.s_[..., left + W :],
+    }
+    N, C = x.shape[:2]
+    for words, axes, lie in ("", (0, 1), N * C), (", channels last", (1, 0), C), (", all planes", (0, 1), 1):
         planes = np.moveaxis(x, (0, 1), axes)
-        flat = np.pad(planes.reshape(lie, -1), ((0, 0), (left, right)))
-        rows = flat[:, np.arange(x.size // lie // W)[:, None] * W + np.arange(left + W + right)]
-        yield words, np.ascontiguousarray(np.moveaxis(rows.reshape(*planes.shape[:-1], -1), axes, (0, 1)))
+        flat = np.pad(planes.reshape(lie, -1), ((0, 0), (-at.min(), at.max())))
+        first = np.arange(x.size // lie // (H * W))[:, None, None] * H * W
+        read = np.moveaxis(flat[:, first + at - at.min()].reshape(*planes.shape[:-2], *at.shape), axes, (0, 1))
+        for chosen, zeros in _OPEN.items():
+            wide = np.array(read)
+            for side in zeros:
+                wide[outside[side]] = 0
+            yield chosen, words, wide
 
 
 # --- norms -------------------------------------------------------------------------------------------------------
