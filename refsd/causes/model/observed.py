@@ -46,9 +46,9 @@ class Call(NamedTuple):
         """Return the result with the bug, in float32; None if it makes no difference or does not apply."""
         return with_bug(mutant, OPERATIONS[self.op], self.inputs, self.params)
 
-    def answer(self, x: np.ndarray | None = None) -> np.ndarray:
-        """Return the result in float32. x: instead of the input of this name"""
-        inputs = self.inputs if x is None else {**self.inputs, "x": stored(x)}
+    def answer(self, **others: np.ndarray) -> np.ndarray:
+        """Return the result in float32. others: instead of the inputs of these names"""
+        inputs = {**self.inputs, **{name: stored(y) for name, y in others.items()}}
         return OPERATIONS[self.op].answer(Arithmetic(FLOAT32), inputs, self.params)
 
     def simplest(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -92,7 +92,8 @@ class Call(NamedTuple):
             right = own.values()
             if argument in ("weight", "bias") or right.dtype.kind != "f":
                 continue
-            read = [(name, *one) for name, y in tensors.items() for one in _parts(y, right.shape)]
+            ways = _parts, _slices
+            read = [(name, *one) for name, y in tensors.items() for of in ways for one in of(y, right.shape)]
             part_of = next(((part, name) for name, part, y in read if part and alike(y, right)), ("", ""))
             for name, y in tensors.items():
                 for part, values in (*_parts(y, right.shape), *_slices(y, right.shape)):
@@ -105,6 +106,21 @@ class Call(NamedTuple):
                         wrong = op.answer(Arithmetic(FLOAT32), inputs, self.params)
                     tail = f", not {''.join(part_of)}" if part and part_of[0] else f": {why}"
                     yield f"{argument} is read from {part}{name}{tail}", wrong
+
+    def once_more(
+        self, turns: Sequence[Mapping[str, Any]], tensors: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, result) where an input, or the result, goes through another operation of the model, too.
+
+        turns:   arguments of each RoPE in the model
+        tensors: earlier ones by name, parts of which may be gates
+        """
+        right = self.answer()
+        floats = {name: y.values() for name, y in self.inputs.items() if y.values().dtype.kind == "f"}
+        for name, y in [*((n, y) for n, y in floats.items() if n not in ("weight", "bias")), ("the result", right)]:
+            for words, other in _once_more(np.asarray(y, np.float32), turns, tensors):
+                with np.errstate(all="ignore"):
+                    yield f"{name} {words}", other if name == "the result" else self.answer(**{name: other})
 
     def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) for precisions lower than the declared one; requests that are ignored come first."""
@@ -184,6 +200,23 @@ _ROWS = {
 }
 
 
+def _once_more(
+    y: np.ndarray, turns: Sequence[Mapping[str, Any]], tensors: Mapping[str, np.ndarray]
+) -> Iterator[tuple[str, np.ndarray]]:
+    for name in _FUNCTIONS:
+        yield f"goes through {name}, too", OPERATIONS[name].answer(Arithmetic(FLOAT32), {"x": stored(y)}, {})
+    for made_of, halves in itertools.product(turns if y.ndim == 4 else (), (False, True)):
+        ids, params = made_of["ids"], {"axes_dim": made_of["axes_dim"], "theta": made_of["theta"], "halves": halves}
+        if ids.shape[-2] >= y.shape[1] and sum(made_of["axes_dim"]) <= y.shape[-1]:
+            inputs = {"x": stored(y), "ids": stored(np.asarray(ids[..., : y.shape[1], :], np.int32))}
+            yield "is rotated by rope, too", OPERATIONS["rope"].answer(Arithmetic(FLOAT32), inputs, params)
+    shape = (y.shape[0], y.shape[-1])
+    for name, of in tensors.items() if y.ndim == 3 else ():
+        for part, gate in (*_parts(of, shape), *_slices(of, shape)):
+            yield f"is multiplied by {part}{name}, too", y * gate[:, None]
+            yield f"is multiplied by 1 + {part}{name}, too", y * (1 + gate[:, None])
+
+
 def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, values): the tensor in this shape, or its equal parts of that size along the last axis."""
     size = math.prod(shape)
@@ -201,10 +234,11 @@ def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndar
 
 
 def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, values): one slice of a tensor, or its first or last, if all but one axis have the shape."""
+    """Yield (phrase, values): one slice of a few, or the first or last, if all but one axis have the shape."""
     for axis, n in enumerate(y.shape):
         if (*y.shape[:axis], *y.shape[axis + 1 :]) == shape:
-            for words, i in (("the first slice", 0), ("the last slice", n - 1)):
+            few = {f"slice {i + 1} of {n}": i for i in range(n)} if n <= _PARTS else {}
+            for words, i in (few or {"the first slice": 0, "the last slice": n - 1}).items():
                 yield f"{words} along axis {axis} of ", y.take(i, axis).astype(np.float32)
         m = shape[axis] if y.ndim == len(shape) else n
         if m < n and (*y.shape[:axis], m, *y.shape[axis + 1 :]) == shape:
@@ -213,7 +247,7 @@ def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.nda
                 yield f"{words} {m} of {n} slices of ", np.ascontiguousarray(values, np.float32)
 
 
-_PARTS = 6
+_PARTS, _FUNCTIONS = 6, ("silu", "gelu", "gelu_tanh", "quick_gelu", "sigmoid", "tanh")
 _NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
 # Method -> key of its products in Numerics.sums.
 _SUMS = {
@@ -311,6 +345,11 @@ class Observed(Arithmetic):
         # Half a unit of float16, for sums that accumulate in it; longer steps round less often.
         self._summed = {op: 2.0**-11 / math.sqrt(how.step) for op, how in numerics.sums.items()}
         self._angles: dict[Any, tuple[np.ndarray, dict[str, Any]]] = {}
+
+    @property
+    def turns(self) -> list[dict[str, Any]]:
+        """Return the arguments of the angles so far."""
+        return [made_of for _, made_of in self._angles.values()]
 
     def rope_angles(self, ids, axes_dim, theta):
         """Return the angles, and remember their arguments: the page of RoPE takes these instead of angles."""

@@ -194,9 +194,11 @@ class Place(NamedTuple):
             "that layer should come behind this one": self.later,
             "the dump has not that tensor; the reference computed it": self.unseen(),
         }
+        turns = self._turns()
         for call in calls:
             parts = () if modulated else otherwise()
-            yield from (call.simplest(), call.from_elsewhere(elsewhere), parts, call.unlisted(self.actual))
+            more = call.once_more(turns, {**self.unseen(), **self.earlier})
+            yield from (call.simplest(), more, call.from_elsewhere(elsewhere), parts, call.unlisted(self.actual))
         whole = self.run(Arithmetic(FLOAT64), Change())
         if whole is None or whole.size != self.actual.size:
             return
@@ -211,6 +213,14 @@ class Place(NamedTuple):
             op = self.segment.ops[at - self.segment.first]
             fitted = call.fitted(through, self.actual.reshape(whole.shape))
             yield ((f"{op} before it: {name}", moved) for name, moved in fitted)
+            gates = {**self.unseen(), **self.earlier} if "add" in op else {}
+            yield self._after(at, call.once_more(turns, gates))
+
+    def _turns(self) -> list[dict[str, Any]]:
+        """Return the arguments of each RoPE up to this tap."""
+        every = Observed(self.numerics)
+        self.run(every, Change())
+        return every.turns
 
     def _unchanged(self, last: Sequence[Call]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, tap) for each earlier tap that the last operation does not read."""
