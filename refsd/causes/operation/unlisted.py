@@ -17,6 +17,7 @@ from refsd.causes.operation.function_steps import cut_polynomials, ranges, strai
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.other_entries import other_entries
 from refsd.causes.operation.overflows import overflows, partial_maximum
+from refsd.causes.operation.precisions import coarse_sums
 from refsd.causes.operation.product_steps import other_tokens
 from refsd.causes.operation.product_terms import product_terms
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
@@ -101,6 +102,7 @@ def _finders(
     return {
         **first,
         "product_terms": lambda: product_terms(*call, actual),
+        "coarse_sums": lambda: coarse_sums(*call, actual),
         **({} if stepped else {"steps": lambda: stepwise(*call)}),
         "other_tokens": lambda: other_tokens(*call, actual),
         "row_sums": lambda: row_sums(*call, actual),
