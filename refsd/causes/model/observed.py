@@ -28,6 +28,7 @@ from refsd.numerics.profiles import FLOAT32, Numerics
 from refsd.numerics.tensor import StoredTensor, stored
 
 Arguments = Mapping[str, Any]
+Named = Iterator[tuple[str, np.ndarray]]
 
 
 class Call(NamedTuple):
@@ -84,9 +85,7 @@ class Call(NamedTuple):
         for why, of in tensors.items():
             yield from itertools.islice(self._from_elsewhere(op, of, why), most)
 
-    def _from_elsewhere(
-        self, op: Operation, tensors: Mapping[str, np.ndarray], why: str
-    ) -> Iterator[tuple[str, np.ndarray]]:
+    def _from_elsewhere(self, op: Operation, tensors: Mapping[str, np.ndarray], why: str) -> Named:
         done = set()
         for argument, own in self.inputs.items():
             right = own.values()
@@ -107,18 +106,15 @@ class Call(NamedTuple):
                     tail = f", not {''.join(part_of)}" if part and part_of[0] else f": {why}"
                     yield f"{argument} is read from {part}{name}{tail}", wrong
 
-    def once_more(
-        self, turns: Sequence[Mapping[str, Any]], tensors: Mapping[str, np.ndarray]
-    ) -> Iterator[tuple[str, np.ndarray]]:
+    def once_more(self, turns: Sequence[Mapping[str, Any]], tensors: Mapping[str, np.ndarray]) -> Named:
         """Yield (bug, result) where an input, or the result, goes through another operation of the model, too.
 
         turns:   arguments of each RoPE in the model
         tensors: earlier ones by name, parts of which may be gates
         """
-        right = self.answer()
-        floats = {name: y.values() for name, y in self.inputs.items() if y.values().dtype.kind == "f"}
-        for name, y in [*((n, y) for n, y in floats.items() if n not in ("weight", "bias")), ("the result", right)]:
-            for words, other in _once_more(np.asarray(y, np.float32), turns, tensors):
+        floats = {name: y.values() for name, y in self.inputs.items() if name not in ("weight", "bias")}
+        for name, y in {**floats, "the result": self.answer()}.items():
+            for words, other in _once_more(y, turns, tensors) if y.dtype.kind == "f" else ():
                 with np.errstate(all="ignore"):
                     yield f"{name} {words}", other if name == "the result" else self.answer(**{name: other})
 
@@ -200,16 +196,14 @@ _ROWS = {
 }
 
 
-def _once_more(
-    y: np.ndarray, turns: Sequence[Mapping[str, Any]], tensors: Mapping[str, np.ndarray]
-) -> Iterator[tuple[str, np.ndarray]]:
-    for name in _FUNCTIONS:
-        yield f"goes through {name}, too", OPERATIONS[name].answer(Arithmetic(FLOAT32), {"x": stored(y)}, {})
+def _once_more(y: np.ndarray, turns: Sequence[Mapping[str, Any]], tensors: Mapping[str, np.ndarray]) -> Named:
+    made = lambda op, params, **more: OPERATIONS[op].answer(Arithmetic(FLOAT32), {"x": stored(y), **more}, params)
+    yield from ((f"goes through {name}, too", made(name, {})) for name in _FUNCTIONS)
     for made_of, halves in itertools.product(turns if y.ndim == 4 else (), (False, True)):
         ids, params = made_of["ids"], {"axes_dim": made_of["axes_dim"], "theta": made_of["theta"], "halves": halves}
         if ids.shape[-2] >= y.shape[1] and sum(made_of["axes_dim"]) <= y.shape[-1]:
-            inputs = {"x": stored(y), "ids": stored(np.asarray(ids[..., : y.shape[1], :], np.int32))}
-            yield "is rotated by rope, too", OPERATIONS["rope"].answer(Arithmetic(FLOAT32), inputs, params)
+            own = stored(np.asarray(ids[..., : y.shape[1], :], np.int32))
+            yield "is rotated by rope, too", made("rope", params, ids=own)
     shape = (y.shape[0], y.shape[-1])
     for name, of in tensors.items() if y.ndim == 3 else ():
         for part, gate in (*_parts(of, shape), *_slices(of, shape)):
@@ -317,6 +311,7 @@ class Observed(Arithmetic):
     results: the result of each call, as far as `keeps` bytes hold them; then None
     at:      index of the call that is shown to `instead`; or indices of several
     instead: call -> its replaced result; None: compute the right one
+    angles:  of each RoPE so far, with their arguments
     before:  results of an earlier run, which are taken for the calls before the first of `at`
     """
 
@@ -344,28 +339,23 @@ class Observed(Arithmetic):
         )
         # Half a unit of float16, for sums that accumulate in it; longer steps round less often.
         self._summed = {op: 2.0**-11 / math.sqrt(how.step) for op, how in numerics.sums.items()}
-        self._angles: dict[Any, tuple[np.ndarray, dict[str, Any]]] = {}
-
-    @property
-    def turns(self) -> list[dict[str, Any]]:
-        """Return the arguments of the angles so far."""
-        return [made_of for _, made_of in self._angles.values()]
+        self.angles: dict[Any, tuple[np.ndarray, dict[str, Any]]] = {}
 
     def rope_angles(self, ids, axes_dim, theta):
         """Return the angles, and remember their arguments: the page of RoPE takes these instead of angles."""
         angle = super().rope_angles(ids, axes_dim, theta)
         made_of = {"ids": np.asarray(ids), "axes_dim": tuple(axes_dim), "theta": theta}
-        self._angles[made_of["ids"].tobytes(), tuple(axes_dim), theta] = np.asarray(angle), made_of
+        self.angles[made_of["ids"].tobytes(), tuple(axes_dim), theta] = np.asarray(angle), made_of
         return angle
 
     def _with_ids(self, method: str, arguments: Arguments) -> Arguments:
         """Add the angles' arguments to RoPE's; the angles may be two results concatenated along the tokens."""
         angle = np.asarray(arguments["angle"])
-        for one, made_of in self._angles.values():
+        for one, made_of in self.angles.values():
             if _one_turn(one, angle):
                 return {**arguments, **made_of, "halves": method == "rope_halves"}
-        for one, made_of in self._angles.values():
-            for other, more in self._angles.values():
+        for one, made_of in self.angles.values():
+            for other, more in self.angles.values():
                 alike = one.shape[0] == other.shape[0] and one.shape[2:] == other.shape[2:]
                 if alike and _one_turn(np.concatenate([one, other], axis=1), angle):
                     ids = np.concatenate([made_of["ids"], more["ids"]], axis=-2)

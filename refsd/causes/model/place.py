@@ -194,7 +194,8 @@ class Place(NamedTuple):
             "that layer should come behind this one": self.later,
             "the dump has not that tensor; the reference computed it": self.unseen(),
         }
-        turns = self._turns()
+        self.run(every_rope := Observed(self.numerics), Change())
+        turns = [made_of for _, made_of in every_rope.angles.values()]
         for call in calls:
             parts = () if modulated else otherwise()
             more = call.once_more(turns, {**self.unseen(), **self.earlier})
@@ -215,12 +216,6 @@ class Place(NamedTuple):
             yield ((f"{op} before it: {name}", moved) for name, moved in fitted)
             gates = {**self.unseen(), **self.earlier} if "add" in op else {}
             yield self._after(at, call.once_more(turns, gates))
-
-    def _turns(self) -> list[dict[str, Any]]:
-        """Return the arguments of each RoPE up to this tap."""
-        every = Observed(self.numerics)
-        self.run(every, Change())
-        return every.turns
 
     def _unchanged(self, last: Sequence[Call]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, tap) for each earlier tap that the last operation does not read."""

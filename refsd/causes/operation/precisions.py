@@ -29,6 +29,7 @@ from refsd.numerics.profiles import (
 from refsd.numerics.quantization import Int8Scores, Quantization
 from refsd.numerics.tensor import stored
 
+Named = Iterator[tuple[str, np.ndarray]]
 _PRECISIONS = {"float16": TORCH_F16, "bfloat16": TORCH_BF16}
 _OF_PRODUCTS = {"linear", "conv2d", "conv3d", "attention"}
 # To what engines round the input of linear layers, besides ggml's blocks.
@@ -49,9 +50,7 @@ _ON_GRID = 0.98
 _SMALL, _FACTORS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}, (("x",), ("x", "weight"))
 
 
-def in_precisions(
-    op: Operation, inputs: Inputs, params: Params, declared: Numerics
-) -> Iterator[tuple[str, np.ndarray]]:
+def in_precisions(op: Operation, inputs: Inputs, params: Params, declared: Numerics) -> Named:
     """Yield the answers in float16 and bfloat16, and with float16 sums of products, unless these are declared."""
     for name, numerics in _PRECISIONS.items():
         if numerics.storage != declared.storage:
@@ -72,9 +71,7 @@ def in_precisions(
             yield f"products added up in float16, not in {declared.compute}", y
 
 
-def coarse_sums(
-    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
-) -> Iterator[tuple[str, np.ndarray]]:
+def coarse_sums(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Named:
     """Yield the answer itself if its sums, before the bias, are numbers of a smaller type.
 
     They are the right sums or those of rounded factors, rounded once; else sums rounded on the way, in any order,
@@ -82,9 +79,6 @@ def coarse_sums(
     """
     if op.name not in ("linear", "conv2d", "conv3d") or not np.isfinite(actual).all():
         return
-    along = [-1 if axis == op.channel % actual.ndim else 1 for axis in range(actual.ndim)]
-    bias = inputs["bias"].values().astype(np.float64).reshape(along) if "bias" in inputs else np.zeros(1)
-    sums, slack = actual - bias, 2.0**-23 * (np.abs(actual) + np.abs(bias))
     factors = {name: inputs[name] for name in ("x", "weight")}
 
     def summed(names: Sequence[str] = (), dtype: Any = None) -> np.ndarray:
@@ -92,20 +86,21 @@ def coarse_sums(
         return op.answer(Arithmetic(FLOAT64), {**factors, **small}, params)
 
     right = summed()
+    bias = op.answer(Arithmetic(FLOAT64), inputs, params) - right
+    sums, slack = actual - bias, 2.0**-23 * (np.abs(actual) + np.abs(bias))
     for called, dtype in _SMALL.items():
         near, once = (y.astype(dtype).astype(np.float64) for y in (sums, right))
         if not np.mean(np.abs(near - sums) <= slack) > _ON_GRID > 2 * np.mean(np.abs(once - right) <= slack):
             continue
-        made = (near + bias).astype(np.float32)
-        text = f"sums rounded to {called}{' before the bias is added' if bias.any() else ''}"
+        made, text = (near + bias).astype(np.float32), f"sums rounded to {called} before a bias is added"
         ways = {f", {' and '.join(n)} to {t}": summed(n, _SMALL[t]) for n, t in product(_FACTORS, _SMALL)}
         known = [
-            text + words for words, y in {"": right, **ways}.items() if np.mean(y.astype(dtype) == near) > _ON_GRID
+            text + how for how, y in {"": right, **ways}.items() if np.mean(y.astype(dtype) == near) > _ON_GRID
         ]
         yield from ((words, made) for words in known)
         lost, size = (np.sqrt(np.mean(y**2)) for y in (sums - right, right))
-        u, terms = float(ml_dtypes.finfo(dtype).eps) / 2, np.prod(inputs["weight"].shape[1:])
-        if known[:1] in ([], [text]) and lost <= u * size * np.sqrt(terms / 6):
+        most = float(ml_dtypes.finfo(dtype).eps) / 2 * np.sqrt(inputs["weight"].values()[0].size / 6)
+        if known[:1] in ([], [text]) and lost <= most * size:
             yield f"products added up in {called}", made
 
 
@@ -141,9 +136,7 @@ def broken_requests(op: Operation, inputs: Inputs, declared: Numerics) -> dict[s
     return ways
 
 
-def _in_few_bits(
-    op: Operation, inputs: Inputs, params: Params, declared: Numerics
-) -> Iterator[tuple[str, np.ndarray]]:
+def _in_few_bits(op: Operation, inputs: Inputs, params: Params, declared: Numerics) -> Named:
     kind = inputs["weight"].product_type
     types = _BLOCKS if kind in BLOCK_TYPES else {}
     fitting = [through for through, block in types.items() if inputs["x"].shape[-1] % block == 0]

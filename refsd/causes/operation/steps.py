@@ -81,25 +81,16 @@ def _neighbours(x: np.ndarray, *sides: int) -> Iterator[tuple[str, str, np.ndarr
 
     Of a plane alone, of all items with channels last, of all planes. sides: pixels above, below, left and right
     """
-    (top, bottom, left, right), (H, W) = sides, x.shape[-2:]
-    at = np.arange(-top, H + bottom)[:, None] * W + np.arange(-left, W + right)
-    outside = {
-        "t": np.s_[..., :top, :],
-        "b": np.s_[..., top + H :, :],
-        "l": np.s_[..., :left],
-        "r": np.s_[..., left + W :],
-    }
-    N, C = x.shape[:2]
+    (top, bottom, left, right), (H, W), (N, C) = sides, x.shape[-2:], x.shape[:2]
+    i, j = np.arange(-top, H + bottom)[:, None], np.arange(-left, W + right)
+    at, beyond = i * W + j, {"t": i < 0, "b": i >= H, "l": j < 0, "r": j >= W}
     for words, axes, lie in ("", (0, 1), N * C), (", channels last", (1, 0), C), (", all planes", (0, 1), 1):
         planes = np.moveaxis(x, (0, 1), axes)
         flat = np.pad(planes.reshape(lie, -1), ((0, 0), (-at.min(), at.max())))
         first = np.arange(x.size // lie // (H * W))[:, None, None] * H * W
         read = np.moveaxis(flat[:, first + at - at.min()].reshape(*planes.shape[:-2], *at.shape), axes, (0, 1))
         for chosen, zeros in _OPEN.items():
-            wide = np.array(read)
-            for side in zeros:
-                wide[outside[side]] = 0
-            yield chosen, words, wide
+            yield chosen, words, np.ascontiguousarray(np.where(sum(beyond[side] for side in zeros), 0, read))
 
 
 # --- norms -------------------------------------------------------------------------------------------------------
@@ -224,12 +215,7 @@ def _weights(s: np.ndarray, sinks: int = 0) -> Iterator[tuple[str, np.ndarray]]:
 
 
 # The power of exp(old maximum - new) with which an engine rescales; right is 1.
-_RESCALED = {
-    "does not rescale": 0.0,
-    "rescales twice": 2.0,
-    "rescales the wrong way": -1.0,
-    "rescales by 2^x": np.log(2),
-}
+_RESCALED = {"does not rescale": 0.0, "rescales twice": 2.0, "rescales the wrong way": -1.0}
 _TILES = (8, 16, 32, 64, 128, 256)
 _OTHER_TILES = (1, 2, 4, 12, 24, 40, 48, 80, 96, 112, 160, 192, 320, 512)
 # What exponentials, from 0 to 1, are rounded to.

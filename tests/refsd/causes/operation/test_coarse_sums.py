@@ -49,7 +49,7 @@ def _rounded_once(op, inputs, params):
         (
             "linear/f32/tokens-x77x320-o33",
             _rounded_once,
-            "sums rounded to float16 before the bias is added, x to bfloat16",
+            "sums rounded to float16 before a bias is added, x to bfloat16",
         ),
     ],
 )
