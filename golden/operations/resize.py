@@ -238,7 +238,7 @@ def _never_read(*axes: int) -> Wrong:
 
 _BY_THE_SIZES = Mutant("pixels H / height apart, not 1 / factor", by_the_sizes)
 
-_ENDS = (
+ENDS = (
     Mutant("last row and column never read", _never_read(2, 3)),
     Mutant("last row never read", _never_read(2)),
     Mutant("last column never read", _never_read(3)),
@@ -280,6 +280,8 @@ def _cases(kind: str) -> tuple[Case, ...]:
     )
 
 
+# To odd sizes, too: a kernel may write two pixels at a time.
+_SIZES = ("up", (2, 3, 5, 7), (8, 16)), ("down", (2, 3, 16, 20), (6, 8)), ("odd", (2, 3, 9, 14), (5, 11))
 _resize = partial(Operation, inputs={"x": IMAGE}, output="[N, C, height, width]", channel=1, fits=_fits)
 
 RESIZE_NEAREST = _resize(
@@ -290,14 +292,13 @@ RESIZE_NEAREST = _resize(
     bound=movement,
     mutants=(
         *_NEAREST,
-        *_ENDS,
+        *ENDS,
         SIDES_SWAPPED,
         BATCH,
         Mutant("bilinear", other_run(_run("bilinear"), **_CONVENTION)),
     ),
     cases=(
-        _case("nearest", "up", (2, 3, 5, 7), (8, 16)),
-        _case("nearest", "down", (2, 3, 16, 20), (6, 8)),
+        *(_case("nearest", *how) for how in _SIZES),
         _case("nearest", "inexact", (1, 2, 41, 47), (82, 94)),  # 41 times float32's 1 / 82 is less than 1 / 2
     ),
 )
@@ -312,15 +313,12 @@ RESIZE_NEAREST_EXACT = _resize(
         Mutant("no half pixels: nearest, not nearest-exact", other_run(_run_nearest)),
         *(mutant for mutant in _NEAREST if mutant.name != "half-pixel centres"),
         Mutant("at a tie the lower pixel", taken_at(lambda p, step: np.ceil((p + 0.5) * step - 1))),
-        *_ENDS,
+        *ENDS,
         SIDES_SWAPPED,
         BATCH,
         Mutant("bilinear", other_run(_run("bilinear"), **_CONVENTION)),
     ),
-    cases=(
-        _case("nearest_exact", "up", (2, 3, 5, 7), (8, 16)),
-        _case("nearest_exact", "down", (2, 3, 16, 20), (6, 8)),
-    ),
+    cases=tuple(_case("nearest_exact", *how) for how in _SIZES),
 )
 
 RESIZE_BILINEAR = _resize(
@@ -342,7 +340,7 @@ RESIZE_BILINEAR = _resize(
         Mutant("rows not interpolated: the upper one alone", _along_one(1)),
         Mutant("columns not interpolated: the left one alone", _along_one(0)),
         *(Mutant(f"at most {n} pixels of an axis count", pixels_at_most(taps.triangle, n)) for n in (2, 3, 4)),
-        *_ENDS,
+        *ENDS,
         SIDES_SWAPPED,
         BATCH,
     ),
@@ -368,7 +366,7 @@ RESIZE_BICUBIC = _resize(
         Mutant("the picture mirrored outside the border", weighted_by(_mirrored, _mirrored)),
         Mutant("bilinear", other_run(_run("bilinear"))),
         *(Mutant(f"at most {n} pixels of an axis count", pixels_at_most(taps.wide_cubic, n)) for n in (4, 8)),
-        *_ENDS,
+        *ENDS,
         SIDES_SWAPPED,
         BATCH,
     ),

@@ -26,6 +26,8 @@ def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
     yield "the last slice alone is read", np.where(i == n - 1, i, -1)
     yield "the first slice is not read", np.where(i > 0, i, -1)
     yield "the last slice is not read", np.where(i < n - 1, i, -1)
+    yield "the first is read for the last, too", i % (n - 1)
+    yield "the last but one is read for the last, too", np.minimum(i, n - 2)
     for k in (k for k in (2, 4) if k < n and n % k == 0):
         yield f"the first of each {k} is read for all of them", i // k * k
     yield "each the one before", np.maximum(i - 1, 0)
