@@ -41,7 +41,7 @@ _KNOWN_AGAIN = 16
 # An unscaled softmax rounds more than the right one: attention's own bug may not fit the bound that this does.
 _OF_SCALE = re.compile(r"^[qk] is multiplied by sqrt\(D\) = .*")
 # What only says which operand an addition lacks: a bug of the whole model may say why.
-_VAGUE = "b left out"
+_VAGUE = "b left out: zeros stand for it"
 # Operations between two taps, more of which are a long way.
 _LONG = 6
 # CPU seconds that the known bugs leave for the others.

@@ -88,3 +88,20 @@ def test_entries_are_counted_by_the_groups(which, rule, words):
         return answer(op, {**inputs, which: stored(read)}, params)
 
     assert named("group_norm/f32/vae-n1-c96-h6-w11-g32", wrong)[0] == f"entries of {words}"
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "axis", "to", "words"),
+    [
+        ("attention/f32/cross-b2-l20-j77-h2-d40", "k", 1, 0, "k, axis J: the first is read for the last, too"),
+        ("resize_bilinear/f32/up-n2-c3-h5-w7-to13x11", "x", 3, 0, "x, axis W: the first is read for the last, too"),
+        ("conv2d/f32/3x3-n2-c33-k20-h9-w14", "x", 2, -2, "x, axis H: the last but one is read for the last, too"),
+    ],
+)
+def test_another_slice_is_read_for_the_last(case, name, axis, to, words):
+    def wrong(op, inputs, params):
+        x = np.moveaxis(inputs[name].values().copy(), axis, 0)
+        x[-1] = x[to]
+        return answer(op, {**inputs, name: stored(np.ascontiguousarray(np.moveaxis(x, 0, axis)))}, params)
+
+    assert named(case, wrong)[0] == words
