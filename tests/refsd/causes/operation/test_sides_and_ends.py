@@ -105,3 +105,27 @@ def test_another_slice_is_read_for_the_last(case, name, axis, to, words):
         return answer(op, {**inputs, name: stored(np.ascontiguousarray(np.moveaxis(x, 0, axis)))}, params)
 
     assert named(case, wrong)[0] == words
+
+
+@pytest.mark.parametrize("case", ["corners-up-n2-c3-h5-w7-to13x11", "factor-up-n2-c3-h5-w7-to7x12"])
+def test_the_upper_of_two_pixels_is_limited_too_early(case):
+    def wrong(op, inputs, params):
+        (x,) = _values(inputs, "x")
+        for axis, new in ((2, params["height"]), (3, params["width"])):
+            n, factors = x.shape[axis], params["factors"]
+            at = (np.arange(new) + 0.5) / factors[axis - 2] - 0.5 if factors else np.linspace(0, n - 1, new)
+            low = np.floor(at.clip(0, n - 1) + 1e-12).astype(int)
+            t = (at.clip(0, n - 1) - low).reshape(-1, *[1] * (3 - axis))
+            x = x.take(low, axis) * (1 - t) + x.take(np.minimum(low + 1, n - 2), axis) * t
+        return x
+
+    assert named(f"resize_bilinear/f32/{case}", wrong) == ["the upper of two pixels is never the last"]
+
+
+def test_upsampling_that_never_reads_the_last_row_and_column():
+    def wrong(op, inputs, params):
+        x = inputs["x"].values()
+        rows, columns = (np.minimum(np.arange(3 * n) // 3, n - 2) for n in x.shape[2:])
+        return x[:, :, rows][..., columns]
+
+    assert named("upsample_nearest/f32/x3-n1-c4-h6-w5", wrong) == ["last row and column never read"]
