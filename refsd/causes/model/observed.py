@@ -91,8 +91,7 @@ class Call(NamedTuple):
             right = own.values()
             if argument in ("weight", "bias") or right.dtype.kind != "f":
                 continue
-            ways = _parts, _slices
-            read = [(name, *one) for name, y in tensors.items() for of in ways for one in of(y, right.shape)]
+            read = [(n, *one) for n, y in tensors.items() for of in (_parts, _slices) for one in of(y, right.shape)]
             part_of = next(((part, name) for name, part, y in read if part and alike(y, right)), ("", ""))
             for name, y in tensors.items():
                 for part, values in (*_parts(y, right.shape), *_slices(y, right.shape)):
@@ -107,7 +106,7 @@ class Call(NamedTuple):
                     yield f"{argument} is read from {part}{name}{tail}", wrong
 
     def once_more(self, turns: Sequence[Mapping[str, Any]], tensors: Mapping[str, np.ndarray]) -> Named:
-        """Yield (bug, result) where an input, or the result, goes through another operation of the model, too.
+        """Yield (bug, result) where an input or the result goes through another operation, too, or two are swapped.
 
         turns:   arguments of each RoPE in the model
         tensors: earlier ones by name, parts of which may be gates
@@ -117,6 +116,9 @@ class Call(NamedTuple):
             for words, other in _once_more(y, turns, tensors) if y.dtype.kind == "f" else ():
                 with np.errstate(all="ignore"):
                     yield f"{name} {words}", other if name == "the result" else self.answer(**{name: other})
+        for one, two in itertools.combinations(floats, 2):
+            if floats[one].shape == floats[two].shape:
+                yield f"{one} and {two} swapped", self.answer(**{one: floats[two], two: floats[one]})
 
     def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) for precisions lower than the declared one; requests that are ignored come first."""

@@ -185,7 +185,7 @@ class Place(NamedTuple):
         calls = [call for at, call in every if at == last]
         yield left_out([(at, call) for at, call in every if at < last], self.moved)
         yield self._unchanged(calls)
-        otherwise = functools.partial(parts_otherwise, self.run, every, {**self.unseen(), **self.earlier})
+        otherwise = functools.partial(parts_otherwise, self.run, every, near := {**self.unseen(), **self.earlier})
         modulated = not {*self.segment.ops}.isdisjoint(MODULATED)
         if modulated or not calls:
             yield otherwise()
@@ -198,8 +198,8 @@ class Place(NamedTuple):
         turns = [made_of for _, made_of in every_rope.angles.values()]
         for call in calls:
             parts = () if modulated else otherwise()
-            more = call.once_more(turns, {**self.unseen(), **self.earlier})
-            yield from (call.simplest(), more, call.from_elsewhere(elsewhere), parts, call.unlisted(self.actual))
+            yield from (call.simplest(), call.once_more(turns, near), call.from_elsewhere(elsewhere))
+            yield from (parts, call.unlisted(self.actual))
         whole = self.run(Arithmetic(FLOAT64), Change())
         if whole is None or whole.size != self.actual.size:
             return
@@ -214,8 +214,7 @@ class Place(NamedTuple):
             op = self.segment.ops[at - self.segment.first]
             fitted = call.fitted(through, self.actual.reshape(whole.shape))
             yield ((f"{op} before it: {name}", moved) for name, moved in fitted)
-            gates = {**self.unseen(), **self.earlier} if "add" in op else {}
-            yield self._after(at, call.once_more(turns, gates))
+            yield self._after(at, call.once_more(turns, near if "add" in op else {}))
 
     def _unchanged(self, last: Sequence[Call]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, tap) for each earlier tap that the last operation does not read."""

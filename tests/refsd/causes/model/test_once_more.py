@@ -53,6 +53,17 @@ def _head(m, x, time, eps):
     return m.linear("head", m.adaptive_layer_norm(x, mod[:, 0], mod[:, 1], eps))
 
 
+@block
+def _exchanging(m, x, other, head_dim, eps, angle=None):
+    """Queries stand for values, and the reverse, where there are as many."""
+    q = m.rms_norm_apart("norm_q.weight", m.linear("q", x), eps)
+    k = m.rms_norm_apart("norm_k.weight", m.linear("k", other), eps)
+    q, k, v = (t.reshape(*t.shape[:2], -1, head_dim) for t in (q, k, m.linear("v", other)))
+    if angle is not None:
+        q, k = m.rope(q, angle), m.rope(k, angle)
+    return m.linear("o", (m.attention(v, k, q) if angle is not None else m.attention(q, k, v)).reshape(x.shape))
+
+
 _OF = "of 6 along axis 1 of blocks.0.add"
 
 
@@ -79,6 +90,7 @@ _OF = "of 6 along axis 1 of blocks.0.add"
             "x goes through silu, too",
         ),
         ("head", _head, "head.add", "a goes through gelu_tanh, too"),
+        ("attention", _exchanging, "blocks.0.self_attn.o", "attention before it: q and v swapped"),
     ],
 )
 def test_it_is_named(monkeypatch, name, changed, tap, words):
@@ -89,4 +101,6 @@ def test_it_is_named(monkeypatch, name, changed, tap, words):
         patch.setattr(wan, name, changed)
         out = judge.tapped(CASE, inputs, Arithmetic(FLOAT32), taps)
     answer = {name: np.asarray(y) for name, y in {**taps, **out}.items()}
+    if tap.endswith(".o"):  # a dump of linear layers alone
+        answer = {name: y for name, y in answer.items() if name in out or name.endswith(".o")}
     assert judge.explain(Standard(CASE, inputs, truth, honest, FLOAT32), answer, tap).causes[0] == words
