@@ -220,14 +220,16 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     if judged.criterion == verdict.NO_WITNESS:
         return result(verdict.REFUSED, reason=judged.reason, **rest)
     rest |= {"outputs": examined.outputs, "margin": judged.margin, "criterion": judged.criterion}
-    if judged.passed and isinstance(engine, PartialEngine) and engine.gap and len(truth) < len(near):
+    gap = engine.gap if isinstance(engine, PartialEngine) else ""
+    if judged.passed and gap and len(truth) < len(near):
         failed = {"margin": verdict.INFINITE, "criterion": "output"}
-        return result(verdict.FAIL, reason=engine.gap, **{**rest, **failed})
+        return result(verdict.FAIL, reason=gap, **{**rest, **failed})
     if judged.passed:
         changed = _changed(runner, engine, judge, answered) if runner.twice else {}
         return result(verdict.FAIL if changed else verdict.PASS, **{**rest, **changed})
     wrong = {*examined.wrong[:_TAPS]}
-    rest |= {"place": examined.place, "way": _way(examined)}
+    unnamed = gap and examined.hidden_before(examined.place)[1]  # what the dump may have under a name of its own
+    rest |= {"place": f"at or before {examined.place}" if unnamed else examined.place, "way": _way(examined)}
     rest |= {"taps": [m for m in examined.trace.taps if m.output in wrong]}
     explaining = _explain(standard, actual, taps, honest, declared)
     if not (explaining or runner.explains):
@@ -244,8 +246,7 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
         if causes is None:
             with remembering(runner.memory(engine.name, case.op)):
                 causes = _causes(judge, standard, actual, taps, examined)
-            again = [wrong_alone(engine, judge, standard, taps), wrong_fusion(engine, judge, standard, tapped)]
-            again += [engine.gap] if isinstance(engine, PartialEngine) else []
+            again = [wrong_alone(engine, judge, standard, taps), wrong_fusion(engine, judge, standard, tapped), gap]
             causes["reason"] = "; ".join(filter(None, [causes["reason"], *again]))
         outcome = result(verdict.FAIL, **rest, **causes)
     return outcome if outcome.conforms else runner.keep(outcome, answered)

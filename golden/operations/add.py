@@ -33,7 +33,7 @@ _MUTANTS = (
     Mutant("b repeated along the wrong axes", repeated_wrongly),
     Mutant("b read along the wrong axis", other_input("b", read_along_the_wrong_axis)),
     Mutant("b silently float16", other_input("b", to_float16)),
-    Mutant("b left out", other_input("b", lambda b: None if b.ndim == 0 else np.zeros_like(b))),
+    Mutant("b left out: zeros stand for it", other_input("b", lambda b: None if b.ndim == 0 else np.zeros_like(b))),
     Mutant("b doubled: it is put in twice", other_input("b", lambda b: 2 * b)),
     Mutant("b of the other sign", other_input("b", np.negative)),
 )

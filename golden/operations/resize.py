@@ -150,10 +150,6 @@ def _inside(size, new, a=-0.75, renormalised=True):
     return taps.Taps(np.clip(index, 0, size - 1), weight)
 
 
-def _zeros_outside(size, new):
-    return _inside(size, new, renormalised=False)
-
-
 def _mirrored(size, new):
     """Return the taps of Keys' cubic with the picture mirrored at its border."""
     index, apart = _window(size, new)
@@ -212,15 +208,19 @@ def taken_at(place: Callable[[np.ndarray, float], np.ndarray]) -> Wrong:
     return wrong
 
 
-def _along_one(kept: int) -> Wrong:
-    """Interpolate along one axis alone; of the other take the first of the two pixels."""
+_LOWER, _UPPER = (lambda low, up, size: low), (lambda low, up, size: up)
+_BEFORE = lambda low, up, size: np.minimum(up, max(size - 2, 0))
+
+
+def _upper_read(*places: Callable[..., np.ndarray]) -> Wrong:
+    """Read other pixels for the upper of the two of rows, and of columns. places: lower, upper, H -> the pixel"""
 
     def wrong(op, inputs, params):
-        if params["antialias"]:
-            return None
-        make = taps.linear_corners if params["align_corners"] else taps.linear
-        first = lambda size, new: taps.Taps(make(size, new).index[:, :1], np.ones((new, 1)))
-        return weighted_by(*(make if axis == kept else first for axis in (0, 1)))(op, inputs, params)
+        x = inputs["x"].values()
+        made = _taps(taps.linear_corners if params["align_corners"] else taps.linear, x.shape[2:], params)
+        both = zip(made, places, x.shape[2:], strict=True)
+        read = [taps.Taps(np.stack([t.index[:, 0], of(*t.index.T, n)], 1), t.weight) for t, of, n in both]
+        return None if params["antialias"] else weighted(x, *read)
 
     return wrong
 
@@ -238,7 +238,7 @@ def _never_read(*axes: int) -> Wrong:
 
 _BY_THE_SIZES = Mutant("pixels H / height apart, not 1 / factor", by_the_sizes)
 
-_ENDS = (
+ENDS = (
     Mutant("last row and column never read", _never_read(2, 3)),
     Mutant("last row never read", _never_read(2)),
     Mutant("last column never read", _never_read(3)),
@@ -280,6 +280,8 @@ def _cases(kind: str) -> tuple[Case, ...]:
     )
 
 
+# To odd sizes, too: a kernel may write two pixels at a time.
+_SIZES = ("up", (2, 3, 5, 7), (8, 16)), ("down", (2, 3, 16, 20), (6, 8)), ("odd", (2, 3, 9, 14), (5, 11))
 _resize = partial(Operation, inputs={"x": IMAGE}, output="[N, C, height, width]", channel=1, fits=_fits)
 
 RESIZE_NEAREST = _resize(
@@ -290,14 +292,13 @@ RESIZE_NEAREST = _resize(
     bound=movement,
     mutants=(
         *_NEAREST,
-        *_ENDS,
+        *ENDS,
         SIDES_SWAPPED,
         BATCH,
         Mutant("bilinear", other_run(_run("bilinear"), **_CONVENTION)),
     ),
     cases=(
-        _case("nearest", "up", (2, 3, 5, 7), (8, 16)),
-        _case("nearest", "down", (2, 3, 16, 20), (6, 8)),
+        *(_case("nearest", *how) for how in _SIZES),
         _case("nearest", "inexact", (1, 2, 41, 47), (82, 94)),  # 41 times float32's 1 / 82 is less than 1 / 2
     ),
 )
@@ -312,15 +313,12 @@ RESIZE_NEAREST_EXACT = _resize(
         Mutant("no half pixels: nearest, not nearest-exact", other_run(_run_nearest)),
         *(mutant for mutant in _NEAREST if mutant.name != "half-pixel centres"),
         Mutant("at a tie the lower pixel", taken_at(lambda p, step: np.ceil((p + 0.5) * step - 1))),
-        *_ENDS,
+        *ENDS,
         SIDES_SWAPPED,
         BATCH,
         Mutant("bilinear", other_run(_run("bilinear"), **_CONVENTION)),
     ),
-    cases=(
-        _case("nearest_exact", "up", (2, 3, 5, 7), (8, 16)),
-        _case("nearest_exact", "down", (2, 3, 16, 20), (6, 8)),
-    ),
+    cases=tuple(_case("nearest_exact", *how) for how in _SIZES),
 )
 
 RESIZE_BILINEAR = _resize(
@@ -339,10 +337,11 @@ RESIZE_BILINEAR = _resize(
         Mutant(_WHOLE_STEP, linear_at(lambda p, step: (p + 0.5) * _whole(step) - 0.5)),
         Mutant("nearest", other_run(_run_nearest)),
         Mutant("bicubic", other_run(_run("bicubic"))),
-        Mutant("rows not interpolated: the upper one alone", _along_one(1)),
-        Mutant("columns not interpolated: the left one alone", _along_one(0)),
+        Mutant("rows not interpolated: the upper one alone", _upper_read(_LOWER, _UPPER)),
+        Mutant("columns not interpolated: the left one alone", _upper_read(_UPPER, _LOWER)),
+        Mutant("the upper of two pixels is never the last", _upper_read(_BEFORE, _BEFORE)),
         *(Mutant(f"at most {n} pixels of an axis count", pixels_at_most(taps.triangle, n)) for n in (2, 3, 4)),
-        *_ENDS,
+        *ENDS,
         SIDES_SWAPPED,
         BATCH,
     ),
@@ -364,11 +363,11 @@ RESIZE_BICUBIC = _resize(
         _BY_THE_SIZES,
         Mutant("a is -1/2", weighted_by(_steep, _steep)),
         Mutant("pixels outside the border left out, the others enlarged", weighted_by(_inside, _inside)),
-        Mutant("zeros outside the border, not its pixel", weighted_by(_zeros_outside, _zeros_outside)),
+        Mutant("zeros outside the border, not its pixel", weighted_by(*2 * [partial(_inside, renormalised=False)])),
         Mutant("the picture mirrored outside the border", weighted_by(_mirrored, _mirrored)),
         Mutant("bilinear", other_run(_run("bilinear"))),
         *(Mutant(f"at most {n} pixels of an axis count", pixels_at_most(taps.wide_cubic, n)) for n in (4, 8)),
-        *_ENDS,
+        *ENDS,
         SIDES_SWAPPED,
         BATCH,
     ),

@@ -6,6 +6,7 @@ from refsd.golden.bounds import movement
 from refsd.golden.case import Case
 from refsd.golden.mutations import BATCH, SIDES_SWAPPED, answer, other_input, other_output
 from refsd.golden.operation import IMAGE, Mutant, Operation, values
+from refsd.golden.operations.resize import ENDS
 from refsd.golden.recipe import Recipe
 
 
@@ -47,6 +48,7 @@ UPSAMPLE_NEAREST = Operation(
     mutants=(
         SIDES_SWAPPED,
         BATCH,
+        *ENDS,
         Mutant("the picture side by side, not each pixel", tiled),
         Mutant("rows read H numbers apart, not W", other_input("x", rows_a_height_apart)),
         Mutant("coordinates rounded to the nearest pixel, not down", rounded),

@@ -147,19 +147,18 @@ class _Traced(Module):
 
 
 def _part(view: np.ndarray) -> str:
-    """Return which of the equal parts of a result's last axis an argument is; "" for all of it."""
-    whole, n = view.base, view.shape[-1] if view.ndim else 0
-    if (
-        whole is None
-        or not n
-        or whole.shape[-1] in (0, n)
-        or whole.shape[-1] % n
-        or view.strides[-1] != view.itemsize
-    ):
+    """Return which slice of a result, or which of the equal parts of its last axis, an argument is; "" for all."""
+    whole, shape = view.base, view.shape
+    if whole is None or not shape or not 0 < view.size < whole.size:
         return ""
-    at, rest = divmod((view.ctypes.data - whole.ctypes.data) // view.itemsize, n)
-    count = whole.shape[-1] // n
-    return f"part {at + 1} of {count} of " if not rest and at < count and view.size * count == whole.size else ""
+    at, own = view.ctypes.data - whole.ctypes.data, [*zip(shape, view.strides, strict=True)]
+    axes = [*zip(whole.shape, whole.strides, strict=True)]
+    for axis, (n, stride) in enumerate(axes):
+        if axes[:axis] + axes[axis + 1 :] == own:
+            return f"slice {at // stride + 1} of {n} along axis {axis} of "
+    (k, rest), count = divmod(at // view.itemsize, shape[-1]), whole.size // view.size
+    equal = whole.shape[-1] == count * shape[-1] and view.strides[-1] == view.itemsize
+    return f"part {k + 1} of {count} of " if equal and not rest and k < count else ""
 
 
 def _line(frame) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from refsd.causes.generic.error_places import Places, contents, flat_tail, index_set, joined, places, seen
-from refsd.causes.generic.moved_values import moved
+from refsd.causes.generic.moved_values import moved, neighbour_at_an_end
 from refsd.causes.generic.simple_relations import coarser
 from refsd.causes.generic.solved_numbers import shown
 from refsd.golden.evidence import Evidence
@@ -72,6 +72,8 @@ def fitted_causes(
     if there := _but_for_zeros(evidence, channel, suspects):
         return there
     if evidence.finite and not (inside == "zero" and where.phrases):
+        if copied := neighbour_at_an_end(evidence, channel):
+            return [copied]
         there = _in_place(evidence, where, suspects)
         if there:
             return [f"{name}{place or _scattered(evidence)} alone" for name in there]

@@ -37,6 +37,16 @@ def moved(evidence: Evidence, channel: int) -> Arrangement | None:
     return stored_in_another_order(evidence, channel) or next(filter(None, along), None)
 
 
+def neighbour_at_an_end(evidence: Evidence, channel: int) -> str | None:
+    """Say that the last or the first slice of an axis is a copy of its neighbour, if that is all of the error."""
+    for axis, n in enumerate(evidence.truth.shape):
+        i, name = np.arange(n), axis_name(axis, channel, evidence.truth.ndim)
+        for words, g in (("last", np.minimum(i, n - 2)), ("first", np.maximum(i, 1))) if n > 2 else ():
+            if evidence.truth.size >= _LEAST and _verified(evidence, axis, g) is not None:
+                return f"the {words} of {name} is a copy of its neighbour"
+    return None
+
+
 def stored_in_another_order(evidence: Evidence, channel: int) -> Arrangement | None:
     """Find exchanged axes: the truth transposed, or its flat data read with the axes in another order."""
     shape = evidence.truth.shape

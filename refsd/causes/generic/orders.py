@@ -26,6 +26,8 @@ def orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
     yield "the last slice alone is read", np.where(i == n - 1, i, -1)
     yield "the first slice is not read", np.where(i > 0, i, -1)
     yield "the last slice is not read", np.where(i < n - 1, i, -1)
+    yield "the first is read for the last, too", i % (n - 1)
+    yield "the last but one is read for the last, too", np.minimum(i, n - 2)
     for k in (k for k in (2, 4) if k < n and n % k == 0):
         yield f"the first of each {k} is read for all of them", i // k * k
     yield "each the one before", np.maximum(i - 1, 0)
@@ -118,6 +120,15 @@ def rules(
             own = np.arange(int(np.prod(shape[:a]))).reshape(*shape[:a], *(1,) * (len(shape) - a))
             numbers[of] = own + 0 * places[0]
     seen = set[int]()
+    known = {name: k for name, k in (counts or {}).items() if k < n and n % k == 0}
+    for (axis, i), (name, k) in product(numbers.items(), known.items()):
+        for of, m in ((name, k), (f"(number of entries / {name})", n // k)):
+            if i.max() >= m > 1:  # else it is no other rule than those below
+                seen |= {hash(read.tobytes()) for read in (i % m, i // m)}
+                yield f"by the place along {axis}, modulo {of}", i % m
+                yield f"one for each {of} along {axis}", np.minimum(i // m, n - 1)
+        last = np.clip(i % (n // k) * k + i // (n // k), 0, n - 1)
+        yield f"as if {name} were their last axis, by the place along {axis}", last
     for phrase, rule in _RULES.items():
         for axis, i in numbers.items():
             for k in _RUNS if "{k}" in phrase else (1,):
@@ -125,7 +136,3 @@ def rules(
                 if (key := hash(read.tobytes())) not in seen:
                     seen.add(key)
                     yield phrase.format(axis=axis, n=n, k=k), read
-    for name, k in ((name, k) for name, k in (counts or {}).items() if k < n and n % k == 0):
-        for axis, i in numbers.items():
-            read = np.clip(i % (n // k) * k + i // (n // k), 0, n - 1)
-            yield f"as if {name} were their last axis, by the place along {axis}", read

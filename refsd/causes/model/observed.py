@@ -28,6 +28,7 @@ from refsd.numerics.profiles import FLOAT32, Numerics
 from refsd.numerics.tensor import StoredTensor, stored
 
 Arguments = Mapping[str, Any]
+Named = Iterator[tuple[str, np.ndarray]]
 
 
 class Call(NamedTuple):
@@ -46,9 +47,9 @@ class Call(NamedTuple):
         """Return the result with the bug, in float32; None if it makes no difference or does not apply."""
         return with_bug(mutant, OPERATIONS[self.op], self.inputs, self.params)
 
-    def answer(self, x: np.ndarray | None = None) -> np.ndarray:
-        """Return the result in float32. x: instead of the input of this name"""
-        inputs = self.inputs if x is None else {**self.inputs, "x": stored(x)}
+    def answer(self, **others: np.ndarray) -> np.ndarray:
+        """Return the result in float32. others: instead of the inputs of these names"""
+        inputs = {**self.inputs, **{name: stored(y) for name, y in others.items()}}
         return OPERATIONS[self.op].answer(Arithmetic(FLOAT32), inputs, self.params)
 
     def simplest(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -84,15 +85,13 @@ class Call(NamedTuple):
         for why, of in tensors.items():
             yield from itertools.islice(self._from_elsewhere(op, of, why), most)
 
-    def _from_elsewhere(
-        self, op: Operation, tensors: Mapping[str, np.ndarray], why: str
-    ) -> Iterator[tuple[str, np.ndarray]]:
+    def _from_elsewhere(self, op: Operation, tensors: Mapping[str, np.ndarray], why: str) -> Named:
         done = set()
         for argument, own in self.inputs.items():
             right = own.values()
             if argument in ("weight", "bias") or right.dtype.kind != "f":
                 continue
-            read = [(name, *one) for name, y in tensors.items() for one in _parts(y, right.shape)]
+            read = [(n, *one) for n, y in tensors.items() for of in (_parts, _slices) for one in of(y, right.shape)]
             part_of = next(((part, name) for name, part, y in read if part and alike(y, right)), ("", ""))
             for name, y in tensors.items():
                 for part, values in (*_parts(y, right.shape), *_slices(y, right.shape)):
@@ -105,6 +104,21 @@ class Call(NamedTuple):
                         wrong = op.answer(Arithmetic(FLOAT32), inputs, self.params)
                     tail = f", not {''.join(part_of)}" if part and part_of[0] else f": {why}"
                     yield f"{argument} is read from {part}{name}{tail}", wrong
+
+    def once_more(self, turns: Sequence[Mapping[str, Any]], tensors: Mapping[str, np.ndarray]) -> Named:
+        """Yield (bug, result) where an input or the result goes through another operation, too, or two are swapped.
+
+        turns:   arguments of each RoPE in the model
+        tensors: earlier ones by name, parts of which may be gates
+        """
+        floats = {name: y.values() for name, y in self.inputs.items() if name not in ("weight", "bias")}
+        for name, y in {**floats, "the result": self.answer()}.items():
+            for words, other in _once_more(y, turns, tensors) if y.dtype.kind == "f" else ():
+                with np.errstate(all="ignore"):
+                    yield f"{name} {words}", other if name == "the result" else self.answer(**{name: other})
+        for one, two in itertools.combinations(floats, 2):
+            if floats[one].shape == floats[two].shape:
+                yield f"{one} and {two} swapped", self.answer(**{one: floats[two], two: floats[one]})
 
     def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) for precisions lower than the declared one; requests that are ignored come first."""
@@ -184,6 +198,21 @@ _ROWS = {
 }
 
 
+def _once_more(y: np.ndarray, turns: Sequence[Mapping[str, Any]], tensors: Mapping[str, np.ndarray]) -> Named:
+    made = lambda op, params, **more: OPERATIONS[op].answer(Arithmetic(FLOAT32), {"x": stored(y), **more}, params)
+    yield from ((f"goes through {name}, too", made(name, {})) for name in _FUNCTIONS)
+    for made_of, halves in itertools.product(turns if y.ndim == 4 else (), (False, True)):
+        ids, params = made_of["ids"], {"axes_dim": made_of["axes_dim"], "theta": made_of["theta"], "halves": halves}
+        if ids.shape[-2] >= y.shape[1] and sum(made_of["axes_dim"]) <= y.shape[-1]:
+            own = stored(np.asarray(ids[..., : y.shape[1], :], np.int32))
+            yield "is rotated by rope, too", made("rope", params, ids=own)
+    shape = (y.shape[0], y.shape[-1])
+    for name, of in tensors.items() if y.ndim == 3 else ():
+        for part, gate in (*_parts(of, shape), *_slices(of, shape)):
+            yield f"is multiplied by {part}{name}, too", y * gate[:, None]
+            yield f"is multiplied by 1 + {part}{name}, too", y * (1 + gate[:, None])
+
+
 def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (phrase, values): the tensor in this shape, or its equal parts of that size along the last axis."""
     size = math.prod(shape)
@@ -201,10 +230,11 @@ def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndar
 
 
 def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, values): one slice of a tensor, or its first or last, if all but one axis have the shape."""
+    """Yield (phrase, values): one slice of a few, or the first or last, if all but one axis have the shape."""
     for axis, n in enumerate(y.shape):
         if (*y.shape[:axis], *y.shape[axis + 1 :]) == shape:
-            for words, i in (("the first slice", 0), ("the last slice", n - 1)):
+            few = {f"slice {i + 1} of {n}": i for i in range(n)} if n <= _PARTS else {}
+            for words, i in (few or {"the first slice": 0, "the last slice": n - 1}).items():
                 yield f"{words} along axis {axis} of ", y.take(i, axis).astype(np.float32)
         m = shape[axis] if y.ndim == len(shape) else n
         if m < n and (*y.shape[:axis], m, *y.shape[axis + 1 :]) == shape:
@@ -213,7 +243,7 @@ def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.nda
                 yield f"{words} {m} of {n} slices of ", np.ascontiguousarray(values, np.float32)
 
 
-_PARTS = 6
+_PARTS, _FUNCTIONS = 6, ("silu", "gelu", "gelu_tanh", "quick_gelu", "sigmoid", "tanh")
 _NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
 # Method -> key of its products in Numerics.sums.
 _SUMS = {
@@ -283,6 +313,7 @@ class Observed(Arithmetic):
     results: the result of each call, as far as `keeps` bytes hold them; then None
     at:      index of the call that is shown to `instead`; or indices of several
     instead: call -> its replaced result; None: compute the right one
+    angles:  of each RoPE so far, with their arguments
     before:  results of an earlier run, which are taken for the calls before the first of `at`
     """
 
@@ -310,23 +341,23 @@ class Observed(Arithmetic):
         )
         # Half a unit of float16, for sums that accumulate in it; longer steps round less often.
         self._summed = {op: 2.0**-11 / math.sqrt(how.step) for op, how in numerics.sums.items()}
-        self._angles: dict[Any, tuple[np.ndarray, dict[str, Any]]] = {}
+        self.angles: dict[Any, tuple[np.ndarray, dict[str, Any]]] = {}
 
     def rope_angles(self, ids, axes_dim, theta):
         """Return the angles, and remember their arguments: the page of RoPE takes these instead of angles."""
         angle = super().rope_angles(ids, axes_dim, theta)
         made_of = {"ids": np.asarray(ids), "axes_dim": tuple(axes_dim), "theta": theta}
-        self._angles[made_of["ids"].tobytes(), tuple(axes_dim), theta] = np.asarray(angle), made_of
+        self.angles[made_of["ids"].tobytes(), tuple(axes_dim), theta] = np.asarray(angle), made_of
         return angle
 
     def _with_ids(self, method: str, arguments: Arguments) -> Arguments:
         """Add the angles' arguments to RoPE's; the angles may be two results concatenated along the tokens."""
         angle = np.asarray(arguments["angle"])
-        for one, made_of in self._angles.values():
+        for one, made_of in self.angles.values():
             if _one_turn(one, angle):
                 return {**arguments, **made_of, "halves": method == "rope_halves"}
-        for one, made_of in self._angles.values():
-            for other, more in self._angles.values():
+        for one, made_of in self.angles.values():
+            for other, more in self.angles.values():
                 alike = one.shape[0] == other.shape[0] and one.shape[2:] == other.shape[2:]
                 if alike and _one_turn(np.concatenate([one, other], axis=1), angle):
                     ids = np.concatenate([made_of["ids"], more["ids"]], axis=-2)

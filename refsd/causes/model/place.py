@@ -41,7 +41,7 @@ _KNOWN_AGAIN = 16
 # An unscaled softmax rounds more than the right one: attention's own bug may not fit the bound that this does.
 _OF_SCALE = re.compile(r"^[qk] is multiplied by sqrt\(D\) = .*")
 # What only says which operand an addition lacks: a bug of the whole model may say why.
-_VAGUE = "b left out"
+_VAGUE = "b left out: zeros stand for it"
 # Operations between two taps, more of which are a long way.
 _LONG = 6
 # CPU seconds that the known bugs leave for the others.
@@ -185,7 +185,7 @@ class Place(NamedTuple):
         calls = [call for at, call in every if at == last]
         yield left_out([(at, call) for at, call in every if at < last], self.moved)
         yield self._unchanged(calls)
-        otherwise = functools.partial(parts_otherwise, self.run, every, {**self.unseen(), **self.earlier})
+        otherwise = functools.partial(parts_otherwise, self.run, every, near := {**self.unseen(), **self.earlier})
         modulated = not {*self.segment.ops}.isdisjoint(MODULATED)
         if modulated or not calls:
             yield otherwise()
@@ -194,9 +194,12 @@ class Place(NamedTuple):
             "that layer should come behind this one": self.later,
             "the dump has not that tensor; the reference computed it": self.unseen(),
         }
+        self.run(every_rope := Observed(self.numerics), Change())
+        turns = [made_of for _, made_of in every_rope.angles.values()]
         for call in calls:
             parts = () if modulated else otherwise()
-            yield from (call.simplest(), call.from_elsewhere(elsewhere), parts, call.unlisted(self.actual))
+            yield from (call.simplest(), call.once_more(turns, near), call.from_elsewhere(elsewhere))
+            yield from (parts, call.unlisted(self.actual))
         whole = self.run(Arithmetic(FLOAT64), Change())
         if whole is None or whole.size != self.actual.size:
             return
@@ -211,6 +214,7 @@ class Place(NamedTuple):
             op = self.segment.ops[at - self.segment.first]
             fitted = call.fitted(through, self.actual.reshape(whole.shape))
             yield ((f"{op} before it: {name}", moved) for name, moved in fitted)
+            yield self._after(at, call.once_more(turns, near if "add" in op else {}))
 
     def _unchanged(self, last: Sequence[Call]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, tap) for each earlier tap that the last operation does not read."""

@@ -52,7 +52,6 @@ NAMES = tuple(_OWN)
 GATED = ("swiglu", "geglu")
 # Lines may meet at every 1 / _BINS up to _FAR of them; the most lines, and the fewest numbers that tell one.
 _BINS, _FAR, _LINES, _FEW, _SAME = 4, 32, 16, 4, 1e-5
-_EDGE = 0.01  # how near a gate's ends, or x = 0, it is not looked at
 # Ranges of an input, each beginning at a number; and how near an answer must be outside.
 _RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "x < -{}": np.negative,
@@ -119,28 +118,6 @@ def _between(low: float, high: float) -> str:
     """Return the number of the fewest digits between two."""
     digits = next((d for d in range(12) if math.floor(high * 10**d) / 10**d > low), 12)
     return f"{math.floor(high * 10**digits) / 10**digits:.{digits}f}"
-
-
-def cut_polynomials(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Named:
-    """Yield (phrase, wrong answer) if a gate is an odd polynomial around a half, cut off at 0 and 1."""
-    if op.name not in _OWN or not np.isfinite(actual).all():
-        return
-    x, value = gate_and_value(op.name, inputs["x"].values().astype(np.float64), params)
-    times = value if op.name == "sigmoid" else 2 * value if op.name == "tanh" else x * value
-    less = value if op.name == "tanh" else 0.0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gate = (actual + less) / times
-    inside = np.isfinite(gate) & (np.abs(gate - 0.5) < 0.5 - _EDGE) & (np.abs(x) > _EDGE)
-    if inside.sum() < _FEW or inside.all():
-        return
-    for degrees in ((1,), (1, 3), (1, 3, 5)):
-        powers = np.stack([x**k for k in degrees])
-        factors = np.linalg.lstsq(powers[:, inside].T, gate[inside] - 0.5, rcond=None)[0]
-        y = np.clip(0.5 + np.tensordot(factors, powers, 1), 0, 1) * times - less
-        if np.abs(y - actual).max() <= _SAME * np.abs(actual).max():
-            terms = " + ".join(f"{f:.4g} x^{k}" for f, k in zip(factors, degrees, strict=True)).replace("x^1", "x")
-            yield f"its gate is a polynomial, 0.5 + {terms}, cut off at 0 and 1", y.astype(np.float32)
-            return
 
 
 def straight_lines(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Named:

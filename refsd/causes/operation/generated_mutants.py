@@ -8,7 +8,7 @@ operation in place of this one.
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, combinations
+from itertools import chain, combinations, permutations
 
 import ml_dtypes
 import numpy as np
@@ -293,7 +293,18 @@ def _resized(op, inputs, params, where, by: int, behind=False):
 # --- parameters --------------------------------------------------------------------------------------------------
 
 
+# What the numbers of a padding are called, the last ones.
+_SIDES = ("front", "back", "top", "bottom", "left", "right")
+
+
 def _parameters(op, inputs, params, shape):
+    own = params.get("padding") if op.name != "pad" else None
+    sides = _SIDES[-len(own) :] if isinstance(own, tuple | list) and len(own) in (4, 6) else ()
+    for (to, side), (of, other) in permutations(enumerate(sides), 2):
+        if own[to] != own[of] and (to % 2 == of % 2 or to // 2 == of // 2):
+            changed = {**params, "padding": (*own[:to], own[of], *own[to + 1 :])}
+            phrase = f"the padding at the {other} is taken for that at the {side}"
+            yield phrase, lambda p=changed: _fitted(op, inputs, p, shape)
     for name, value in params.items():
         for other in dict.fromkeys(other_values(value)):
             if other != value and fits(name, other, value, inputs):

@@ -11,8 +11,6 @@ from refsd.golden.operation import Params
 
 # Parameters that divide axis 1, the channels, into so many groups.
 _GROUPS = ("groups", "num_groups")
-# The longest mask whose tokens are tried from every one on.
-_TOKENS = 64
 # Sides of the tiles in which layouts store a matrix.
 _TILES = (4, 4), (8, 8), (16, 16), (4, 8), (8, 4), (8, 16), (16, 8)
 
@@ -130,12 +128,7 @@ def of_groups(name: str, x: np.ndarray, params: Params, axes: list[str]) -> Iter
 
 
 def of_tokens(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
-    """Yield changes of what belongs to tokens: positions counted, a mask whose streams are in the other order."""
+    """Yield changes of what belongs to tokens: positions counted."""
     if x.dtype.kind in "iu" and x.ndim > 1 and x.shape[-2] > 1:
         count = lambda x: np.broadcast_to(np.arange(x.shape[-2])[:, None], x.shape).astype(x.dtype)
         yield f"{name} not read: positions are counted, 0, 1, 2, ...", count
-    square = x.ndim > 2 and 1 < x.shape[-1] == x.shape[-2] <= _TOKENS
-    if square and np.isneginf(x).any():
-        for by in range(1, x.shape[-1]):
-            phrase = f"{name}: of two streams in the other order, its first token is token {by}"
-            yield phrase, lambda x, by=by: np.roll(x, (by, by), (-2, -1))

@@ -8,15 +8,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from refsd.causes.generic.error_places import index_set
 from refsd.causes.operation.row_sums import norm_rows, whole_attention
 from refsd.causes.operation.steps import affine
-from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 
 _NORMS = frozenset({"layer_norm", "group_norm", "group_norm_silu", "adaptive_layer_norm"})
-# Beyond this number exp is infinite in float32.
-_OVERFLOWING = 88.7
 _SUMS_OF_SQUARES = _NORMS | {"rms_norm", "l2_norm"}
 
 
@@ -36,29 +32,6 @@ def overflows(
                 y = formula(op.name, values, params, kind)
             if y is not None and (kind.overflowed if sums else not np.isfinite(y).all()):
                 yield phrase.format(np.dtype(kind.numbers).name), np.asarray(y, np.float32)
-
-
-def partial_maximum(
-    op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, answer) if a softmax is right but in rows whose exponentials overflow: inf / inf, and x / inf.
-
-    What is subtracted is then the maximum of a part of the row: of none of the scores far above it.
-    """
-    lost = np.isnan(actual)
-    if op.name != "softmax" or "sinks" in inputs or not lost.any() or lost.all():
-        return
-    s = inputs["x"].values() * params["scale"] + (inputs["mask"].values() if "mask" in inputs else 0)
-    y, rows = answer(op, inputs, params), lost.any(axis=-1, keepdims=True)
-    least = np.where(lost, s, np.inf).min(axis=-1, keepdims=True)
-    y = np.where(rows, np.where(s >= least, np.nan, 0), y)
-    lowest = s.min(axis=-1, keepdims=True)
-    if (rows & np.isfinite(lowest) & (least < lowest + _OVERFLOWING)).any():
-        return  # no part of the row has so low a maximum
-    out = ((s > least - _OVERFLOWING) & rows).reshape(-1, s.shape[-1]).any(axis=0)
-    which = index_set(np.flatnonzero(out), out.size, "the scores") if not out.all() else None
-    missed = which or f"{int(out.sum())} of the {out.size} scores, as number {int(np.argmax(out))}"
-    yield f"the maximum that is subtracted is that of a part of the row, without {missed}: exp overflows", y
 
 
 class _Type:

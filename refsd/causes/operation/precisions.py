@@ -1,8 +1,11 @@
 """Lower precisions than the declared one as causes, down to activations in few bits, and those of a whole model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from refsd.golden.judge import Inputs
@@ -11,6 +14,7 @@ from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import (
     FLOAT32,
+    FLOAT64,
     FP8_TENSOR,
     GGML_CPU,
     INT8_GROUPS,
@@ -23,7 +27,9 @@ from refsd.numerics.profiles import (
     Numerics,
 )
 from refsd.numerics.quantization import Int8Scores, Quantization
+from refsd.numerics.tensor import stored
 
+Named = Iterator[tuple[str, np.ndarray]]
 _PRECISIONS = {"float16": TORCH_F16, "bfloat16": TORCH_BF16}
 _OF_PRODUCTS = {"linear", "conv2d", "conv3d", "attention"}
 # To what engines round the input of linear layers, besides ggml's blocks.
@@ -39,11 +45,12 @@ _OF_MODELS = tuple(replace(rule, scale=scale) for rule in (FP8_TENSOR, INT8_ROWS
 _WEIGHTS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8")
 # Sums by a loop of float16 instructions, and by tensor cores.
 _SUMS = (Float16Sums(), Float16Sums(step=16))
+# The share of sums that are numbers of the type in which they are added up.
+_ON_GRID = 0.98
+_SMALL, _FACTORS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}, (("x",), ("x", "weight"))
 
 
-def in_precisions(
-    op: Operation, inputs: Inputs, params: Params, declared: Numerics
-) -> Iterator[tuple[str, np.ndarray]]:
+def in_precisions(op: Operation, inputs: Inputs, params: Params, declared: Numerics) -> Named:
     """Yield the answers in float16 and bfloat16, and with float16 sums of products, unless these are declared."""
     for name, numerics in _PRECISIONS.items():
         if numerics.storage != declared.storage:
@@ -62,6 +69,39 @@ def in_precisions(
             with np.errstate(all="ignore"):
                 y = op.answer(Arithmetic(numerics), inputs, params)
             yield f"products added up in float16, not in {declared.compute}", y
+
+
+def coarse_sums(op: Operation, inputs: Inputs, params: Params, actual: np.ndarray) -> Named:
+    """Yield the answer itself if its sums, before the bias, are numbers of a smaller type.
+
+    They are the right sums or those of rounded factors, rounded once; else sums rounded on the way, in any order,
+    if they are no farther off than the roundings of K terms: u sqrt(K / 6) of their size.
+    """
+    if op.name not in ("linear", "conv2d", "conv3d") or not np.isfinite(actual).all():
+        return
+    factors = {name: inputs[name] for name in ("x", "weight")}
+
+    def summed(names: Sequence[str] = (), dtype: Any = None) -> np.ndarray:
+        small = {name: stored(factors[name].values().astype(dtype).astype(np.float32)) for name in names}
+        return op.answer(Arithmetic(FLOAT64), {**factors, **small}, params)
+
+    right = summed()
+    bias = op.answer(Arithmetic(FLOAT64), inputs, params) - right
+    sums, slack = actual - bias, 2.0**-23 * (np.abs(actual) + np.abs(bias))
+    for called, dtype in _SMALL.items():
+        near, once = (y.astype(dtype).astype(np.float64) for y in (sums, right))
+        if not np.mean(np.abs(near - sums) <= slack) > _ON_GRID > 2 * np.mean(np.abs(once - right) <= slack):
+            continue
+        made, text = (near + bias).astype(np.float32), f"sums rounded to {called} before a bias is added"
+        ways = {f", {' and '.join(n)} to {t}": summed(n, _SMALL[t]) for n, t in product(_FACTORS, _SMALL)}
+        known = [
+            text + how for how, y in {"": right, **ways}.items() if np.mean(y.astype(dtype) == near) > _ON_GRID
+        ]
+        yield from ((words, made) for words in known)
+        lost, size = (np.sqrt(np.mean(y**2)) for y in (sums - right, right))
+        most = float(ml_dtypes.finfo(dtype).eps) / 2 * np.sqrt(inputs["weight"].values()[0].size / 6)
+        if known[:1] in ([], [text]) and lost <= most * size:
+            yield f"products added up in {called}", made
 
 
 def of_models(numerics: Numerics) -> Iterator[tuple[str, Numerics]]:
@@ -96,9 +136,7 @@ def broken_requests(op: Operation, inputs: Inputs, declared: Numerics) -> dict[s
     return ways
 
 
-def _in_few_bits(
-    op: Operation, inputs: Inputs, params: Params, declared: Numerics
-) -> Iterator[tuple[str, np.ndarray]]:
+def _in_few_bits(op: Operation, inputs: Inputs, params: Params, declared: Numerics) -> Named:
     kind = inputs["weight"].product_type
     types = _BLOCKS if kind in BLOCK_TYPES else {}
     fitting = [through for through, block in types.items() if inputs["x"].shape[-1] % block == 0]

@@ -131,24 +131,10 @@ def _of(angle):
 def other_tokens(
     op: Operation, inputs: Inputs, params: Params, actual: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield RoPE with some tokens not turned, or each at the position that its answer has. params: complete
-
-    The positions are solved for along each axis of the ids.
-    """
+    """Yield RoPE with each token at the position that its answer has, along each axis of the ids."""
     if op.name != "rope" or not 1 < inputs["ids"].shape[1] <= _TOKENS or np.ptp(inputs["ids"].values()) > _RANGE:
         return
-    x, right = inputs["x"].values(), answer(op, inputs, params)
     ids, least = inputs["ids"].values(), _SAME * np.abs(actual).max()
-    wrong, turned = (np.abs(y - actual).max(axis=(0, 2, 3)) > least for y in (right, x))
-    places = np.flatnonzero(wrong)
-    if not places.size or not turned.any():
-        return
-    for words, some in (("first", np.s_[: places[-1] + 1]), ("last", np.s_[places[0] :])):
-        if not turned[some].any():
-            y = right.copy()
-            y[:, some] = x[:, some]
-            yield f"the {words} tokens are not rotated", y
-            return
     told, solved = dict[str, list[str]](), ids.copy()
 
     def at(axis: int, positions: np.ndarray | int) -> np.ndarray:

@@ -16,6 +16,7 @@ from refsd.causes.operation.product_steps import rope_steps, rounded, times_step
 from refsd.causes.operation.row_sums import gain_and_shift, norm_rows, whole_attention
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
+from refsd.golden.wording import counted
 from refsd.numerics.tensor import stored
 
 Named = Iterator[tuple[str, np.ndarray]]
@@ -50,9 +51,9 @@ def bordered(op: Operation, inputs: Inputs, params: Params) -> Named:
                 pairs = [(0, 0), (0, 0), *zip(sides[::2], sides[1::2], strict=True)]
                 wide = np.ascontiguousarray(np.pad(x, pairs, mode))  # type: ignore[call-overload]
                 yield phrase + where, answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": left})
-    for words, wide in _next_rows(x, *padding[-2:]) if any(padding[-2:]) else ():
-        y = answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": (*padding[:-2], 0, 0)})
-        text = "no border left and right: the rows before and behind are read there, as neighbouring memory"
+    for chosen, words, wide in _neighbours(x, *padding[-4:]) if any(padding[-4:]) else ():
+        y = answer(op, {**inputs, "x": stored(wide)}, {**params, "padding": (*padding[:-4], 0, 0, 0, 0)})
+        text = f"no border {chosen}: the rows before and behind are read there, as neighbouring memory"
         yield f"{text}{words}", y
 
 
@@ -64,14 +65,32 @@ _BORDERS = {
 }
 
 
-def _next_rows(x: np.ndarray, left: int, right: int) -> Named:
-    """Yield rows with their neighbours' ends: of all items with channels last, of a plane alone, of all planes."""
-    W, C = x.shape[-1], x.shape[1]
-    for words, axes, lie in ((", channels last", (1, 0), C), ("", (0, 1), len(x) * C), (", all planes", (0, 1), 1)):
+# Sides on which an engine may not see that a picture ends, as slices of a padded one that are zeros then.
+_OPEN = {
+    "left and right": "tb",
+    "at the left": "tbr",
+    "at the right": "tbl",
+    "above": "blr",
+    "below": "tlr",
+    "at all": "",
+}
+
+
+def _neighbours(x: np.ndarray, *sides: int) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Yield (open sides, words, padded x) where memory beside the picture is read on some sides, zeros on others.
+
+    Of a plane alone, of all items with channels last, of all planes. sides: pixels above, below, left and right
+    """
+    (top, bottom, left, right), (H, W), (N, C) = sides, x.shape[-2:], x.shape[:2]
+    i, j = np.arange(-top, H + bottom)[:, None], np.arange(-left, W + right)
+    at, beyond = i * W + j, {"t": i < 0, "b": i >= H, "l": j < 0, "r": j >= W}
+    for words, axes, lie in ("", (0, 1), N * C), (", channels last", (1, 0), C), (", all planes", (0, 1), 1):
         planes = np.moveaxis(x, (0, 1), axes)
-        flat = np.pad(planes.reshape(lie, -1), ((0, 0), (left, right)))
-        rows = flat[:, np.arange(x.size // lie // W)[:, None] * W + np.arange(left + W + right)]
-        yield words, np.ascontiguousarray(np.moveaxis(rows.reshape(*planes.shape[:-1], -1), axes, (0, 1)))
+        flat = np.pad(planes.reshape(lie, -1), ((0, 0), (-at.min(), at.max())))
+        first = np.arange(x.size // lie // (H * W))[:, None, None] * H * W
+        read = np.moveaxis(flat[:, first + at - at.min()].reshape(*planes.shape[:-2], *at.shape), axes, (0, 1))
+        for chosen, zeros in _OPEN.items():
+            yield chosen, words, np.ascontiguousarray(np.where(sum(beyond[side] for side in zeros), 0, read))
 
 
 # --- norms -------------------------------------------------------------------------------------------------------
@@ -157,37 +176,48 @@ def _weights(s: np.ndarray, sinks: int = 0) -> Iterator[tuple[str, np.ndarray]]:
 
     sinks: scores in front that belong to the first tile beside its own
     """
+    lowest = np.finfo(float).min / 4  # for -inf, whose difference would be no number
+    s = np.maximum(s, lowest)
     top = s.max(-1, keepdims=True)
-    right = np.exp(s - np.where(np.isneginf(top), 0.0, top))
-    total = np.maximum(right.sum(-1, keepdims=True), np.finfo(float).tiny)
+    log = np.where(s > lowest, s - top, -np.inf)
+    right, J = np.exp(log), s.shape[-1] - sinks
+
+    def shares(y, by=None):
+        return y / np.maximum(y.sum(-1, keepdims=True) if by is None else by, np.finfo(float).tiny)
+
+    total = right.sum(-1, keepdims=True)
     for name, coarse in _COARSE.items():
         e = coarse(right)
-        yield f"exponentials rounded to {name}, after they are added up", e / total
-        yield f"probabilities rounded to {name}", coarse(right / total)
-        yield f"exponentials rounded to {name}", e / np.maximum(e.sum(-1, keepdims=True), np.finfo(float).tiny)
-    for block in _TILES:
-        if block < s.shape[-1]:
-            starts = np.append(0, np.arange(block, s.shape[-1] - sinks, block) + sinks)
-            sizes = np.diff([*starts, s.shape[-1]])
-            so_far = np.cumsum(np.add.reduceat(right, starts, axis=-1), axis=-1)
-            so_far = np.maximum(np.repeat(so_far, sizes, axis=-1), np.finfo(float).tiny)
-            words = f"tiles of {block} scores are divided by the sum up to their own, not by the whole"
-            yield words, right / so_far
-            tops = np.maximum.accumulate(np.maximum.reduceat(s, starts, axis=-1), axis=-1)
-            tops = np.repeat(tops, sizes, axis=-1)
-            early = np.exp(s - np.where(np.isneginf(tops), 0.0, tops))
-            for name, coarse in _COARSE.items():
-                e = coarse(early)
-                words = f"exponentials rounded to {name} in tiles of {block} scores, after they are added up"
-                yield words, e * np.exp(np.where(np.isneginf(tops), 0.0, tops - top)) / total
-            added = np.maximum(early.sum(-1, keepdims=True), np.finfo(float).tiny)
-            words = f"tiles of {block} scores: a larger maximum does not rescale what earlier tiles gave"
-            yield f"{words} to the sum", right / added
-            yield f"{words} to the values", early / total
-            yield words, early / added
+        yield f"exponentials rounded to {name}, after they are added up", shares(e, total)
+        yield f"probabilities rounded to {name}", coarse(shares(right))
+        yield f"exponentials rounded to {name}", shares(e)
+    cuts = {f"tiles of {counted(n, 'score')}": n for n in (*_TILES, *_OTHER_TILES) if n < J}
+    for tiles, block in (cuts | {f"the {n} parts of a row": -(-J // n) for n in (2, 3, 4, 8) if n < J}).items():
+        starts = np.append(0, np.arange(block, J, block) + sinks)
+        sizes = np.diff([*starts, s.shape[-1]])
+        sums, own = (
+            np.repeat(of.reduceat(y, starts, -1), sizes, -1) for of, y in ((np.add, right), (np.maximum, s))
+        )
+        so_far = np.repeat(np.cumsum(np.add.reduceat(right, starts, axis=-1), axis=-1), sizes, axis=-1)
+        yield f"{tiles} are divided by the sum up to their own, not by the whole", shares(right, so_far)
+        yield f"{tiles} are averaged, each divided by its own sum", shares(right, sums) / len(starts)
+        rise = top - np.maximum.accumulate(own, axis=-1)  # by which the maximum is larger in the end
+        for name, coarse in _COARSE.items() if block in _TILES else ():
+            e = coarse(np.exp(log + rise)) * np.exp(-rise)
+            yield f"exponentials rounded to {name} in {tiles}, after they are added up", shares(e, total)
+        yield f"{tiles} are added up as if their maxima were equal", shares(np.exp(log + top - own))
+        for rescaled, power in _RESCALED.items():
+            wrong = np.exp(log + (1 - power) * rise)
+            words = f"{tiles}: a larger maximum {rescaled} what earlier tiles gave"
+            yield f"{words} to the sum", shares(right, wrong.sum(-1, keepdims=True))
+            yield f"{words} to the values", shares(wrong, total)
+            yield words, shares(wrong)
 
 
+# The power of exp(old maximum - new) with which an engine rescales; right is 1.
+_RESCALED = {"does not rescale": 0.0, "rescales twice": 2.0, "rescales the wrong way": -1.0}
 _TILES = (8, 16, 32, 64, 128, 256)
+_OTHER_TILES = (1, 2, 4, 12, 24, 40, 48, 80, 96, 112, 160, 192, 320, 512)
 # What exponentials, from 0 to 1, are rounded to.
 _COARSE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     **{name: rounded(name) for name in ("bfloat16", "float16", "float8_e4m3fn")},

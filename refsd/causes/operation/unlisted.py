@@ -13,10 +13,11 @@ import numpy as np
 from refsd.causes.operation.block_parts import wrong_values
 from refsd.causes.operation.code_values import code_values, grid_entries, other_indices, other_layouts
 from refsd.causes.operation.fitted_constants import fitted
-from refsd.causes.operation.function_steps import cut_polynomials, ranges, straight_lines
+from refsd.causes.operation.function_steps import ranges, straight_lines
 from refsd.causes.operation.generated_mutants import generated, simplest
 from refsd.causes.operation.other_entries import other_entries
-from refsd.causes.operation.overflows import overflows, partial_maximum
+from refsd.causes.operation.overflows import overflows
+from refsd.causes.operation.precisions import coarse_sums
 from refsd.causes.operation.product_steps import other_tokens
 from refsd.causes.operation.product_terms import product_terms
 from refsd.causes.operation.row_sums import row_sums, softmax_sums
@@ -89,7 +90,6 @@ def _finders(
     call = (op, inputs, params)
     first = {
         "overflows": lambda: overflows(*call, actual),
-        "partial_maximum": lambda: partial_maximum(*call, actual),
         "ranges": lambda: ranges(*call, actual),
         "blocks": lambda: _of_blocks(*call, wrong_values, other_indices),
         "simplest": lambda: simplest(*call),
@@ -101,13 +101,13 @@ def _finders(
     return {
         **first,
         "product_terms": lambda: product_terms(*call, actual),
+        "coarse_sums": lambda: coarse_sums(*call, actual),
         **({} if stepped else {"steps": lambda: stepwise(*call)}),
         "other_tokens": lambda: other_tokens(*call, actual),
         "row_sums": lambda: row_sums(*call, actual),
         "softmax_sums": lambda: softmax_sums(*call, actual),
         "key_counts": lambda: key_counts(*call, actual),
         "other_entries": lambda: other_entries(*call, actual),
-        "cut_polynomials": lambda: cut_polynomials(*call, actual),
         "straight_lines": lambda: straight_lines(*call, actual),
         "bordered": lambda: bordered(*call),
         "fitted": lambda: fitted(*call, actual),

@@ -31,6 +31,14 @@ def test_the_legend_tells_which_part_of_a_modulation_an_operation_takes():
     assert f"shift = {parts[0]}, scale = {parts[1]}" in lines and f"gate = {parts[2]}" in lines
 
 
+def test_the_legend_tells_which_slice_of_a_table_of_modulations_an_operation_takes():
+    lines = shown("wan/wan/frames", "--taps", "blocks.0.*").output.splitlines()
+    legend = {name: rest for name, _, rest in (line.partition(" ") for line in lines)}
+    part = "slice {} of 6 along axis 1 of blocks.0.add".format
+    assert legend["blocks.0.adaptive_layer_norm.1"].endswith(f"shift = {part(4)}, scale = {part(5)}")
+    assert legend["blocks.0.gated_add"].endswith(f"gate = {part(3)}")
+
+
 def shown(*arguments: str):
     return CliRunner().invoke(app, ["golden", "show", *arguments])
 

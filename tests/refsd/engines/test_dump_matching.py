@@ -13,6 +13,7 @@ from refsd.judges import judges
 from refsd.judges.model import ModelJudge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
+from refsd.taps import Taps
 from refsd.weights.model_files import model_files
 
 DRAW = np.random.default_rng(1).standard_normal
@@ -89,3 +90,37 @@ def test_a_named_tensor_may_have_its_axes_in_another_order(tmp_path):
     assert result(np.moveaxis(patches, 1, -1), ["mine=patch_embedding"]).status == "pass"
     wrong = result(np.moveaxis(patches * 2, 1, -1), ["mine=patch_embedding"])
     assert wrong.status == "fail" and wrong.place.startswith("patch_embedding")
+
+
+class _OnceInverted(Arithmetic):
+    """The first RMS norm's result has the other sign."""
+
+    def rms_norm(self, x, weight, eps=1e-6):
+        y = super().rms_norm(x, weight, eps)
+        self.inverted = getattr(self, "inverted", 0) + 1
+        return -y if self.inverted == 1 else y
+
+
+@pytest.mark.jitted
+def test_an_error_at_a_tensor_that_nothing_names_is_at_or_before_the_place(tmp_path):
+    """The wrong norm is told by no content; what is made of it is. Named, it is the place itself."""
+    case = CASES["wan/wan/frames"]
+    judge, inputs = ModelJudge(model_files), case.realize()
+    taps = Taps(ops=True)
+    out, right = judge.tapped(case, inputs, _OnceInverted(FLOAT64), taps), judge.reference_taps(case, inputs)
+    first = next(name for name, y in taps.items() if not np.allclose(y, right[name]))
+    path = tmp_path / "mine.safetensors"
+    own = {f"t.{i}": y for i, y in enumerate(taps.values())} | out
+    save_file({name: np.ascontiguousarray(y, np.float32) for name, y in own.items()}, path)
+    truth = judge.answer(case, inputs, Arithmetic(FLOAT64))
+    runner = conform.Runner(judges(model_files), lambda case: truth)._replace(explains=False)
+
+    def place(*names):
+        (found,) = registry.find(f"dump:{path}", model_files=model_files)
+        give_names([found.engine], names)
+        (told,) = conform.run(runner, [found.engine], [case])
+        return told.place
+
+    unnamed = place()
+    assert unnamed.startswith("at or before ") and [*right].index(unnamed.split()[-1]) > [*right].index(first)
+    assert place(f"t.{[*taps].index(first)}={first}") == first

@@ -514,6 +514,12 @@ def _moved(text: str, truth: np.ndarray) -> np.ndarray | None:
     if copied:
         axis, at = int(copied[1]), int(copied[2])
         return np.broadcast_to(np.take(truth, [at], axis), truth.shape)
+    tail = re.search(r"the last (\d+) of \d+ along axis (\d)[^:]*: a copy of index (\d+)", text)
+    if tail:
+        rows, axis, at = map(int, tail.groups())
+        y = np.moveaxis(truth, axis, 0).copy()
+        y[-rows:] = y[at]
+        return np.moveaxis(y, 0, axis)
     match = re.search(r"axis (\d)(?: \(\w+\))? is (.*)", text)
     if not match:
         return None

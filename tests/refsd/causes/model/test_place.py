@@ -23,8 +23,10 @@ from refsd.weights.model_files import model_files
 def test_one_slice_of_a_longer_tensor_may_stand_for_it():
     y = np.arange(24.0).reshape(2, 4, 3)
     one = dict(_slices(y, (2, 3)))
-    assert [*one] == ["the first slice along axis 1 of ", "the last slice along axis 1 of "]
-    assert np.array_equal(one["the last slice along axis 1 of "], y[:, -1])
+    assert [*one] == [f"slice {i} of 4 along axis 1 of " for i in (1, 2, 3, 4)]
+    assert np.array_equal(one["slice 3 of 4 along axis 1 of "], y[:, 2])
+    many = dict(_slices(np.arange(48.0).reshape(2, 8, 3), (2, 3)))
+    assert [*many] == ["the first slice along axis 1 of ", "the last slice along axis 1 of "]
     assert [*dict(_slices(y, (2, 2, 3)))] == ["the first 2 of 4 slices of ", "the last 2 of 4 slices of "]
     assert not [*_slices(y, (3, 2))]
 

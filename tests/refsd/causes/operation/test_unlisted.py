@@ -837,14 +837,6 @@ def _sums_of_pairs(op, inputs, params):
     return x / np.sqrt(both.reshape(*x.shape[:-1], 1) / x.shape[-1] + params["eps"])
 
 
-def _maximum_of_lanes(op, inputs, params):
-    """The maximum of 24 scores of every 25, as other lanes are lost."""
-    x = inputs["x"].values() * np.float32(params["scale"])
-    with np.errstate(all="ignore"):
-        e = np.exp(x - x[..., np.arange(x.shape[-1]) % 25 < 10].max(axis=-1, keepdims=True))
-        return e / e.sum(axis=-1, keepdims=True)
-
-
 def _sum_so_far(s):
     """Each tile of 16 scores is divided by the sum up to its own last one."""
     e = np.exp(s - s.max(axis=-1, keepdims=True))
@@ -903,7 +895,6 @@ INSIDE = {
         "activations rounded to bf16",
     ),
     "rows that share a sum": ("rms_norm/f32/bare-x2x10x132", _sums_of_pairs, "sums over 2 rows that share a place"),
-    "a maximum of some": ("softmax/f32/long-x9x1100", _maximum_of_lanes, "maximum .* is that of a part of the row"),
     # statistics of norms
     # precisions
     "weights cut off": (LINEAR, _cut_off, "weight cut off to tf32"),
@@ -986,11 +977,6 @@ INSIDE = {
             params,
         ),
         r"each sink weighs (4\b|3\.999|4\.000)",
-    ),
-    "a polynomial for a sigmoid": (
-        "sigmoid/f32/bend-x33x77",
-        lambda op, inputs, params: np.clip(np.polyval([0.001, 0, 0.2, 0.5], inputs["x"].values()), 0, 1),
-        r"polynomial, 0\.5 \+ 0\.2 x \+ 0\.001 x\^3, cut off at 0 and 1",
     ),
     # frequencies
     "frequencies of times": (
