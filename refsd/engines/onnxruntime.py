@@ -109,10 +109,12 @@ def find(
     else:
         in_float32, in_integers = settings | {"entries": {_LEVEL: "1"}}, settings | _INTEGERS
         written = {"refusal": _no_tool_writes, "quantized": True}
+        first = made(name, numerics=ONNXRUNTIME_Q8, settings=settings, refusal=_groups_in_8_bits)
+        beside = partial(made, process=first.process)
         engines = [
-            made(name, numerics=ONNXRUNTIME_Q8, settings=settings, refusal=_groups_in_8_bits),
-            made(f"{name}-f32", numerics=ONNXRUNTIME_CPU, settings=in_float32, refusal=_without_blocks),
-            made(f"{name}-qdq", numerics=ONNXRUNTIME_DYNAMIC, settings=in_integers, **written),
+            first,
+            beside(f"{name}-f32", numerics=ONNXRUNTIME_CPU, settings=in_float32, refusal=_without_blocks),
+            beside(f"{name}-qdq", numerics=ONNXRUNTIME_DYNAMIC, settings=in_integers, **written),
         ]
     return [EngineSearch(engine.name, engine) for engine in engines]
 
