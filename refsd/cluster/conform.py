@@ -101,6 +101,7 @@ class _Run:
 
     def ask_again(self) -> list[Result]:
         """Ask each serving engine its first case again -> the results that have changed."""
+        self.store.sweep()
         results = [(conform.after_asking_again(self._runner, *of), of[2]) for of in self._serving()]
         return [again for again, before in results if again is not before]
 
@@ -134,10 +135,7 @@ def ask_again(plan: Plan) -> list[Result]:
     """Ask the first case of each engine here again, and end the run on this worker -> results that have changed."""
     with _one:
         run = _runs.pop(plan.run, None)
-        if run is None:
-            return []
-        run.store.sweep()
-        return run.ask_again()
+        return [] if run is None else run.ask_again()
 
 
 def sees(store: str, name: str, digest: str) -> bool:
@@ -224,7 +222,6 @@ class _Jobs:
                 self._apart is not None and case.name in needs_truth and (case.name in self._apart or not shared)
             )
             truth = self._runner.truths(case) if apart else None
-            # So that a model, and what compiles an operation, is made in one process.
             kin = fingerprint(case.model) if case.model else case.op
             for needs, names in groups.items():
                 yield Job((self._plan, case, names, truth), dict(needs), kin)

@@ -24,9 +24,6 @@ from refsd.cluster.spread import Job
 from refsd.numerics.errors import BadInput
 from refsd.numerics.processor import usable_cores
 
-# So many jobs of a group must be left that a process without any takes some of another's.
-_WORTH = 3
-
 
 def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(mapping)
@@ -123,12 +120,8 @@ def _piece(process: "_Process", function: Callable[..., list], piece: Job, crash
 
 
 class _Left:
-    """The jobs that no process has taken: each process takes one group after another, and its jobs in their order.
-
-    So what the jobs of a group share, as a model or compiled kernels, is made in one process. One that finds no
-    group left takes the last jobs of another's.
-
-    outcomes: of all jobs, in their order
+    """The jobs that no process has taken, and the outcomes of all. A process takes one group after another, so that
+    it makes what their jobs share, as a model or compiled kernels; if none is left, the last jobs of another's.
     """
 
     def __init__(self, jobs: Iterable[Job]):
@@ -145,13 +138,13 @@ class _Left:
         with self._lock:
             own = self._groups.get(self._taken.get(process, ""))
             if not own:
-                others = {*self._taken.values()}
-                name = next((name for name, of in self._groups.items() if of and name not in others), "")
+                begun = {*self._taken.values()}
+                name = next((name for name, of in self._groups.items() if of and name not in begun), "")
                 self._taken[process], own = name, self._groups.get(name)
             if own:
                 return own.popleft()
             longest = max(self._groups.values(), key=len, default=())
-            return longest.pop() if len(longest) >= _WORTH else None
+            return longest.pop() if len(longest) > 2 else None  # for so few a model is not made again
 
 
 class _Process:

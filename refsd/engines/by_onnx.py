@@ -98,7 +98,8 @@ class OnnxEngine(NoDeviations):
             return None
         if self._model_files is None:
             return "no folder to write the model's weights to"
-        return "its graph is larger than a message of protobuf" if bytes_of_weights(case) > _MESSAGE else None
+        large = bytes_of_weights(case.op, case.model) > _MESSAGE
+        return "its graph is larger than a message of protobuf" if large else None
 
     def _went_elsewhere(self, case: Case) -> str | None:
         if not self.device:

@@ -44,6 +44,8 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
     options.intra_op_num_threads = settings["threads"]
+    # Threads that wait would take a core each from those that judge.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     for name, value in settings.get("entries", {}).items():
         options.add_session_config_entry(name, value)
     with tempfile.TemporaryDirectory() as folder:

@@ -52,15 +52,11 @@ def make_into(store: Store, chosen: Sequence[Case], public: bool = False) -> int
 
 
 def truth_of(store: Store) -> Callable[[Case], Answer]:
-    """Return case -> its golden's answer, which is made if the store lacks it. Sweep the store at the end.
-
-    Raises BadInput, when an answer is asked for, if it cannot be made.
-    """
+    """Return case -> its golden's answer, made if the store lacks it. Sweep the store at the end."""
     reference = Reference(model_files=model_files)
 
     def truth(case: Case) -> Answer:
-        answer = store.answer(case)
-        if answer is None:
+        if (answer := store.answer(case)) is None:
             inputs = case.realize()
             store.put(case, inputs, reference.run(case, inputs), reference.version)
             answer = store.get(case.name).outputs
@@ -73,10 +69,8 @@ def truth_of(store: Store) -> Callable[[Case], Answer]:
 def truths(store: Store, chosen: Sequence[Case]) -> Iterator[Callable[[Case], Answer]]:
     """Yield case -> its golden's answer, as `truth_of`.
 
-    From the first answer that is asked for, many missing ones are made by a process beside this one, in the order
-    of `chosen`, and each is waited for when it is asked for. So the two compile different kernels at the same time
-    (float64 there, the engine's numerics here). Kernels that both need are compiled there alone, if this process
-    asks for a case's answer before it computes.
+    Many missing ones are made by a process beside this one, in the order of `chosen`, so that the two compile
+    different kernels at once. What both need is compiled there alone, if this one first asks for an answer.
     """
     truth = truth_of(store)
     made: set[str] = set()
@@ -85,8 +79,8 @@ def truths(store: Store, chosen: Sequence[Case]) -> Iterator[Callable[[Case], An
         @functools.cache
         def names() -> IO[str] | None:
             missing = sum(not store.manifest_path(case.name).exists() for case in chosen)
-            alone = store.origin is not None or missing < _MANY
-            return None if alone else beside.enter_context(_maker(store, chosen))
+            many = store.origin is None and missing >= _MANY
+            return beside.enter_context(_maker(store, chosen)) if many else None
 
         def stored(case: Case) -> Answer:
             while (made_there := names()) is not None and case.name not in made:

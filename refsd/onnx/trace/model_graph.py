@@ -34,15 +34,10 @@ def refuses(case: Case) -> str | None:
     return None
 
 
-def bytes_of_weights(case: Case) -> int:
-    """Estimate the weights of a case's graph: large matrices in their type if ONNX has it, else in float32."""
-    assert case.model is not None
-    return _bytes_of(COMPONENTS[case.op.removeprefix(_PREFIX)].part or "", case.model)
-
-
 @functools.cache
-def _bytes_of(component: str, model: ModelRecipe) -> int:
-    narrow = _NARROW.get(model.type, 4.0)
+def bytes_of_weights(op: str, model: ModelRecipe) -> int:
+    """Estimate the weights of a case's graph: large matrices in their type if ONNX has it, else in float32."""
+    component, narrow = COMPONENTS[op.removeprefix(_PREFIX)].part or "", _NARROW.get(model.type, 4.0)
     sizes = NETWORKS[component].shapes(size_of(model, component)).values()
     return int(sum((narrow if len(shape) > 1 else 4) * math.prod(shape) for shape in sizes))
 
