@@ -24,6 +24,7 @@ from refsd.golden.judge import Answer
 from refsd.golden.report import Result
 from refsd.golden.waivers import Waiver, applicable
 from refsd.goldens.judging import references, runner
+from refsd.goldens.making import truth_of
 from refsd.numerics.errors import BadInput
 from refsd.numerics.processor import cpu_features
 from refsd.weights.model_files import open_store, trim_model_files
@@ -67,7 +68,7 @@ class _Run:
         self._plan = plan
         self._engines: dict[str, Engine] = {}
         waivers = applicable(plan.waivers, cpu_features())
-        judging = runner(lambda case: self.store.get(case.name).outputs, waivers, plan.taps, plan.today)
+        judging = runner(truth_of(self.store), waivers, plan.taps, plan.today)
         self._runner = judging._replace(explains=plan.explains, twice=plan.twice)
 
     def engine(self, name: str) -> Engine:
@@ -100,6 +101,7 @@ class _Run:
 
     def ask_again(self) -> list[Result]:
         """Ask each serving engine its first case again -> the results that have changed."""
+        self.store.sweep()
         results = [(conform.after_asking_again(self._runner, *of), of[2]) for of in self._serving()]
         return [again for again, before in results if again is not before]
 
@@ -161,7 +163,7 @@ def judge_on(
 
     address: of the goldens, as the workers open them
     apart:   names of goldens that are not there, but here; None: the workers are processes of this machine, and
-             read a golden when the runner has its case's truth
+             make a golden that is not there
     """
     arguments = {engine.name: engine.argument for engine in engines}
     today, how = conform.today_of(runner), (runner.taps, runner.explains, runner.twice)
@@ -216,14 +218,13 @@ class _Jobs:
             groups: dict[tuple, list[str]] = {}
             for engine in wanted[case.name]:
                 groups.setdefault(tuple(engine.needs.items()), []).append(engine.name)
-            truth = None
-            if case.name in needs_truth and (self._apart is None or case.name in self._apart or not shared):
-                truth = self._runner.truths(case)
-            if self._apart is None:
-                truth = None  # it is stored now
-            same_model = fingerprint(case.model) if case.model else ""
+            apart = (
+                self._apart is not None and case.name in needs_truth and (case.name in self._apart or not shared)
+            )
+            truth = self._runner.truths(case) if apart else None
+            kin = fingerprint(case.model) if case.model else case.op
             for needs, names in groups.items():
-                yield Job((self._plan, case, names, truth), dict(needs), same_model)
+                yield Job((self._plan, case, names, truth), dict(needs), kin)
 
     def _shared(self, cases: Sequence[Case]) -> bool:
         """True if every worker reads the goldens that are there under the store's own address."""

@@ -10,6 +10,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,9 +23,6 @@ import numba
 from refsd.cluster.spread import Job
 from refsd.numerics.errors import BadInput
 from refsd.numerics.processor import usable_cores
-
-# Outcomes that are not yet taken, for each process: enough that none is idle where another's call is long.
-_AHEAD = 16
 
 
 def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
@@ -83,17 +81,20 @@ class Processes:
         split: Callable[[Job], Sequence[Job]] = lambda job: [job],
     ) -> Iterator[list]:
         """Yield function(*arguments) of each job, in the order of the jobs. Arguments: as in Spread.run."""
-        waiting: deque[Future] = deque()
-        of_group: dict[str, _Process] = {}
-        for job in jobs:
-            process = of_group.get(job.group) or min(self._all, key=_Process.waiting)
-            if job.group:
-                of_group[job.group] = process
-            waiting.append(process.submit(self._outcome, process, function, job, crashed, split))
-            while waiting and (waiting[0].done() or len(waiting) > _AHEAD * len(self._all)):
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        left = _Left(jobs)
+
+        def work(process: _Process) -> None:
+            while not self._closed and (one := left.next(process)) is not None:
+                outcome, job = one
+                try:
+                    outcome.set_result(self._outcome(process, function, job, crashed, split))
+                except BaseException as error:
+                    outcome.set_exception(error)
+
+        for process in self._all:
+            process.calls.submit(work, process)
+        while left.outcomes:
+            yield left.outcomes.popleft().result()
 
     def on_every_worker(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         """Run a function once in each process, one after another, while no job runs -> number -> its value."""
@@ -118,6 +119,34 @@ def _piece(process: "_Process", function: Callable[..., list], piece: Job, crash
         return crashed(piece)
 
 
+class _Left:
+    """The jobs that no process has taken, and the outcomes of all. A process takes one group after another, so that
+    it makes what their jobs share, as a model or compiled kernels; if none is left, the last jobs of another's.
+    """
+
+    def __init__(self, jobs: Iterable[Job]):
+        self._groups: dict[str, deque[tuple[Future, Job]]] = {}
+        self._taken: dict[_Process, str] = {}
+        self._lock = threading.Lock()
+        self.outcomes: deque[Future] = deque()
+        for number, job in enumerate(jobs):
+            self.outcomes.append(Future())
+            self._groups.setdefault(job.group or str(number), deque()).append((self.outcomes[-1], job))
+
+    def next(self, process: "_Process") -> tuple[Future, Job] | None:
+        """Return a job for a process, and its outcome; None if there is none for it."""
+        with self._lock:
+            own = self._groups.get(self._taken.get(process, ""))
+            if not own:
+                begun = {*self._taken.values()}
+                name = next((name for name, of in self._groups.items() if of and name not in begun), "")
+                self._taken[process], own = name, self._groups.get(name)
+            if own:
+                return own.popleft()
+            longest = max(self._groups.values(), key=len, default=())
+            return longest.pop() if len(longest) > 2 else None  # for so few a model is not made again
+
+
 class _Process:
     """A process that is started when it is first called, and again after it has ended.
 
@@ -127,18 +156,8 @@ class _Process:
 
     def __init__(self, threads: int):
         self.calls = ThreadPoolExecutor(1)
-        self._submitted: list[Future] = []
         self._threads = threads
         self._child: subprocess.Popen[bytes] | None = None
-
-    def submit(self, *call: Any) -> Future:
-        self._submitted.append(self.calls.submit(*call))
-        return self._submitted[-1]
-
-    def waiting(self) -> int:
-        """Return how many submitted calls have not ended."""
-        self._submitted = [one for one in self._submitted if not one.done()]
-        return len(self._submitted)
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """Return function(*arguments). Raises BadInput as it does, _Ended if the process ends."""

@@ -27,7 +27,7 @@ class Job(NamedTuple):
     """
     arguments: of the function that runs
     needs:     Dask resources that its worker must have: {"vulkan": 1}
-    group:     jobs of one group run in one process, which then has what they share; "" is no group
+    group:     processes of this machine take whole groups, whose jobs share a model or kernels; "" is no group
     """
 
     arguments: tuple

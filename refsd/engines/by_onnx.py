@@ -8,7 +8,6 @@ The file of such an engine has, beside find():
 """
 
 import importlib
-import json
 import sys
 from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
@@ -63,6 +62,7 @@ class OnnxEngine(NoDeviations):
     model_files: model recipe, layout -> its files; None: the engine refuses cases of models
     outputs_last: how matrices in blocks lie: Builder.outputs_last
     quantized:   how cases of operations are written: Builder.quantized
+    process:     of another engine of this module, which then computes for this one, too
     """
 
     def __init__(
@@ -78,10 +78,11 @@ class OnnxEngine(NoDeviations):
         model_files: ModelFiles | None = None,
         outputs_last: bool = False,
         quantized: bool = False,
+        process: Worker | None = None,
     ):
         self.name, self.version, self.device = name, version, device
         self._numerics, self._refusal, self._model_files = numerics, refusal, model_files
-        self._worker = Worker(["-m", "refsd.engines.by_onnx", module, json.dumps(dict(settings or {}))], timeout)
+        self._settings, self.process = settings or {}, process or Worker(["-m", __name__, module], timeout)
         self._traced: tuple[Any, CaseModel] | None = None
         self._laid, self._quantized = {"outputs_last": outputs_last}, quantized
 
@@ -97,7 +98,8 @@ class OnnxEngine(NoDeviations):
             return None
         if self._model_files is None:
             return "no folder to write the model's weights to"
-        return "its graph is larger than a message of protobuf" if bytes_of_weights(case) > _MESSAGE else None
+        large = bytes_of_weights(case.op, case.model) > _MESSAGE
+        return "its graph is larger than a message of protobuf" if large else None
 
     def _went_elsewhere(self, case: Case) -> str | None:
         if not self.device:
@@ -160,7 +162,7 @@ class OnnxEngine(NoDeviations):
     def _execute(self, graph: "CaseModel") -> dict[str, np.ndarray]:
         sent = {f"feed:{name}": stored(array) for name, array in graph.feeds.items()}
         sent["model"] = stored(np.frombuffer(graph.model.SerializeToString(), np.uint8))
-        _, results = self._worker.ask({}, sent)
+        _, results = self.process.ask(self._settings, sent)
         return {name: tensor.data for name, tensor in results.items()}
 
 
@@ -201,13 +203,12 @@ def missing(name: str, extra: str, *packages: str) -> list[EngineSearch]:
     return [EngineSearch(name, None, f"{absent[0]} is not installed: {how_to_install(extra)}")]
 
 
-def _main(module: str, settings: str) -> None:
+def _main(module: str) -> None:
     execute = importlib.import_module(f"refsd.engines.{module}").execute
-    how = json.loads(settings)
 
-    def answer(header, tensors):
+    def answer(settings, tensors):
         feeds = {name.removeprefix("feed:"): t.data for name, t in tensors.items() if name.startswith("feed:")}
-        outputs = execute(tensors["model"].data.tobytes(), feeds, how)
+        outputs = execute(tensors["model"].data.tobytes(), feeds, settings)
         return {}, {name: stored(np.asarray(y, order="C")) for name, y in outputs.items()}
 
     serve(answer)

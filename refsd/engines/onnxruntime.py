@@ -44,6 +44,8 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
     options.intra_op_num_threads = settings["threads"]
+    # Threads that wait would take a core each from those that judge.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     for name, value in settings.get("entries", {}).items():
         options.add_session_config_entry(name, value)
     with tempfile.TemporaryDirectory() as folder:
@@ -109,10 +111,12 @@ def find(
     else:
         in_float32, in_integers = settings | {"entries": {_LEVEL: "1"}}, settings | _INTEGERS
         written = {"refusal": _no_tool_writes, "quantized": True}
+        first = made(name, numerics=ONNXRUNTIME_Q8, settings=settings, refusal=_groups_in_8_bits)
+        beside = partial(made, process=first.process)
         engines = [
-            made(name, numerics=ONNXRUNTIME_Q8, settings=settings, refusal=_groups_in_8_bits),
-            made(f"{name}-f32", numerics=ONNXRUNTIME_CPU, settings=in_float32, refusal=_without_blocks),
-            made(f"{name}-qdq", numerics=ONNXRUNTIME_DYNAMIC, settings=in_integers, **written),
+            first,
+            beside(f"{name}-f32", numerics=ONNXRUNTIME_CPU, settings=in_float32, refusal=_without_blocks),
+            beside(f"{name}-qdq", numerics=ONNXRUNTIME_DYNAMIC, settings=in_integers, **written),
         ]
     return [EngineSearch(engine.name, engine) for engine in engines]
 

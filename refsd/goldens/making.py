@@ -1,10 +1,11 @@
 """Make the answers that a store of goldens lacks: before they are needed, or in a process beside this one."""
 
+import functools
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import IO
 
 import msgspec
@@ -50,38 +51,48 @@ def make_into(store: Store, chosen: Sequence[Case], public: bool = False) -> int
         return make(store, chosen, Reference(model_files=model_files), done)
 
 
+def truth_of(store: Store) -> Callable[[Case], Answer]:
+    """Return case -> its golden's answer, made if the store lacks it. Sweep the store at the end."""
+    reference = Reference(model_files=model_files)
+
+    def truth(case: Case) -> Answer:
+        if (answer := store.answer(case)) is None:
+            inputs = case.realize()
+            store.put(case, inputs, reference.run(case, inputs), reference.version)
+            answer = store.get(case.name).outputs
+        return answer
+
+    return truth
+
+
 @contextmanager
 def truths(store: Store, chosen: Sequence[Case]) -> Iterator[Callable[[Case], Answer]]:
-    """Yield case -> its golden's answer; make those that the store lacks.
+    """Yield case -> its golden's answer, as `truth_of`.
 
-    Many missing ones are made by a process beside this one, in the order of `chosen`, and each is waited for when
-    it is asked for. So the two compile different kernels at the same time (float64 there, the engine's numerics
-    here). Kernels that both need are compiled there alone, if this process asks for a case's answer before it
-    computes.
-
-    Raises BadInput, at once or when an answer is asked for, if one cannot be made.
+    Many missing ones are made by a process beside this one, in the order of `chosen`, so that the two compile
+    different kernels at once. What both need is compiled there alone, if this one first asks for an answer.
     """
-    missing = [case for case in chosen if not store.manifest_path(case.name).exists()]
-    if store.origin is not None or len(missing) < _MANY:
-        make_into(store, chosen)
-        yield lambda case: store.get(case.name).outputs
-        return
-    with _maker(store, chosen) as names:
-        made: set[str] = set()
+    truth = truth_of(store)
+    made: set[str] = set()
+    with ExitStack() as beside:
 
-        def truth(case: Case) -> Answer:
-            while case.name not in made:
-                name = names.readline().rstrip("\n")
-                if name:
-                    made.add(name)
-                else:  # it ended early: what stopped it stops this process too, which says why
-                    make_into(store, chosen)
-                    made.update(case.name for case in chosen)
-            return store.get(case.name).outputs
+        @functools.cache
+        def names() -> IO[str] | None:
+            missing = sum(not store.manifest_path(case.name).exists() for case in chosen)
+            many = store.origin is None and missing >= _MANY
+            return beside.enter_context(_maker(store, chosen)) if many else None
 
-        yield truth
-        if len(made) == len(chosen):  # otherwise the run was interrupted: nobody needs the rest now
-            names.read()  # until it has tidied up
+        def stored(case: Case) -> Answer:
+            while (made_there := names()) is not None and case.name not in made:
+                name = made_there.readline().rstrip("\n")
+                # If it ended early, what stopped it stops this process too, which says why.
+                made.update([name] if name else [case.name for case in chosen])
+            return truth(case)
+
+        yield stored
+        if len(made) == len(chosen) and (made_there := names()) is not None:  # otherwise the run was interrupted
+            made_there.read()  # until it has tidied up
+    store.sweep()
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class RecipeFiles:
     def __call__(self, model: ModelRecipe, layout: str) -> Path:
         """Return the model's path. Raises BadInput for an unknown family, type or layout, or if writing fails."""
         try:
-            if self._fresh or _size(model) <= SMALL:
+            if self._fresh or recipes.size(model) <= SMALL:
                 return self._of_this_run(model, layout)
             return self._of_all_runs(model, layout)
         except OSError as error:
@@ -96,7 +96,7 @@ class RecipeFiles:
             remove(made.path)
             made = None
         if made is None:
-            parent = Path(tempfile.gettempdir()) if _size(model) <= SMALL else self._kept
+            parent = Path(tempfile.gettempdir()) if recipes.size(model) <= SMALL else self._kept
             if parent not in self._scratch:
                 self._scratch[parent] = Scratch(parent, "refsd-models-" if parent != self._kept else MAKING)
             path = self._scratch[parent].path / _folder(model) / _name(model, layout)
@@ -126,7 +126,7 @@ class RecipeFiles:
         if os.path.lexists(path):
             self._note(f"{path}: {fault}; it is made again")
         else:
-            size = f"{_size(model) / 1e9:.1f} GB"
+            size = f"{recipes.size(model) / 1e9:.1f} GB"
             self._note(f"making {path}, {size}, kept for later runs: `refsd cache` shows and clears it")
         with Scratch(self._kept, MAKING) as scratch:
             made = scratch / path.name
@@ -139,11 +139,6 @@ class RecipeFiles:
                     remove(scratch / "old")
                 os.replace(new, old)
             checksums.flush(path.parent)
-
-
-@functools.cache
-def _size(model: ModelRecipe) -> int:
-    return recipes.size(model)
 
 
 def _folder(model: ModelRecipe) -> str:

@@ -1,5 +1,6 @@
 """Make recipe weights: a whole checkpoint in its real layout, drawn from seeds that are its tensors' names."""
 
+import functools
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -180,6 +181,7 @@ def _drawn(model: ModelRecipe, of: Shapes) -> dict[str, Recipe]:
     return {name: tensor_recipe(name, shape, model.type, model.quiet) for name, shape in of.items()}
 
 
+@functools.cache
 def size(model: ModelRecipe) -> int:
     """Return the size of all tensors in bytes."""
     return sum(spec.nbytes for spec in _specs(model, all_recipes(model)).values())

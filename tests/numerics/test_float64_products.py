@@ -28,7 +28,7 @@ def heads(length, count, size):
 # The simple kernel, and the arguments that it and the method take.
 PRODUCTS = {
     "linear": (linear, (drawn(2, 150, 71), drawn(64, 71), drawn(64))),
-    "conv2d": (conv2d_im2col, (drawn(2, 5, 21, 27), drawn(38, 5, 3, 3), drawn(38), 1, (1, 0, 1, 2))),
+    "conv2d": (conv2d_im2col, (drawn(2, 15, 21, 27), drawn(38, 15, 3, 3), drawn(38), 1, (1, 0, 1, 2))),
     "attention": (attention, (heads(70, 6, 24), heads(130, 3, 24), heads(130, 3, 40), 0.1)),
 }
 

@@ -1,5 +1,6 @@
 """A case of a model as an ONNX graph with what it is fed."""
 
+import functools
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from refsd.components import COMPONENTS, load
-from refsd.golden.case import Case
+from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import ModelFiles
 from refsd.golden.judge import Inputs
 from refsd.models.catalogue import NETWORKS
@@ -33,12 +34,11 @@ def refuses(case: Case) -> str | None:
     return None
 
 
-def bytes_of_weights(case: Case) -> int:
+@functools.cache
+def bytes_of_weights(op: str, model: ModelRecipe) -> int:
     """Estimate the weights of a case's graph: large matrices in their type if ONNX has it, else in float32."""
-    assert case.model is not None
-    component = COMPONENTS[case.op.removeprefix(_PREFIX)].part or ""
-    narrow = _NARROW.get(case.model.type, 4.0)
-    sizes = NETWORKS[component].shapes(size_of(case.model, component)).values()
+    component, narrow = COMPONENTS[op.removeprefix(_PREFIX)].part or "", _NARROW.get(model.type, 4.0)
+    sizes = NETWORKS[component].shapes(size_of(model, component)).values()
     return int(sum((narrow if len(shape) > 1 else 4) * math.prod(shape) for shape in sizes))
 
 

@@ -36,11 +36,21 @@ def test_outcomes_come_in_the_order_of_the_jobs():
     assert run(jobs.doubled, *slow_first) == [[2 * x] for x in range(40)]
 
 
-def test_kin_run_in_one_process():
+def processes_of(*of):
+    """The processes that ran jobs. of: (group, seconds) of each"""
     with Processes(2) as processes:
-        jobs_of_two = (Job((x,), group="even" if x % 2 == 0 else "odd") for x in range(12))
-        pids = [pid for (pid,) in processes.run(jobs.of_this_process, jobs_of_two, list)]
+        of_two = (Job((x, seconds), group=group) for x, (group, seconds) in enumerate(of))
+        return [pid for (pid,) in processes.run(jobs.of_this_process, of_two, list)]
+
+
+def test_kin_run_in_one_process():
+    pids = processes_of(*[("even", 0.0), ("odd", 0.0)] * 3)
     assert len(set(pids[::2])) == len(set(pids[1::2])) == 1 and pids[0] != pids[1]
+
+
+def test_a_process_without_jobs_takes_the_last_of_another():
+    pids = processes_of(("short", 0.0), *[("long", 0.3)] * 12)
+    assert pids[0] == pids[-1] != pids[1]
 
 
 def test_a_job_that_ends_its_process_is_found_out_and_the_others_are_done():

@@ -4,10 +4,12 @@ import contextlib
 import io
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from refsd.cases import CASES
 from refsd.engines.reference import Reference
+from refsd.golden.recipe import Recipe
 from refsd.golden.store import Store, make
 from refsd.goldens import making
 
@@ -40,14 +42,22 @@ def test_where_that_process_ends_early_this_one_makes_them(tmp_path, monkeypatch
     make(store, CHOSEN[:1], Reference())
     with making.truths(store, CHOSEN) as truth:
         assert truth(CHOSEN[0]).keys() == {"y"} and store.names() == [CHOSEN[0].name]
-        assert truth(CHOSEN[2]).keys() == {"y"} and len(store.names()) == 3
+        assert truth(CHOSEN[2]).keys() == {"y"} and len(store.names()) == 2
 
 
 def test_few_goldens_need_no_process(tmp_path, monkeypatch):
     monkeypatch.setattr(making, "_maker", None)
     store = Store(tmp_path)
     with making.truths(store, CHOSEN) as truth:
-        assert len(store.names()) == 3 and truth(CHOSEN[0])["y"].dtype == "float64"
+        assert truth(CHOSEN[0])["y"].dtype == "float64" and store.names() == [CHOSEN[0].name]
+
+
+def test_a_golden_of_an_earlier_case_is_made_again(tmp_path):
+    store, case = Store(tmp_path), CHOSEN[0]
+    make(store, [msgspec.structs.replace(case, params={}, inputs={"x": Recipe((2, 4))})], Reference())
+    with making.truths(store, [case]) as truth:
+        assert truth(case)["y"].shape == case.inputs["x"].shape
+    assert [path.stem for path in (tmp_path / "blobs").iterdir()] == [store.manifest(case.name).blob]
 
 
 @pytest.mark.parametrize("how", [KeyboardInterrupt, None])
@@ -57,7 +67,8 @@ def test_a_run_that_is_cut_off_ends_the_process(how, tmp_path, monkeypatch):
     started = []
     popen = making.subprocess.Popen
     monkeypatch.setattr(making.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[0])
-    with contextlib.suppress(KeyboardInterrupt), making.truths(Store(tmp_path), CHOSEN):
+    with contextlib.suppress(KeyboardInterrupt), making.truths(Store(tmp_path), CHOSEN) as truth:
+        truth(CHOSEN[0])
         if how is not None:
             raise how
     assert started[0].returncode == -9
