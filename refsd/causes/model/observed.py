@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.causes.model.parts import parts, slices
 from refsd.causes.operation.fitted_constants import fitted_through
 from refsd.causes.operation.generated_mutants import simplest
 from refsd.causes.operation.precisions import broken_requests, in_precisions
@@ -91,10 +92,10 @@ class Call(NamedTuple):
             right = own.values()
             if argument in ("weight", "bias") or right.dtype.kind != "f":
                 continue
-            read = [(n, *one) for n, y in tensors.items() for of in (_parts, _slices) for one in of(y, right.shape)]
+            read = [(n, *one) for n, y in tensors.items() for of in (parts, slices) for one in of(y, right.shape)]
             part_of = next(((part, name) for name, part, y in read if part and alike(y, right)), ("", ""))
             for name, y in tensors.items():
-                for part, values in (*_parts(y, right.shape), *_slices(y, right.shape)):
+                for part, values in (*parts(y, right.shape), *slices(y, right.shape)):
                     key = argument, values.tobytes()
                     if key in done or np.array_equal(values, right):
                         continue
@@ -208,42 +209,12 @@ def _once_more(y: np.ndarray, turns: Sequence[Mapping[str, Any]], tensors: Mappi
             yield "is rotated by rope, too", made("rope", params, ids=own)
     shape = (y.shape[0], y.shape[-1])
     for name, of in tensors.items() if y.ndim == 3 else ():
-        for part, gate in (*_parts(of, shape), *_slices(of, shape)):
+        for part, gate in (*parts(of, shape), *slices(of, shape)):
             yield f"is multiplied by {part}{name}, too", y * gate[:, None]
             yield f"is multiplied by 1 + {part}{name}, too", y * (1 + gate[:, None])
 
 
-def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, values): the tensor in this shape, or its equal parts of that size along the last axis."""
-    size = math.prod(shape)
-    if y.ndim == 4 and y.size == size and len(shape) > 2 and shape[1] == math.prod(y.shape[2:]):
-        # Pixels of a picture, read as tokens.
-        tokens = np.asarray(y, np.float32).reshape(*y.shape[:2], -1).swapaxes(1, 2)
-        yield "", np.ascontiguousarray(tokens).reshape(shape)
-    if not size or not y.ndim or y.size % size or y.shape[-1] % (y.size // size):
-        return
-    count = y.size // size
-    if count > _PARTS:
-        return
-    for i, part in enumerate(np.split(np.asarray(y, np.float32), count, axis=-1)):
-        yield "" if count == 1 else f"part {i + 1} of {count} of ", np.ascontiguousarray(part).reshape(shape)
-
-
-def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (phrase, values): one slice of a few, or the first or last, if all but one axis have the shape."""
-    for axis, n in enumerate(y.shape):
-        if (*y.shape[:axis], *y.shape[axis + 1 :]) == shape:
-            few = {f"slice {i + 1} of {n}": i for i in range(n)} if n <= _PARTS else {}
-            for words, i in (few or {"the first slice": 0, "the last slice": n - 1}).items():
-                yield f"{words} along axis {axis} of ", y.take(i, axis).astype(np.float32)
-        m = shape[axis] if y.ndim == len(shape) else n
-        if m < n and (*y.shape[:axis], m, *y.shape[axis + 1 :]) == shape:
-            for words, first in (("the first", 0), ("the last", n - m)):
-                values = np.take(y, np.arange(first, first + m), axis)
-                yield f"{words} {m} of {n} slices of ", np.ascontiguousarray(values, np.float32)
-
-
-_PARTS, _FUNCTIONS = 6, ("silu", "gelu", "gelu_tanh", "quick_gelu", "sigmoid", "tanh")
+_FUNCTIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "sigmoid", "tanh")
 _NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
 # Method -> key of its products in Numerics.sums.
 _SUMS = {

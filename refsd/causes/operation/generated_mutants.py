@@ -298,7 +298,7 @@ _SIDES = ("front", "back", "top", "bottom", "left", "right")
 
 
 def _parameters(op, inputs, params, shape):
-    own = params.get("padding") if op.name != "pad" else None
+    own = params.get("padding", ()) if op.name != "pad" else ()
     sides = _SIDES[-len(own) :] if isinstance(own, tuple | list) and len(own) in (4, 6) else ()
     for (to, side), (of, other) in permutations(enumerate(sides), 2):
         if own[to] != own[of] and (to % 2 == of % 2 or to // 2 == of // 2):
