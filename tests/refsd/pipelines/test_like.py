@@ -174,6 +174,7 @@ def test_ernie_image_s_latents_have_the_engine_s_eps(folder, tmp_path, like, eps
     [
         ("qwen-image", None, np.exp(1.15), 10000),
         ("qwen-image", 3.1, 3.1, 1000),
+        ("krea2", 3.0, 3.0, 1000),
         ("flux-dev", 0.7, np.exp(0.7), 10000),
         ("chroma", None, 1.0, 1000),
         ("chroma", 1.15, np.exp(1.15), 10000),
