@@ -8,7 +8,8 @@ import pytest
 from refsd.cases import CASES
 from refsd.causes.model.following import Segment, of_one_layer
 from refsd.causes.model.mutants import MUTANTS, Change
-from refsd.causes.model.observed import _slices, call_of
+from refsd.causes.model.observed import call_of
+from refsd.causes.model.parts import slices
 from refsd.causes.model.place import Place
 from refsd.golden.judge import Standard
 from refsd.judges.model import ModelJudge
@@ -22,13 +23,13 @@ from refsd.weights.model_files import model_files
 
 def test_one_slice_of_a_longer_tensor_may_stand_for_it():
     y = np.arange(24.0).reshape(2, 4, 3)
-    one = dict(_slices(y, (2, 3)))
+    one = dict(slices(y, (2, 3)))
     assert [*one] == [f"slice {i} of 4 along axis 1 of " for i in (1, 2, 3, 4)]
     assert np.array_equal(one["slice 3 of 4 along axis 1 of "], y[:, 2])
-    many = dict(_slices(np.arange(48.0).reshape(2, 8, 3), (2, 3)))
+    many = dict(slices(np.arange(48.0).reshape(2, 8, 3), (2, 3)))
     assert [*many] == ["the first slice along axis 1 of ", "the last slice along axis 1 of "]
-    assert [*dict(_slices(y, (2, 2, 3)))] == ["the first 2 of 4 slices of ", "the last 2 of 4 slices of "]
-    assert not [*_slices(y, (3, 2))]
+    assert [*dict(slices(y, (2, 2, 3)))] == ["the first 2 of 4 slices of ", "the last 2 of 4 slices of "]
+    assert not [*slices(y, (3, 2))]
 
 
 def test_a_kernel_that_a_component_applies_has_its_page_whatever_its_inputs():
