@@ -111,6 +111,7 @@ ATTENTION = Operation(
         # Whole tiles of queries and keys.
         _case("causal", 1, 128, 128, 2, 32, causal=True),
         _case("masked", 2, 33, 33, 3, 32, mask=_BELL),
+        _case("masked-f32", 2, 20, 35, 2, 40, mask=replace(_BELL, type="f32")),
         _case("causal-masked", 2, 20, 20, 2, 32, mask=_BELL, causal=True),
         _case("hidden", 2, 33, 33, 3, 32, mask=_HIDDEN),
         _case("unseen", 2, 20, 77, 2, 40, mask=_UNSEEN),
