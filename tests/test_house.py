@@ -33,7 +33,7 @@ BARE = {
 # Lines of Python that each folder may hold. Over its budget, a change takes something out; a budget is raised only
 # with a reason in the commit.
 BUDGETS = {
-    "golden": 15_662,  # causes' known bugs; products in MX, in blocks, of rotated codes, in 4 bits
+    "golden": 15_663,  # causes' known bugs; products in MX, in blocks, of rotated codes, in 4 bits; f32 masks
     "kernels": 11_426,  # operands transposed in registers, powers of two; scales in tiles; terms in blocks
     "numerics": 1_831,  # codes behind a tensor's numbers; large products of float64 on every core
     "refsd": 1_150,

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -91,13 +90,15 @@ def test_engines_are_found_without_being_loaded(tmp_path):
 
 
 def test_it_ends_in_a_second_of_its_own_time():
-    """The processor's time, since other tests run beside it."""
-    before = os.times()
-    begun = time.monotonic()
-    subprocess.run([sys.executable, "-P", "-m", "refsd", "doctor"], capture_output=True, check=True)
-    after = os.times()
-    spent = after.children_user + after.children_system - before.children_user - before.children_system
-    assert min(spent, time.monotonic() - begun) < 1.0
+    """The processor's time, the least of three runs, since other tests run beside it."""
+
+    def spent() -> float:
+        before = os.times()
+        subprocess.run([sys.executable, "-P", "-m", "refsd", "doctor"], capture_output=True, check=True)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    assert min(spent() for _ in range(3)) < 1.0
 
 
 def test_it_speaks_json_and_the_problems_come_first():
