@@ -96,12 +96,12 @@ class Arithmetic(Rounding):
             return self._round(linear_packed(self._widen(x), weight, bias))
         through = self.numerics.input_of(weight_type)
         x, weight = self.round_as(self._widen(x), through), self.round_as(weight, self.numerics.products)
-        if self._large(x.size // x.shape[-1], weight.size) and packs(x.shape, weight.shape, weight.dtype):
+        if self._large(math.prod(x.shape[:-1]), weight.size) and packs(x.shape, weight.shape, weight.dtype):
             return self._round(linear_packed(x, pack(weight), bias))
         return self._round(linear(x, weight, bias, self.matmul("linear", through)))
 
     def _large(self, rows: int, weights: int) -> bool:
-        """True if a product of float64 goes by the microkernel."""
+        """True if a product of float64 goes by the microkernel: so many rows share so many weights."""
         return rows >= _ROWS and rows * weights >= _LARGE and self.numerics == FLOAT64
 
     def linear_quantized(self, x, weight, scale, bias, how: Quantization, static=None, zero=None):
@@ -312,7 +312,7 @@ class Arithmetic(Rounding):
             q, k, v = self._widen(q), self._widen(k), self.round_as(self._widen(v), "f16")
             return self._round(attention_int8(q, k, v, scale, *blocks, False, self.matmul("attention")))
         if numerics.flash is None:
-            online = self._large(q.size // q.shape[-1], k[0, :, 0].size)
+            online = self._large(math.prod(q.shape[:-1]), k.shape[1] * k.shape[3])
             attend = attention_online if online else _ATTENTIONS[numerics.attention]
             if "attention" in numerics.sums:
                 attend = partial(attention, matmul=self.matmul("attention"))
